@@ -1,0 +1,42 @@
+# sessiond: `make serve` and `make test` work from a bare checkout with Python 3.11, gcc, make.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: serve test check bench soak clean
+
+serve: $(VENV)/.installed
+	@$(BIN)/sessiond serve $(ARGS)
+
+test: $(VENV)/.installed-dev
+	@$(BIN)/sessiond model pull
+	$(BIN)/python -m pytest $(ARGS)
+
+check: $(VENV)/.installed-dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/.installed-dev
+	@$(BIN)/sessiond model pull
+	$(BIN)/python -m benchmarks $(ARGS)
+
+soak: $(VENV)/.installed-dev
+	@$(BIN)/sessiond model pull
+	SESSIOND_SOAK=1 $(BIN)/python -m pytest -m soak $(ARGS)
+
+clean:
+	rm -rf $(VENV) build *.egg-info
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	@echo "Setting up $(VENV) (once; about a minute) ..."
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PIP) --editable .
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	@echo "Adding the development tools (once) ..."
+	@$(PIP) --editable '.[dev]'
+	@touch $@

@@ -1,0 +1,1 @@
+"""Checks the memory's invariants; reports, never repairs."""

@@ -1,0 +1,1 @@
+"""Builds an engine: loads the model, measures, sizes the pool."""

@@ -1,0 +1,1 @@
+"""How many blocks a turn can need. Pure."""

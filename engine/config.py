@@ -1,0 +1,60 @@
+"""What an engine is told at start. Resolves to a new value; is never changed in place."""
+
+from typing import Literal
+
+import msgspec
+
+from engine.errors import ConfigError
+
+Device = Literal["auto", "cpu", "cuda"]
+Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+
+
+class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of one engine. Names follow vLLM where the thing is the same.
+
+    Sizes are in bytes, tokens or blocks as the name says; 0 means "choose".
+    """
+
+    model: str
+    device: Device = "auto"
+    dtype: Dtype = "auto"
+    kv_cache_dtype: Dtype = "auto"
+    block_size: int = 16
+    gpu_memory_utilization: float = 0.9
+    kv_cache_memory: int = 0
+    max_model_len: int = 0
+    max_num_seqs: int = 32
+    max_num_batched_tokens: int = 512
+    max_num_waiting: int = 1024
+    enable_prefix_caching: bool = True
+    retain_kv: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuse values that can't work.
+
+        Raises:
+            ConfigError: names the setting, its value and what is allowed.
+        """
+        _need("block_size", self.block_size, 1 <= self.block_size <= 1024, "1 to 1024 tokens")
+        _need(
+            "gpu_memory_utilization",
+            self.gpu_memory_utilization,
+            0 < self.gpu_memory_utilization <= 1,
+            "above 0, up to 1",
+        )
+        _need("kv_cache_memory", self.kv_cache_memory, self.kv_cache_memory >= 0, "0 or more bytes")
+        _need("max_model_len", self.max_model_len, self.max_model_len >= 0, "0 or more tokens")
+        _need("max_num_seqs", self.max_num_seqs, self.max_num_seqs >= 1, "1 or more")
+        _need(
+            "max_num_batched_tokens",
+            self.max_num_batched_tokens,
+            self.max_num_batched_tokens >= self.max_num_seqs,
+            f"max_num_seqs ({self.max_num_seqs}) or more, so that every stream gets its token",
+        )
+        _need("max_num_waiting", self.max_num_waiting, self.max_num_waiting >= 0, "0 or more")
+
+
+def _need(name: str, value: object, holds: bool, allowed: str) -> None:
+    if not holds:
+        raise ConfigError(name, value, allowed)

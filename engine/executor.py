@@ -1,0 +1,1 @@
+"""Applies plans to memory: the only mutator. Loop thread only."""

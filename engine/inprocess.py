@@ -1,0 +1,1 @@
+"""EngineClient over a thread of this process: tests and library use."""

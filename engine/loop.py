@@ -1,0 +1,1 @@
+"""The engine's loop: commands in, steps, events out. Owns the loop thread."""

@@ -1,0 +1,1 @@
+"""Free list of KV blocks. Loop thread only."""

@@ -1,0 +1,1 @@
+"""Chain keys of full blocks."""

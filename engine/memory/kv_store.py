@@ -1,0 +1,1 @@
+"""The KV tensor that blocks name. Loop thread only."""

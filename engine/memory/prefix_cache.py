@@ -1,0 +1,1 @@
+"""Which block holds which hashed prefix. Loop thread only."""

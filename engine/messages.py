@@ -1,0 +1,282 @@
+"""What gateway and engine say to each other: commands down, events and answers up.
+
+The engine knows ids (token ids, opaque session and turn ids) and nothing of users, SQL or wire.
+A *context* is a session's committed token ids; the ids are the truth, the KV behind them a cache.
+"""
+
+from typing import Literal
+
+import msgspec
+
+from engine.ids import SessionId, TurnId
+
+
+class Sampling(msgspec.Struct, frozen=True, kw_only=True):
+    """How the next token is drawn. `temperature` 0 is greedy; `top_k` 0 and `min_p` 0 are off."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int = 0
+    stop: tuple[str, ...] = ()
+
+
+# --- commands: one way, in order ------------------------------------------------------------
+
+
+class SetContext(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Open a session, or replace what it holds: its ids are exactly `ids`. Computes nothing."""
+
+    session: SessionId
+    salt: bytes
+    ids: list[int]
+
+
+class ForkContext(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Open `session` as the first `length` tokens of `parent`: blocks shared, tail copied."""
+
+    session: SessionId
+    parent: SessionId
+    length: int
+
+
+class TruncateContext(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Roll an idle session back to its first `length` tokens."""
+
+    session: SessionId
+    length: int
+
+
+class ReleaseContext(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Give back all KV of an idle session; its ids stay known."""
+
+    session: SessionId
+
+
+class CloseContext(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Give back all KV and forget the session. A running turn is cancelled first."""
+
+    session: SessionId
+
+
+class SubmitTurn(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Append `ids` to the session's context, then generate (unless `generate` is false).
+
+    After the reply `close_ids` (end of turn, newline) are owed and join the context without being
+    computed. A token of `stop_ids` ends the reply; it is counted as output, is not text, and is
+    not kept (the `close_ids` stand for it).
+    """
+
+    turn: TurnId
+    session: SessionId
+    ids: list[int]
+    close_ids: list[int] = []
+    stop_ids: list[int] = []
+    sampling: Sampling = Sampling()
+    max_output_tokens: int = 1
+    generate: bool = True
+
+
+class CancelTurn(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Stop a queued or running turn within one step. Unknown or ended turns: nothing happens.
+
+    `keep` true leaves the partial reply in the context: exactly the ids whose text was sent, then
+    `close_ids`. False rolls the session back to where it stood before the turn.
+    """
+
+    turn: TurnId
+    keep: bool
+    reason: Literal["cancelled", "deadline", "queue_timeout", "disconnected"] = "cancelled"
+
+
+Command = (
+    SetContext
+    | ForkContext
+    | TruncateContext
+    | ReleaseContext
+    | CloseContext
+    | SubmitTurn
+    | CancelTurn
+)
+
+# --- events: what becomes of a turn. Started at most once, exactly one ending ------------------
+
+
+class TurnStarted(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The turn left the queue. reused + recomputed + new = all tokens before the reply."""
+
+    turn: TurnId
+    reused_tokens: int
+    recomputed_tokens: int
+    new_tokens: int
+    queue_ms: float
+
+
+class TurnDelta(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """More text of the reply: whole characters, never a part of a stop string."""
+
+    turn: TurnId
+    text: str
+    tokens: int
+
+
+class TurnCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a turn took. Tokens; milliseconds; bytes and blocks held at its end."""
+
+    reused_tokens: int = 0
+    recomputed_tokens: int = 0
+    new_tokens: int = 0
+    output_tokens: int = 0
+    kv_bytes: int = 0
+    blocks: int = 0
+    queue_ms: float = 0.0
+    ttft_ms: float | None = None
+    total_ms: float = 0.0
+
+
+class TurnDone(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The reply is whole (a stop token or a stop string), or `generate` was false.
+
+    `kept_ids` is what joined the context after the turn's own `ids`: reply, then `close_ids`.
+    """
+
+    turn: TurnId
+    text: str
+    kept_ids: list[int]
+    counts: TurnCounts
+
+
+class TurnIncomplete(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The reply was cut. `rolled_back`: the context is as before the turn, else as `TurnDone`."""
+
+    turn: TurnId
+    reason: Literal["max_output_tokens", "cancelled", "deadline", "disconnected", "context_length"]
+    text: str
+    kept_ids: list[int]
+    rolled_back: bool
+    counts: TurnCounts
+
+
+class TurnFailed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The turn ended without an answer; the context is as before it."""
+
+    turn: TurnId
+    code: Literal[
+        "request_too_large", "queue_full", "queue_timeout", "internal_error", "engine_restarted"
+    ]
+    message: str
+    counts: TurnCounts
+
+
+TurnEnding = TurnDone | TurnIncomplete | TurnFailed
+TurnEvent = TurnStarted | TurnDelta | TurnEnding
+
+# --- questions and answers ---------------------------------------------------------------------
+
+
+class GetStats(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Ask for the pool's and the loop's numbers."""
+
+
+class GetAudit(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Ask for a leak audit."""
+
+
+class GetContext(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Ask what one session holds."""
+
+    session: SessionId
+
+
+Query = GetStats | GetAudit | GetContext
+
+
+class PageView(msgspec.Struct, frozen=True, kw_only=True):
+    """One page-table entry as an operator sees it."""
+
+    block: int
+    first: int
+    last: int
+    base: int
+    references: int
+    hashed: bool
+
+
+class ContextView(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """What one session holds. An unknown session has no tokens and `known` false."""
+
+    session: SessionId
+    known: bool
+    running: bool
+    tokens: int
+    kept_len: int
+    blocks: int
+    shared_blocks: int
+    kv_bytes: int
+    page_table: list[PageView]
+
+
+class EngineStats(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Gauges of now and `*_total` counters since start. free + cached + active = total."""
+
+    total_blocks: int
+    free_blocks: int
+    cached_blocks: int
+    active_blocks: int
+    running: int
+    waiting: int
+    contexts: int
+    kept_tokens: int
+    steps_total: int
+    step_seconds_total: float
+    generated_tokens_total: int
+    reused_tokens_total: int
+    recomputed_tokens_total: int
+    new_tokens_total: int
+    prefix_queries_total: int
+    prefix_hits_total: int
+    preemptions_total: int
+    evictions_total: int
+    reclaims_total: dict[str, int]
+    reclaim_seconds_total: dict[str, float]
+
+
+class AuditReport(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Result of a leak audit: every broken invariant in words, and the sums it looked at."""
+
+    ok: bool
+    violations: list[str]
+    total_blocks: int
+    free_blocks: int
+    cached_blocks: int
+    active_blocks: int
+    leaked_blocks: int
+    device_bytes: int
+    rss_bytes: int
+
+
+Answer = EngineStats | AuditReport | ContextView
+
+
+class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """What an engine is. `pool_reason` says in words why the pool has its size."""
+
+    model: str
+    architecture: str
+    device: str
+    dtype: str
+    kv_dtype: str
+    attention: str
+    vocab_size: int
+    max_model_len: int
+    block_size: int
+    total_blocks: int
+    kv_bytes_per_token: int
+    pool_bytes: int
+    pool_reason: str
+    weights_bytes: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_num_waiting: int
+    fingerprint: str

@@ -1,0 +1,1 @@
+"""The model: weights, layers, attention, sampling. The only place that imports torch."""

@@ -1,0 +1,1 @@
+"""Attention over page tables: one Protocol, several backends."""

@@ -1,0 +1,1 @@
+"""Readers of weights: GGUF files and safetensors folders."""

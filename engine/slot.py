@@ -1,0 +1,1 @@
+"""A context and its running turn. Loop thread only."""

@@ -1,0 +1,1 @@
+"""Text to ids and back: tokenizer, chat template, incremental detokenising."""

@@ -1,0 +1,1 @@
+"""EngineClient over a supervised child process. Asyncio thread only."""

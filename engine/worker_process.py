@@ -1,0 +1,1 @@
+"""The engine's process: the loop behind a local socket."""

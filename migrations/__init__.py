@@ -1,0 +1,1 @@
+"""Alembic migrations; `sessiond db upgrade` runs them."""

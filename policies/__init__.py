@@ -1,0 +1,1 @@
+"""Pure policies: frozen views in, plans out. Standard library only."""

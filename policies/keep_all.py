@@ -1,0 +1,1 @@
+"""Policies: keep_all."""

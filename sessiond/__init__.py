@@ -1,0 +1,1 @@
+"""The gateway: sockets, HTTP, sessions, SQL. Never imports torch."""

@@ -1,0 +1,1 @@
+"""Wires settings into an application: the only wiring."""

@@ -1,0 +1,159 @@
+"""Facts that gateway, sessions and store pass to each other. Frozen; no I/O, no behaviour."""
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Literal
+
+from sessiond.errors import ErrorCode
+
+Role = Literal["system", "developer", "user", "assistant"]
+
+
+class Unset(Enum):
+    """Tells "not given" from null."""
+
+    UNSET = "unset"
+
+
+UNSET = Unset.UNSET
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """Who asks. `salt` parts one user's cached blocks from another; never from a request."""
+
+    user_id: str
+    is_admin: bool
+    salt: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputItem:
+    """One message of a turn's input."""
+
+    role: Role
+    text: str
+    id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnRequest:
+    """A validated `response.create`. None means the client did not say."""
+
+    model: str | None = None
+    input: tuple[InputItem, ...] = ()
+    instructions: str | Unset | None = UNSET
+    conversation: str | None = None
+    previous_response_id: str | None = None
+    generate: bool = True
+    max_output_tokens: int | None = None
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    truncation: Literal["auto", "disabled"] | None = None
+    deadline_ms: int | None = None
+    metadata: dict[str, str] = field(default_factory=dict)
+
+
+# --- what happens to a turn, in order: TurnAccepted, then these, then one TurnFinished ----------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnAccepted:
+    """The turn is bound to a session and stored (commit 1): `response.created`."""
+
+    response_id: str
+    session_id: str
+    message_id: str
+    previous_response_id: str | None
+    model: str
+    instructions: str | None
+    created_at: float
+    request: TurnRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnQueued:
+    """The turn waits for the engine: `response.queued`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnBegun:
+    """The engine works on it: `response.in_progress`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextDelta:
+    """More of the reply."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextChanged:
+    """What the model sees is not what it saw before: `session.context_changed`."""
+
+    session_id: str
+    reason: str
+    dropped_turns: int
+    tokens_before: int
+    tokens_after: int
+    context: Literal["full", "trimmed", "summarized"] = "full"
+    fidelity: Literal["exact", "shifted"] = "exact"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnUsage:
+    """Tokens, milliseconds and memory of one turn. input = reused + restored + recomputed + new."""
+
+    reused_tokens: int = 0
+    restored_tokens: int = 0
+    recomputed_tokens: int = 0
+    new_tokens: int = 0
+    output_tokens: int = 0
+    kv_bytes: int = 0
+    blocks: int = 0
+    queue_ms: float = 0.0
+    ttft_ms: float | None = None
+    total_ms: float = 0.0
+
+    @property
+    def input_tokens(self) -> int:
+        """All tokens before the reply."""
+        return self.cached_tokens + self.recomputed_tokens + self.new_tokens
+
+    @property
+    def cached_tokens(self) -> int:
+        """Tokens whose KV did not have to be computed."""
+        return self.reused_tokens + self.restored_tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnError:
+    """Why a turn failed."""
+
+    code: ErrorCode
+    message: str
+
+
+TurnStatus = Literal["completed", "incomplete", "failed"]
+IncompleteReason = Literal[
+    "max_output_tokens", "cancelled", "deadline", "memory_pressure", "context_length"
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnFinished:
+    """The one ending. Sent only after commit 2."""
+
+    status: TurnStatus
+    text: str
+    usage: TurnUsage
+    reason: IncompleteReason | None = None
+    error: TurnError | None = None
+
+
+TurnFact = TurnQueued | TurnBegun | TextDelta | ContextChanged | TurnFinished

@@ -1,0 +1,1 @@
+"""What clients touch: protocol (no I/O), socket, rest."""

@@ -1,0 +1,1 @@
+"""Frames to requests and facts to events. No I/O."""

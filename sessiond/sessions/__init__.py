@@ -1,0 +1,1 @@
+"""Conversations and their turns, between the wire, the store and the engine."""

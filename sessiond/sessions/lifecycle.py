@@ -1,0 +1,1 @@
+"""Which transitions a session allows: a table."""

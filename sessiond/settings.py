@@ -1,0 +1,1 @@
+"""Settings: flags over environment over sessiond.toml over defaults."""
