@@ -1,0 +1,1 @@
+"""How many blocks the pool gets, and why. Pure."""
