@@ -2,6 +2,7 @@
 
 import asyncio
 import collections
+import contextlib
 import logging
 import os
 import signal
@@ -105,8 +106,10 @@ class WorkerChild(asyncio.Protocol):
 
     def kill(self) -> None:
         """End it now."""
-        if self._started.returncode is None:
-            self._started.send_signal(signal.SIGKILL)
+        # Not Process.kill: that polls first, and so steals the exit code from asyncio's watcher.
+        if self._process is not None and self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._process.pid, signal.SIGKILL)
 
     @property
     def _started(self) -> Process:

@@ -33,6 +33,10 @@ from engine.worker_child import WorkerChild
 log = logging.getLogger(__name__)
 
 
+# A child whose socket has ended may still be printing why.
+_LAST_WORDS_S = 2.0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
     """How long to wait before restarting: doubles from `first_s` to `most_s`.
@@ -238,7 +242,7 @@ class WorkerEngine:
 
 
 async def _death_of(child: WorkerChild, when: str) -> str:
-    code = await child.end(0)
+    code = await child.end(_LAST_WORDS_S)
     how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
     hint = " (often: not enough memory)" if code == -signal.SIGKILL else ""
     lines = f"; it last said:\n{child.last_output}" if child.last_output else ""
