@@ -3,8 +3,6 @@
 from importlib.metadata import PackageNotFoundError, version
 
 from rich.console import Console
-from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from engine.byte_size import format_bytes
@@ -12,6 +10,7 @@ from engine.messages import EngineInfo
 from sessiond.settings import Settings
 
 _DEFAULT_PORT = 8080
+_INDENT = 13
 
 
 def product_version() -> str:
@@ -56,12 +55,17 @@ class Banner:
             "clients": Text(f"any OpenAI client with base_url={url}/v1"),
             "stop": Text(f"Ctrl-C; running turns get {settings.drain_timeout_s:g} s to finish"),
         }
-        table = Table.grid(padding=(0, 2))
-        table.add_column(style="dim", no_wrap=True)
-        table.add_column()
         for name, value in rows.items():
-            table.add_row(name, value)
-        self._console.print(Padding(table, (0, 0, 0, 2)))
+            self._row(name, value)
+
+    def _row(self, name: str, value: Text) -> None:
+        """One line, or on a narrow terminal some, under each other."""
+        lines: list[Text] = [value]
+        if self._console.is_terminal:
+            lines = list(value.wrap(self._console, max(20, self._console.width - _INDENT)))
+        for label, line in zip([name, *[""] * len(lines)], lines, strict=False):
+            line.rstrip()
+            self._console.print(Text.assemble((f"  {label:<10} ", "dim"), line), soft_wrap=True)
 
     def draining(self, timeout_s: float) -> None:
         """Say that it is going down."""

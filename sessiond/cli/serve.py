@@ -4,8 +4,8 @@ import asyncio
 import contextlib
 import resource
 import socket
-import sys
 
+from engine.files.catalog import resolve_model
 from rich.console import Console
 
 from engine.errors import ConfigError, EngineError
@@ -25,7 +25,7 @@ def serve(settings: Settings) -> None:
     from sessiond.cli.server import PortTakenError, bind
 
     configure_logs()
-    banner = Banner(Console(highlight=False, soft_wrap=not sys.stdout.isatty()))
+    banner = Banner(Console(highlight=False))
     banner.greet()
     _allow_many_sockets()
     try:
@@ -47,19 +47,23 @@ def serve(settings: Settings) -> None:
 
 
 async def _serve(settings: Settings, listener: socket.socket, banner: Banner) -> None:
-    from sessiond.app import build_app
+    from sessiond.assembly import build_server, load_text_format
     from sessiond.cli.server import ServerHooks, serve_until_signal, url_of
 
+    model = resolve_model(settings.model)
     engine = WorkerEngine(settings.engine_config(), on_progress=banner.progress)
-    await engine.start()
+    text, _ = await asyncio.gather(asyncio.to_thread(load_text_format, model), engine.start())
     try:
-        app = build_app(settings, engine)
+        server = build_server(settings, engine, text)
         hooks = ServerHooks(
             on_listening=lambda: banner.serving(settings, engine.info, url_of(listener)),
             on_drain=lambda: banner.draining(settings.drain_timeout_s),
-            drain=app.state.drain,
+            drain=server.drain,
         )
-        await serve_until_signal(app, settings, listener, hooks)
+        try:
+            await serve_until_signal(server.app, settings, listener, hooks)
+        finally:
+            await server.close()
     finally:
         await engine.stop()
 

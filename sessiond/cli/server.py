@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 
 import uvicorn
-from uvicorn.config import ASGIApplication
+from starlette.types import ASGIApp
 
 from sessiond.settings import Settings
 
@@ -77,7 +77,7 @@ class ServerHooks:
 
 
 async def serve_until_signal(
-    app: ASGIApplication, settings: Settings, listener: socket.socket, hooks: ServerHooks
+    app: ASGIApp, settings: Settings, listener: socket.socket, hooks: ServerHooks
 ) -> None:
     """Serve until SIGTERM or SIGINT, then drain, then close what is left.
 
@@ -115,7 +115,7 @@ async def serve_until_signal(
             await asyncio.gather(draining, return_exceptions=True)
 
 
-def _config(app: ASGIApplication, settings: Settings) -> uvicorn.Config:
+def _config(app: ASGIApp, settings: Settings) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         lifespan="on",
