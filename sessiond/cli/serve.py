@@ -5,7 +5,6 @@ import contextlib
 import resource
 import socket
 
-from engine.files.catalog import resolve_model
 from rich.console import Console
 
 from engine.errors import ConfigError, EngineError
@@ -47,6 +46,8 @@ def serve(settings: Settings) -> None:
 
 
 async def _serve(settings: Settings, listener: socket.socket, banner: Banner) -> None:
+    from engine.files.catalog import resolve_model
+
     from sessiond.assembly import build_server, load_text_format
     from sessiond.cli.server import ServerHooks, serve_until_signal, url_of
 
