@@ -42,6 +42,8 @@ def serve(settings: Settings) -> None:
             )
         except (EngineError, OSError) as error:
             fail(error)
+        except SystemExit:  # uvicorn's way to say that the application's start failed
+            fail("the application did not start; the log above says why")
     banner.stopped()
 
 
