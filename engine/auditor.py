@@ -1,1 +1,127 @@
-"""Checks the memory's invariants; reports, never repairs."""
+"""Checks the memory's invariants; reports, never repairs. Loop thread only. O(pool + contexts)."""
+
+import os
+import resource
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+from pathlib import Path
+
+from engine.context import Activity, Context
+from engine.ids import BlockId
+from engine.memory.block_pool import BlockPool
+from engine.memory.prefix_cache import PrefixCache
+from engine.messages import AuditReport
+
+
+def audit(
+    pool: BlockPool, cache: PrefixCache, contexts: Iterable[Context], *, kv_bytes_per_block: int
+) -> AuditReport:
+    """Look at everything that refers to blocks and compare."""
+    contexts = list(contexts)
+    references = Counter(block for context in contexts for block in context.table.blocks)
+    leaked = [
+        block
+        for block in map(BlockId, range(pool.total))
+        if pool.references(block) > references[block]
+    ]
+    violations = [
+        *_pool_violations(pool, references),
+        *_cache_violations(pool, cache),
+        *(text for context in contexts for text in _context_violations(pool, cache, context)),
+    ]
+    return AuditReport(
+        ok=not violations,
+        violations=violations,
+        total_blocks=pool.total,
+        free_blocks=pool.free_count,
+        cached_blocks=pool.cached_count,
+        active_blocks=pool.active_count,
+        leaked_blocks=len(leaked),
+        device_bytes=pool.total * kv_bytes_per_block,
+        rss_bytes=_rss_bytes(),
+    )
+
+
+def _pool_violations(pool: BlockPool, references: Counter[BlockId]) -> Iterator[str]:
+    lists = Counter(pool.free_blocks())
+    lists.update(pool.cached_blocks())
+    for block in map(BlockId, range(pool.total)):
+        counted, found = pool.references(block), references[block]
+        if counted != found:
+            yield f"block {block}: {counted} references counted, {found} found in page tables"
+        if lists[block] != (0 if counted else 1):
+            yield f"block {block}: {counted} references, in {lists[block]} lists of the pool"
+    if len(pool.cached_blocks()) != pool.cached_count:
+        yield f"{pool.cached_count} cached blocks counted, {len(pool.cached_blocks())} listed"
+    total = pool.free_count + pool.cached_count + sum(1 for count in references.values() if count)
+    if total != pool.total:
+        yield f"free + cached + active = {total}, the pool has {pool.total}"
+
+
+def _cache_violations(pool: BlockPool, cache: PrefixCache) -> Iterator[str]:
+    hashed = 0
+    for key, block in cache.items():
+        hashed += 1
+        if cache.key_of(block) != key:
+            yield f"block {block}: found under a key that is not its own"
+        if not pool.is_hashed(block):
+            yield f"block {block}: in the prefix cache, but the pool calls it writable"
+    for block in pool.free_blocks():
+        if pool.is_hashed(block):
+            yield f"block {block}: free, but hashed"
+    for block in pool.cached_blocks():
+        if not pool.is_hashed(block):
+            yield f"block {block}: cached, but not hashed"
+    marked = sum(pool.is_hashed(block) for block in map(BlockId, range(pool.total)))
+    if marked != hashed:
+        yield f"{marked} blocks are marked as hashed, {hashed} are in the prefix cache"
+
+
+def _context_violations(pool: BlockPool, cache: PrefixCache, context: Context) -> Iterator[str]:
+    table, name = context.table, context.session
+    ids = len(context.ids)
+    if table.kept_len > ids or context.committed > ids:
+        yield f"{name}: {ids} ids, {context.committed} committed, KV of {table.kept_len}"
+    if context.activity is Activity.IDLE and context.committed != len(context.ids):
+        yield f"{name}: idle with {len(context.ids) - context.committed} ids not committed"
+    if context.activity is Activity.IDLE and table.reserved_count:
+        yield f"{name}: idle with {table.reserved_count} blocks reserved"
+    if len(set(table.blocks)) != table.block_count:
+        yield f"{name}: a block twice in one page table"
+    for block in table.blocks[len(table.entries) :]:
+        if not pool.is_writable(block):
+            yield f"{name}: reserved block {block} is hashed or shared"
+    yield from _entry_violations(context)
+    yield from _content_violations(cache, context)
+
+
+def _entry_violations(context: Context) -> Iterator[str]:
+    table, name = context.table, context.session
+    for entry in table.entries:
+        if not 0 <= entry.first <= entry.last < table.block_size:
+            yield f"{name}: {entry} has no valid range"
+    for left, right in pairwise(table.entries):
+        if left.base + left.last >= right.base + right.first:
+            yield f"{name}: positions overlap in {left}, {right}"
+    if sum(entry.last - entry.first + 1 for entry in table.entries) != table.kept_len:
+        yield f"{name}: kept_len {table.kept_len} is not the number of its valid slots"
+    tail = table.entries[-1] if table.entries else None
+    if table.next_pos != (tail.base + tail.last + 1 if tail else 0):
+        yield f"{name}: next_pos {table.next_pos} does not follow {tail}"
+
+
+def _content_violations(cache: PrefixCache, context: Context) -> Iterator[str]:
+    keys = context.fresh_keys(context.table.kept_len // context.table.block_size)
+    for index, key in enumerate(keys):
+        block = context.table.full_block(index)
+        held = None if block is None else cache.key_of(block)
+        if held is not None and held != key:
+            yield f"{context.session}: block {block} is hashed as something else than its ids"
+
+
+def _rss_bytes() -> int:
+    statm = Path("/proc/self/statm")
+    if statm.exists():
+        return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # bytes on macOS

@@ -1,1 +1,227 @@
-"""Applies plans to memory: the only mutator. Loop thread only."""
+"""Applies decisions to memory: the only mutator of pool, prefix cache and page tables.
+
+Loop thread only.
+"""
+
+from collections.abc import Callable
+
+from engine.context import Activity, Context
+from engine.counters import Counters
+from engine.ids import BlockId, SessionId
+from engine.memory.block_pool import BlockPool
+from engine.memory.hashing import ChainHasher, KeyExtras
+from engine.memory.page_table import PageTable
+from engine.memory.prefix_cache import PrefixCache
+from engine.step import SampleAt, SequenceStep
+from policies.laws import check_placement
+from policies.plan import ReleaseKv
+from policies.protocol import PlacementPolicy
+from policies.views import ContextFacts, PlacementView
+
+# Evicting costs a look at every context, so a little more is made available than is needed now.
+_EVICT_AT_ONCE = 64  # one in so many blocks of the pool
+
+
+class Executor:
+    """Owns the contexts and the blocks behind them."""
+
+    def __init__(  # noqa: PLR0913 -- what memory depends on, from one place
+        self,
+        *,
+        num_blocks: int,
+        block_size: int,
+        fingerprint: str,
+        caching: bool,
+        copy_block: Callable[[BlockId, BlockId], None],
+        placement: PlacementPolicy,
+        counters: Counters,
+        clock: Callable[[], float],
+    ) -> None:
+        self.contexts: dict[SessionId, Context] = {}
+        self.cache = PrefixCache()
+        self.pool = BlockPool(num_blocks, self.cache.forget)
+        self._block_size = block_size
+        self._fingerprint = fingerprint
+        self._caching = caching
+        self._copy_block = copy_block
+        self._placement = placement
+        self._counters = counters
+        self._clock = clock
+
+    # --- contexts ------------------------------------------------------------------------------
+
+    def open(self, session: SessionId, salt: bytes, ids: list[int]) -> None:
+        """Make a context of `ids`, without KV."""
+        extras = KeyExtras(fingerprint=self._fingerprint, salt=salt)
+        self.contexts[session] = context = Context(
+            session=session,
+            ids=list(ids),
+            table=PageTable(self._block_size),
+            hasher=ChainHasher(extras),
+        )
+        context.last_used_s = self._clock()
+
+    def fork(self, parent: Context, session: SessionId, length: int) -> None:
+        """Make a context of the first `length` ids of another, on the same blocks."""
+        child = parent.fork(session, length)
+        self.pool.share(child.table.blocks)
+        self.contexts[session] = child
+        child.last_used_s = self._clock()
+
+    def cut(self, context: Context, length: int) -> None:
+        """Keep the first `length` ids and the KV behind them."""
+        self.pool.give(context.cut(length))
+
+    def release(self, context: Context) -> None:
+        """Give back all KV of a context; its ids stay."""
+        self.pool.give(context.table.truncate(0))
+
+    # --- KV of a turn --------------------------------------------------------------------------
+
+    def cached_len(self, context: Context, limit: int) -> int:
+        """Tokens among the first `limit` whose KV is there or could be hit."""
+        kept = context.table.kept_len
+        hits = len(self._hits(context, limit))
+        if hits:
+            kept = (kept // self._block_size + hits) * self._block_size
+        return min(kept, limit)
+
+    def try_admit(self, context: Context, limit: int) -> bool:
+        """Reserve blocks for all pending tokens, after taking what the prefix cache has.
+
+        At most `limit` tokens count as computed: the last prompt token is always computed (again)
+        when its logits are needed. False when there are not enough blocks; what was hit stays.
+        """
+        before = context.table.kept_len
+        self._attach_hits(context, limit)
+        if context.table.kept_len > limit:
+            self.pool.give(context.table.truncate(limit))
+        if not self._reserve_all(context):
+            return False
+        self._counters.prefix_queries += len(context.ids) - before
+        self._counters.prefix_hits += max(0, context.table.kept_len - before)
+        return True
+
+    def try_reserve(self, context: Context, count: int) -> bool:
+        """Make sure that the next `count` tokens have slots that may be written; all or nothing."""
+        table = context.table
+        tail = table.open_tail
+        # A hashed block is immutable and a shared one is another's: write to a private copy.
+        copied = tail is not None and not self.pool.is_writable(tail)
+        needed = table.blocks_needed(count) + copied
+        if not needed:
+            return True
+        blocks = self._take(needed, context)
+        if blocks is None:
+            return False
+        if tail is not None and copied:
+            private = blocks.pop()
+            self._copy_block(tail, private)
+            self.pool.give([table.replace_open_tail(private)])
+        table.reserve(blocks)
+        return True
+
+    def begin(self, context: Context, count: int, sample: SampleAt | None) -> SequenceStep:
+        """Make the next `count` slots valid, for a step that is about to write them."""
+        table = context.table
+        first, position = table.kept_len, table.next_pos
+        table.append(count)
+        return SequenceStep(
+            token_ids=context.ids[first : first + count],
+            first_position=position,
+            entries=table.entries,
+            sample=sample,
+        )
+
+    def undo(self, context: Context, count: int) -> None:
+        """Forget the last `count` slots: the step that was to write them failed."""
+        self.pool.give(context.table.truncate(context.table.kept_len - count))
+
+    def note_computed(self, context: Context, count: int) -> None:
+        """The last `count` valid slots hold KV now: hash the blocks that became full.
+
+        All of them hold accepted tokens: prompts, and sampled tokens that were fed again. If the
+        turn is rolled back they are still the KV of a true prefix.
+        """
+        context.note_computed()
+        if not self._caching:
+            return
+        end = context.table.kept_len
+        full = end // self._block_size
+        for index in range((end - count) // self._block_size, full):
+            block = context.table.full_block(index)
+            if block is not None and self.cache.add(context.keys(full)[index], block):
+                self.pool.mark_hashed(block)
+
+    def _hits(self, context: Context, limit: int) -> list[BlockId]:
+        full = context.table.kept_len // self._block_size
+        stop = limit // self._block_size
+        if not self._caching or full >= stop:
+            return []
+        return self.cache.longest(context.keys(stop), full, stop)
+
+    def _attach_hits(self, context: Context, limit: int) -> None:
+        hits = self._hits(context, limit)
+        if not hits:
+            return
+        table = context.table
+        self.pool.share(hits)  # first: the block given back below may be one of them
+        border = table.kept_len // self._block_size * self._block_size
+        self.pool.give(table.truncate(border))
+        table.attach(hits)
+
+    def _reserve_all(self, context: Context) -> bool:
+        if self.try_reserve(context, context.pending):
+            return True
+        table = context.table
+        tail = table.open_tail
+        if tail is None or self.pool.is_writable(tail):
+            return False
+        # A pool that is just large enough has no block for a copy: compute the tail again.
+        self.pool.give(table.truncate(table.kept_len // self._block_size * self._block_size))
+        return self.try_reserve(context, context.pending)
+
+    # --- shortage ------------------------------------------------------------------------------
+
+    def _take(self, count: int, receiver: Context) -> list[BlockId] | None:
+        blocks = self.pool.try_take(count)
+        if blocks is not None:
+            return blocks
+        offered = [
+            context
+            for context in self.contexts.values()
+            if context.activity is not Activity.RUNNING
+            and context is not receiver
+            and context.table.block_count
+        ]
+        there = self.pool.available_count + sum(context.table.block_count for context in offered)
+        if there < count:
+            return None  # nobody loses anything for a request that can't be met
+        while blocks is None and offered:
+            offered = self._evict(count - self.pool.available_count, offered)
+            blocks = self.pool.try_take(count)
+        return blocks
+
+    def _evict(self, count: int, offered: list[Context]) -> list[Context]:
+        view = PlacementView(
+            now_s=self._clock(),
+            needed_blocks=max(count, self.pool.total // _EVICT_AT_ONCE),
+            contexts=[_facts(context) for context in offered],
+        )
+        plan = self._placement.plan(view)
+        check_placement(view, plan)
+        for action in plan.actions:
+            match action:
+                case ReleaseKv(session=session):
+                    self.release(self.contexts[SessionId(session)])
+                    self._counters.evictions += 1
+        return [context for context in offered if context.table.block_count]
+
+
+def _facts(context: Context) -> ContextFacts:
+    return ContextFacts(
+        session=context.session,
+        blocks=context.table.block_count,
+        last_used_s=context.last_used_s,
+        waiting=context.activity is Activity.WAITING,
+    )

@@ -1,1 +1,297 @@
-"""The engine's loop: commands in, steps, events out. Owns the loop thread."""
+"""The engine's loop: commands in, steps, events out. Owns all of the engine's state.
+
+Single-threaded: whoever drives it (a thread, a process's main) calls from one thread only.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, assert_never
+
+from engine.auditor import audit
+from engine.config import EngineConfig
+from engine.context import Activity, Context
+from engine.counters import Counters
+from engine.executor import Executor
+from engine.ids import SessionId
+from engine.inspection import context_view, engine_stats
+from engine.messages import (
+    Answer,
+    CancelTurn,
+    CloseContext,
+    Command,
+    ForkContext,
+    GetAudit,
+    GetContext,
+    GetStats,
+    Query,
+    ReleaseContext,
+    SetContext,
+    SubmitTurn,
+    TruncateContext,
+    TurnEvent,
+)
+from engine.scheduler import StepView, TurnLoad, plan_step
+from engine.slot import Slot
+from engine.step import NOT_FINITE, ModelRunner, SequenceStep
+from engine.turns import TokenText, Turns
+from policies.registry import CONTEXT_POLICIES, PLACEMENT_POLICIES
+
+__all__ = ["EngineLoop", "TokenText"]
+
+_log = logging.getLogger(__name__)
+
+
+class _Due(NamedTuple):
+    slot: Slot
+    step: SequenceStep
+
+
+class EngineLoop:
+    """Runs turns on one pool of blocks.
+
+    `fingerprint` names model version, kernel path and dtype: it is part of every prefix key.
+    `clock` gives seconds, monotonic.
+    """
+
+    def __init__(  # noqa: PLR0913 -- the one place where an engine is put together
+        self,
+        *,
+        config: EngineConfig,
+        num_blocks: int,
+        kv_bytes_per_block: int,
+        max_model_len: int,
+        fingerprint: str,
+        runner: ModelRunner,
+        tokenizer: TokenText,
+        emit: Callable[[TurnEvent], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self._config = config
+        self._kv_bytes_per_block = kv_bytes_per_block
+        self._runner = runner
+        self._clock = clock
+        self._counters = Counters()
+        self._memory = Executor(
+            num_blocks=num_blocks,
+            block_size=config.block_size,
+            fingerprint=fingerprint,
+            caching=config.enable_prefix_caching,
+            copy_block=runner.copy_block,
+            placement=PLACEMENT_POLICIES["lru"],
+            counters=self._counters,
+            clock=clock,
+        )
+        self._turns = Turns(
+            config=config,
+            memory=self._memory,
+            policy=CONTEXT_POLICIES["none"],
+            tokenizer=tokenizer,
+            max_model_len=max_model_len,
+            kv_bytes_per_block=kv_bytes_per_block,
+            counters=self._counters,
+            emit=emit,
+            clock=clock,
+        )
+        self._queue = self._turns.queue
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `step` would do something."""
+        return len(self._queue) > 0
+
+    def answer(self, query: Query) -> Answer:
+        """Answer a question about the state."""
+        memory = self._memory
+        match query:
+            case GetStats():
+                return engine_stats(
+                    pool=memory.pool,
+                    counters=self._counters,
+                    contexts=memory.contexts,
+                    running=len(self._queue.running),
+                    waiting=len(self._queue.waiting),
+                )
+            case GetAudit():
+                return audit(
+                    memory.pool,
+                    memory.cache,
+                    memory.contexts.values(),
+                    kv_bytes_per_block=self._kv_bytes_per_block,
+                )
+            case GetContext(session=session):
+                context = memory.contexts.get(session)
+                return context_view(session, context, memory.pool, self._kv_bytes_per_block)
+            case _:
+                assert_never(query)
+
+    # --- commands ------------------------------------------------------------------------------
+
+    def handle(self, command: Command) -> None:
+        """Take one command; may emit events.
+
+        A context that is set, forked over or truncated while its turn has not ended loses that
+        turn first, as when it is closed. A command that does not fit what is here (an unknown
+        session, more ids than there are) leaves its session unknown, so that its next turn is
+        refused as `engine_restarted` and the sender sets the context anew.
+        """
+        match command:
+            case SubmitTurn():
+                self._turns.submit(command)
+            case CancelTurn():
+                self._turns.cancel(command)
+            case SetContext(session=session, salt=salt, ids=ids):
+                self._close(session)
+                self._memory.open(session, salt, ids)
+            case ForkContext():
+                self._fork(command)
+            case TruncateContext():
+                self._truncate(command)
+            case ReleaseContext():
+                self._release(command)
+            case CloseContext(session=session):
+                self._close(session)
+            case _:
+                assert_never(command)
+
+    def _fork(self, command: ForkContext) -> None:
+        self._close(command.session)
+        parent = self._memory.contexts.get(command.parent)
+        if parent is not None and command.length <= parent.committed:
+            self._memory.fork(parent, command.session, command.length)
+
+    def _truncate(self, command: TruncateContext) -> None:
+        context = self._memory.contexts.get(command.session)
+        if context is None:
+            return
+        self._end_turn_of(context)
+        if command.length <= len(context.ids):
+            self._turns.reclaim(context, "truncated", length=command.length)
+        else:
+            self._close(command.session)
+
+    def _release(self, command: ReleaseContext) -> None:
+        context = self._memory.contexts.get(command.session)
+        # A turn may have been submitted since the sender saw the session idle: it needs its KV.
+        if context is not None and context.activity is Activity.IDLE:
+            self._turns.reclaim(context, "released", length=len(context.ids), release=True)
+
+    def _close(self, session: SessionId) -> None:
+        context = self._memory.contexts.get(session)
+        if context is None:
+            return
+        self._end_turn_of(context)
+        self._turns.reclaim(context, "closed", length=0, release=True)
+        del self._memory.contexts[session]
+
+    def _end_turn_of(self, context: Context) -> None:
+        slot = self._queue.of_session(context.session)
+        if slot is not None:
+            self._turns.cancel(CancelTurn(turn=slot.turn, keep=False))
+
+    # --- a step --------------------------------------------------------------------------------
+
+    def step(self) -> bool:
+        """Run one step of the model over the turns that are due; False when there was nothing."""
+        if not self.has_work:
+            return False
+        started_s = self._clock()
+        due = self._gather()
+        if due:
+            self._counters.steps += 1
+            self._run(due)
+            self._counters.step_seconds += self._clock() - started_s
+        return True
+
+    def _gather(self) -> list[_Due]:
+        plan = plan_step(self._view())
+        tokens_of = {item.turn: item.tokens for item in plan.work}
+        # Oldest first: whoever must give way for one of them has not been counted in yet.
+        work = [
+            (slot, tokens_of[slot.turn])
+            for slot in list(self._queue.running)
+            if slot.turn in tokens_of and self._make_room(slot, tokens_of[slot.turn])
+        ]
+        for item in plan.admissions:
+            slot = self._queue.waiting[0]
+            # First come, first served: whoever was preempted just now, or finds too few blocks,
+            # holds up those behind.
+            if slot.turn != item.turn or not self._memory.try_admit(slot.context, _limit(slot)):
+                break
+            self._turns.start(slot)
+            if slot.context.pending:
+                work.append((slot, min(item.tokens, slot.context.pending)))
+            else:
+                self._turns.finish_prefill(slot)
+        return [self._begin(slot, tokens) for slot, tokens in work]
+
+    def _view(self) -> StepView:
+        config, queue = self._config, self._queue
+        seats = config.max_num_seqs - len(queue.running)
+        return StepView(
+            running=[TurnLoad(slot.turn, slot.context.pending) for slot in queue.running],
+            waiting=[TurnLoad(slot.turn, self._to_compute(slot)) for slot in queue.waiting[:seats]],
+            max_num_batched_tokens=config.max_num_batched_tokens,
+            max_num_seqs=config.max_num_seqs,
+        )
+
+    def _to_compute(self, slot: Slot) -> int:
+        return len(slot.context.ids) - self._memory.cached_len(slot.context, _limit(slot))
+
+    def _make_room(self, slot: Slot, tokens: int) -> bool:
+        """Get blocks for a running turn, from the youngest running one if need be.
+
+        The oldest always gets them, for alone it fits; so some turn always ends. False when it is
+        itself the youngest, or has given way already.
+        """
+        if slot.context.activity is not Activity.RUNNING:
+            return False
+        while not self._memory.try_reserve(slot.context, tokens):
+            youngest = self._queue.running[-1]
+            self._turns.preempt(youngest)
+            if youngest is slot:
+                return False
+        return True
+
+    def _begin(self, slot: Slot, tokens: int) -> _Due:
+        draws = slot.command.generate and tokens == slot.context.pending
+        sample = slot.sample if draws else None
+        return _Due(slot, self._memory.begin(slot.context, tokens, sample))
+
+    def _run(self, due: list[_Due]) -> None:
+        steps = [step for _, step in due]
+        try:
+            tokens = self._runner.execute(steps)
+            drawn = iter(_checked(tokens, steps))
+        except Exception:
+            # Whatever the model's reason: its turns fail, the others and the pool go on.
+            _log.exception("a step of %d turns failed", len(due))
+            for slot, step in due:
+                self._memory.undo(slot.context, len(step.token_ids))
+                self._turns.fail(slot, "internal_error", "the model's step failed")
+            return
+        for slot, step in due:
+            self._advance(slot, step, None if step.sample is None else next(drawn))
+
+    def _advance(self, slot: Slot, step: SequenceStep, token: int | None) -> None:
+        count = len(step.token_ids)
+        if token == NOT_FINITE:
+            self._memory.undo(slot.context, count)
+            self._turns.fail(slot, "internal_error", "the model's logits are not finite")
+            return
+        self._memory.note_computed(slot.context, count)
+        if token is not None:
+            self._turns.take_token(slot, token)
+        elif not slot.context.pending:
+            self._turns.finish_prefill(slot)
+
+
+def _limit(slot: Slot) -> int:
+    # The last token before a draw is always computed, cached or not: its logits are needed.
+    return len(slot.context.ids) - slot.command.generate
+
+
+def _checked(tokens: list[int], steps: Sequence[SequenceStep]) -> list[int]:
+    expected = sum(step.sample is not None for step in steps)
+    if len(tokens) != expected:
+        raise ValueError(f"the model drew {len(tokens)} tokens for {expected} sequences")
+    return tokens

@@ -1,1 +1,82 @@
-"""A context and its running turn. Loop thread only."""
+"""A submitted turn, from the queue to its ending. Loop thread only."""
+
+from engine.context import Context
+from engine.ids import TurnId
+from engine.messages import SubmitTurn, TurnCounts
+from engine.step import SampleAt
+from engine.text.detokenize import TextStream
+
+
+class Slot:
+    """What a turn has produced so far and what it took.
+
+    `arrival` orders turns; a preempted turn keeps it. `output` are the sampled ids that were
+    neither a stop token nor refused. `started_s` is None while the turn waits for its first step.
+    """
+
+    def __init__(  # noqa: PLR0913 -- the facts of a turn, known at its submission
+        self,
+        *,
+        command: SubmitTurn,
+        context: Context,
+        arrival: int,
+        stream: TextStream,
+        max_output_tokens: int,
+        submitted_s: float,
+    ) -> None:
+        self.command = command
+        self.context = context
+        self.arrival = arrival
+        self.stream = stream
+        self.max_output_tokens = max_output_tokens
+        self.submitted_s = submitted_s
+        self.prompt_len = len(context.ids)
+        self.output: list[int] = []
+        self.output_tokens = 0
+        self.unsent_tokens = 0
+        self.started_s: float | None = None
+        self.first_token_s: float | None = None
+        self.reused_tokens = 0
+        self.recomputed_tokens = 0
+
+    @property
+    def turn(self) -> TurnId:
+        """The turn's id."""
+        return self.command.turn
+
+    @property
+    def sample(self) -> SampleAt:
+        """How the next token is drawn."""
+        return SampleAt(sampling=self.command.sampling, output_index=self.output_tokens)
+
+    @property
+    def new_tokens(self) -> int:
+        """Tokens before the reply that were never computed before; 0 until the turn starts."""
+        if self.started_s is None:
+            return 0
+        return self.prompt_len - self.reused_tokens - self.recomputed_tokens
+
+    def start(self, now_s: float) -> None:
+        """Note, once, what was there when the turn left the queue."""
+        context = self.context
+        self.started_s = now_s
+        self.reused_tokens = context.table.kept_len
+        known = min(context.committed, context.computed_len)
+        self.recomputed_tokens = max(0, known - self.reused_tokens)
+
+    def counts(self, *, now_s: float, kv_bytes_per_block: int) -> TurnCounts:
+        """What the turn has taken up to now."""
+        queued_until_s = now_s if self.started_s is None else self.started_s
+        first_s = self.first_token_s
+        blocks = self.context.table.block_count
+        return TurnCounts(
+            reused_tokens=self.reused_tokens,
+            recomputed_tokens=self.recomputed_tokens,
+            new_tokens=self.new_tokens,
+            output_tokens=self.output_tokens,
+            kv_bytes=blocks * kv_bytes_per_block,
+            blocks=blocks,
+            queue_ms=1000 * (queued_until_s - self.submitted_s),
+            ttft_ms=None if first_s is None else 1000 * (first_s - self.submitted_s),
+            total_ms=1000 * (now_s - self.submitted_s),
+        )

@@ -36,6 +36,9 @@ class SequenceStep:
     sample: SampleAt | None
 
 
+NOT_FINITE = -1  # in place of a drawn token: that sequence's logits were not finite
+
+
 class ModelRunner(Protocol):
     """Computes steps on one KV tensor. Loop thread only."""
 
@@ -43,7 +46,8 @@ class ModelRunner(Protocol):
         """Run the model over the batch, writing KV of all new tokens.
 
         Returns:
-            One drawn token id per sequence that has `sample`, in batch order.
+            One drawn token id per sequence that has `sample`, in batch order; `NOT_FINITE` for
+            one whose logits can't be drawn from (its turn fails, the others go on).
         """
         ...
 

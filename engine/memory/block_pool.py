@@ -1,1 +1,201 @@
-"""Free list of KV blocks. Loop thread only."""
+"""Free list of KV blocks and their reference counts. Loop thread only.
+
+A block is in one of three states:
+    free     nobody refers to it and its contents are worth nothing
+    cached   nobody refers to it, but it is hashed: its contents serve until it is taken again
+    active   somebody refers to it
+Free blocks are taken first, then the cached block that was given back longest ago.
+"""
+
+from array import array
+from collections.abc import Callable, Sequence
+
+from engine.errors import Corruption
+from engine.ids import BlockId
+
+_NONE = -1
+
+
+class RefcountBelowZero(Corruption):
+    """More references to a block were given back than were taken."""
+
+    def __init__(self, block: BlockId) -> None:
+        super().__init__(f"block {block} was given back by one who had no reference to it")
+        self.block = block
+
+
+class UnknownBlock(Corruption):
+    """A block id outside the pool."""
+
+    def __init__(self, block: BlockId, total: int) -> None:
+        super().__init__(f"block {block} is not in a pool of {total}")
+        self.block = block
+        self.total = total
+
+
+class BlockNotAlive(Corruption):
+    """A reference was asked for to a block whose contents are gone."""
+
+    def __init__(self, block: BlockId) -> None:
+        super().__init__(f"block {block} is free: it has nothing to share or to hash")
+        self.block = block
+
+
+class BlockPool:
+    """Hands out `total` equal blocks in O(1) each, with 17 bytes of bookkeeping per block.
+
+    `forget` is told of each cached block that is taken: its contents are about to be overwritten.
+    """
+
+    def __init__(self, total: int, forget: Callable[[BlockId], None]) -> None:
+        self.total = total
+        self._forget = forget
+        self._references = array("i", bytes(4 * total))
+        self._hashed = bytearray(total)
+        self._free = array("i", range(total - 1, -1, -1))  # a stack: block 0 goes first
+        # Cached blocks: a list linked through two arrays, since a hit takes one from its middle.
+        self._older = array("i", bytes(4 * total))
+        self._newer = array("i", bytes(4 * total))
+        self._oldest = _NONE
+        self._newest = _NONE
+        self._cached_count = 0
+
+    @property
+    def free_count(self) -> int:
+        """Blocks without contents."""
+        return len(self._free)
+
+    @property
+    def cached_count(self) -> int:
+        """Blocks that nobody refers to but that may be hit."""
+        return self._cached_count
+
+    @property
+    def available_count(self) -> int:
+        """Blocks that `try_take` could give."""
+        return len(self._free) + self._cached_count
+
+    @property
+    def active_count(self) -> int:
+        """Blocks that somebody refers to."""
+        return self.total - len(self._free) - self._cached_count
+
+    def references(self, block: BlockId) -> int:
+        """How many page tables refer to a block."""
+        return self._references[block]
+
+    def is_hashed(self, block: BlockId) -> bool:
+        """Whether a block is in the prefix cache, and so immutable."""
+        return bool(self._hashed[block])
+
+    def is_writable(self, block: BlockId) -> bool:
+        """Whether its only owner may write to it: neither hashed nor shared."""
+        return not self._hashed[block] and self._references[block] == 1
+
+    def try_take(self, count: int) -> list[BlockId] | None:
+        """Take `count` blocks with one reference each; None when there are not as many."""
+        if count > self.available_count:
+            return None
+        return [self._take_one() for _ in range(count)]
+
+    def share(self, blocks: Sequence[BlockId]) -> None:
+        """Add a reference to each block, reviving cached ones.
+
+        Raises:
+            BlockNotAlive: one of them is free. Nothing has been changed then.
+        """
+        for block in blocks:
+            self._check(block)
+            if not self._references[block] and not self._hashed[block]:
+                raise BlockNotAlive(block)
+        for block in blocks:
+            if not self._references[block]:
+                self._unlink(block)
+            self._references[block] += 1
+
+    def give(self, blocks: Sequence[BlockId]) -> None:
+        """Give back one reference to each block; `blocks` is in the order of the page table.
+
+        Raises:
+            RefcountBelowZero: nobody refers to one of them. Nothing has been changed then.
+        """
+        for block in blocks:
+            self._check(block)
+            if self._references[block] < 1:
+                raise RefcountBelowZero(block)
+        # Tail first: it is taken first again, and so prefixes, which more can share, last longest.
+        for block in reversed(blocks):
+            self._give_one(block)
+
+    def mark_hashed(self, block: BlockId) -> None:
+        """Note that a block is in the prefix cache now.
+
+        Raises:
+            BlockNotAlive: nobody refers to it, so its contents may be anything.
+        """
+        self._check(block)
+        if not self._references[block]:
+            raise BlockNotAlive(block)
+        self._hashed[block] = 1
+
+    def free_blocks(self) -> list[BlockId]:
+        """All free blocks. O(n): for audits."""
+        return [BlockId(block) for block in self._free]
+
+    def cached_blocks(self) -> list[BlockId]:
+        """All cached blocks, the one to be taken next first. O(n): for audits."""
+        blocks: list[BlockId] = []
+        at = self._oldest
+        while at != _NONE and len(blocks) <= self.total:
+            blocks.append(BlockId(at))
+            at = self._newer[at]
+        return blocks
+
+    def _take_one(self) -> BlockId:
+        if self._free:
+            block = BlockId(self._free.pop())
+        else:
+            block = BlockId(self._oldest)
+            self._unlink(block)
+            self._hashed[block] = 0
+            self._forget(block)
+        self._references[block] = 1
+        return block
+
+    def _give_one(self, block: BlockId) -> None:
+        left = self._references[block] - 1
+        if left < 0:  # the same block twice in one list
+            raise RefcountBelowZero(block)
+        self._references[block] = left
+        if left:
+            return
+        if self._hashed[block]:
+            self._link_newest(block)
+        else:
+            self._free.append(block)
+
+    def _link_newest(self, block: BlockId) -> None:
+        self._older[block] = self._newest
+        self._newer[block] = _NONE
+        if self._newest == _NONE:
+            self._oldest = block
+        else:
+            self._newer[self._newest] = block
+        self._newest = block
+        self._cached_count += 1
+
+    def _unlink(self, block: BlockId) -> None:
+        older, newer = self._older[block], self._newer[block]
+        if older == _NONE:
+            self._oldest = newer
+        else:
+            self._newer[older] = newer
+        if newer == _NONE:
+            self._newest = older
+        else:
+            self._older[newer] = older
+        self._cached_count -= 1
+
+    def _check(self, block: BlockId) -> None:
+        if not 0 <= block < self.total:
+            raise UnknownBlock(block, self.total)

@@ -1,7 +1,9 @@
 """A session's page table: which block slots hold the KV of which positions. Loop thread only."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
+from engine.errors import Corruption
 from engine.ids import BlockId
 
 
@@ -16,3 +18,164 @@ class PageEntry(NamedTuple):
     first: int
     last: int
     base: int
+
+
+class WrongSpace(Corruption):
+    """The table was told to hold more tokens than it has slots for, or to keep more than it has."""
+
+    def __init__(self, asked: int, there: int) -> None:
+        super().__init__(f"{asked} slots were asked for, {there} are there")
+        self.asked = asked
+        self.there = there
+
+
+class PageTable:
+    """Entries in the order of their positions, then reserved blocks without any valid slot.
+
+    Takes and gives no blocks itself: whoever changes it passes what it returns to the pool.
+    `kept_len` counts valid slots. New tokens get `next_pos`, never `kept_len`: a slot index is not
+    a position once something was dropped before it.
+    """
+
+    def __init__(self, block_size: int) -> None:
+        self.block_size = block_size
+        self.kept_len = 0
+        self.next_pos = 0
+        self._entries: list[PageEntry] = []
+        self._reserved: list[BlockId] = []
+
+    @property
+    def entries(self) -> Sequence[PageEntry]:
+        """Entries with valid slots, as they are now."""
+        return tuple(self._entries)
+
+    def full_block(self, index: int) -> BlockId | None:
+        """Block number `index` if all of its slots are valid."""
+        block, first, last, _ = self._entries[index]
+        return block if last - first == self.block_size - 1 else None
+
+    @property
+    def reserved_count(self) -> int:
+        """Blocks for tokens to come."""
+        return len(self._reserved)
+
+    @property
+    def blocks(self) -> list[BlockId]:
+        """All blocks of the table in its order, reserved ones last."""
+        return [entry.block for entry in self._entries] + self._reserved
+
+    @property
+    def block_count(self) -> int:
+        """How many blocks the table refers to."""
+        return len(self._entries) + len(self._reserved)
+
+    @property
+    def open_tail(self) -> BlockId | None:
+        """The block whose slots after its last valid one would be written next; None at a border.
+
+        Whether it may be written to is the pool's knowledge (hashed or shared: copy it first).
+        """
+        if not self._entries or self._entries[-1].last == self.block_size - 1:
+            return None
+        return self._entries[-1].block
+
+    @property
+    def room(self) -> int:
+        """Tokens that can be appended without another block."""
+        tail = self.block_size - 1 - self._entries[-1].last if self._entries else 0
+        return tail + len(self._reserved) * self.block_size
+
+    def blocks_needed(self, count: int) -> int:
+        """How many more blocks `append(count)` needs."""
+        return max(0, -(-(count - self.room) // self.block_size))
+
+    def reserve(self, blocks: Sequence[BlockId]) -> None:
+        """Add blocks for tokens to come."""
+        self._reserved.extend(blocks)
+
+    def append(self, count: int) -> None:
+        """Make the next `count` slots valid: the step about to run writes them.
+
+        Raises:
+            WrongSpace: fewer slots are reserved. Nothing has been changed then.
+        """
+        if count > self.room:
+            raise WrongSpace(count, self.room)
+        self.kept_len += count
+        while count:
+            count -= self._append_to_tail(count) or self._open_block(count)
+
+    def attach(self, blocks: Sequence[BlockId]) -> None:
+        """Append full blocks whose KV is there already (a prefix hit). Needs a border.
+
+        Raises:
+            WrongSpace: the last block has room left, or blocks are reserved.
+        """
+        if self.room:
+            raise WrongSpace(0, self.room)
+        for block in blocks:
+            self._entries.append(PageEntry(block, 0, self.block_size - 1, self.next_pos))
+            self.next_pos += self.block_size
+        self.kept_len += len(blocks) * self.block_size
+
+    def truncate(self, kept_len: int) -> list[BlockId]:
+        """Keep the first `kept_len` valid slots.
+
+        Returns:
+            Blocks that the table refers to no longer, reserved ones included, in its order.
+
+        Raises:
+            WrongSpace: the table has fewer slots.
+        """
+        if not 0 <= kept_len <= self.kept_len:
+            raise WrongSpace(kept_len, self.kept_len)
+        dropped: list[BlockId] = []
+        surplus = self.kept_len - kept_len
+        while surplus:
+            block, first, last, base = self._entries.pop()
+            if surplus > last - first:
+                surplus -= last - first + 1
+                dropped.append(block)
+            else:
+                self._entries.append(PageEntry(block, first, last - surplus, base))
+                surplus = 0
+        self.kept_len = kept_len
+        tail = self._entries[-1] if self._entries else None
+        self.next_pos = tail.base + tail.last + 1 if tail else 0
+        dropped.reverse()
+        dropped += self._reserved
+        self._reserved.clear()
+        return dropped
+
+    def replace_open_tail(self, block: BlockId) -> BlockId:
+        """Let a private copy take the place of the tail's block; returns the block it replaces."""
+        old = self._entries[-1]
+        self._entries[-1] = PageEntry(block, old.first, old.last, old.base)
+        return old.block
+
+    def fork(self, kept_len: int) -> "PageTable":
+        """A table of the first `kept_len` valid slots, on the same blocks.
+
+        Both tables may end inside one block: the first to write there copies it.
+        """
+        child = PageTable(self.block_size)
+        child._entries = list(self._entries)
+        child.kept_len = self.kept_len
+        child.truncate(kept_len)
+        return child
+
+    def _append_to_tail(self, count: int) -> int:
+        if not self._entries:
+            return 0
+        block, first, last, base = self._entries[-1]
+        added = min(count, self.block_size - 1 - last)
+        if added:
+            self._entries[-1] = PageEntry(block, first, last + added, base)
+            self.next_pos += added
+        return added
+
+    def _open_block(self, count: int) -> int:
+        added = min(count, self.block_size)
+        self._entries.append(PageEntry(self._reserved.pop(0), 0, added - 1, self.next_pos))
+        self.next_pos += added
+        return added

@@ -1,0 +1,67 @@
+"""Which turns are refused before any work. Pure."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from engine.capacity import worst_case_blocks
+from engine.messages import SubmitTurn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """Why a turn can't be taken."""
+
+    code: Literal["request_too_large", "queue_full", "internal_error", "engine_restarted"]
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdmissionView:
+    """What is known when a turn arrives. `context_tokens` is None for an unknown session."""
+
+    context_tokens: int | None
+    busy: bool
+    turns: int
+    max_turns: int
+    total_blocks: int
+    block_size: int
+    max_model_len: int
+
+
+def refusal(command: SubmitTurn, view: AdmissionView) -> Refusal | None:
+    """Say why a turn is refused; None when it may wait and run.
+
+    The worst case is compared with the whole pool: what passes can always run to its end, if
+    alone. What does not would block everyone behind it.
+    """
+    if view.context_tokens is None:
+        return Refusal(code="engine_restarted", message="the engine does not know this session")
+    if view.busy:
+        return Refusal(code="internal_error", message="the session's last turn has not ended")
+    tokens = view.context_tokens + len(command.ids)
+    if command.generate and not tokens:
+        return Refusal(code="internal_error", message="there is nothing to generate from")
+    return _too_large(command, view, tokens) or _no_place(view)
+
+
+def _too_large(command: SubmitTurn, view: AdmissionView, tokens: int) -> Refusal | None:
+    needed = worst_case_blocks(
+        context_tokens=tokens - len(command.ids),
+        prompt_tokens=len(command.ids),
+        max_output_tokens=command.max_output_tokens if command.generate else 0,
+        close_tokens=len(command.close_ids),
+        block_size=view.block_size,
+    )
+    if needed > view.total_blocks:
+        message = f"up to {needed} blocks are needed, the pool has {view.total_blocks}"
+        return Refusal(code="request_too_large", message=message)
+    if tokens + command.generate > view.max_model_len:
+        message = f"{tokens} tokens, the model takes {view.max_model_len} with its reply"
+        return Refusal(code="request_too_large", message=message)
+    return None
+
+
+def _no_place(view: AdmissionView) -> Refusal | None:
+    if view.turns < view.max_turns:
+        return None
+    return Refusal(code="queue_full", message=f"{view.turns} turns run or wait already")

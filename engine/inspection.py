@@ -1,0 +1,70 @@
+"""Answers to questions about the engine's state. Changes nothing."""
+
+from engine.context import Activity, Context
+from engine.counters import Counters
+from engine.ids import SessionId
+from engine.memory.block_pool import BlockPool
+from engine.messages import ContextView, EngineStats, PageView
+
+
+def context_view(
+    session: SessionId, context: Context | None, pool: BlockPool, kv_bytes_per_block: int
+) -> ContextView:
+    """What one session holds. Of a running turn's ids only KV is shown: it is there."""
+    entries = context.table.entries if context else ()
+    pages = [
+        PageView(
+            block=entry.block,
+            first=entry.first,
+            last=entry.last,
+            base=entry.base,
+            references=pool.references(entry.block),
+            hashed=pool.is_hashed(entry.block),
+        )
+        for entry in entries
+    ]
+    blocks = context.table.block_count if context else 0
+    return ContextView(
+        session=session,
+        known=context is not None,
+        running=context is not None and context.activity is not Activity.IDLE,
+        tokens=context.committed if context else 0,
+        kept_len=context.table.kept_len if context else 0,
+        blocks=blocks,
+        shared_blocks=sum(page.references > 1 for page in pages),
+        kv_bytes=blocks * kv_bytes_per_block,
+        page_table=pages,
+    )
+
+
+def engine_stats(
+    *,
+    pool: BlockPool,
+    counters: Counters,
+    contexts: dict[SessionId, Context],
+    running: int,
+    waiting: int,
+) -> EngineStats:
+    """The numbers of now and since the start."""
+    return EngineStats(
+        total_blocks=pool.total,
+        free_blocks=pool.free_count,
+        cached_blocks=pool.cached_count,
+        active_blocks=pool.active_count,
+        running=running,
+        waiting=waiting,
+        contexts=len(contexts),
+        kept_tokens=sum(context.table.kept_len for context in contexts.values()),
+        steps_total=counters.steps,
+        step_seconds_total=counters.step_seconds,
+        generated_tokens_total=counters.generated_tokens,
+        reused_tokens_total=counters.reused_tokens,
+        recomputed_tokens_total=counters.recomputed_tokens,
+        new_tokens_total=counters.new_tokens,
+        prefix_queries_total=counters.prefix_queries,
+        prefix_hits_total=counters.prefix_hits,
+        preemptions_total=counters.preemptions,
+        evictions_total=counters.evictions,
+        reclaims_total=dict(counters.reclaims),
+        reclaim_seconds_total=dict(counters.reclaim_seconds),
+    )

@@ -1,0 +1,59 @@
+"""Which turns wait and which run, both in order of arrival. Loop thread only."""
+
+from bisect import insort
+
+from engine.context import Activity
+from engine.ids import SessionId, TurnId
+from engine.slot import Slot
+
+
+def _arrival(slot: Slot) -> int:
+    return slot.arrival
+
+
+class RunQueue:
+    """Every turn that has not ended is in exactly one of `waiting` and `running`."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Slot] = []
+        self.running: list[Slot] = []
+        self._by_turn: dict[TurnId, Slot] = {}
+        self._by_session: dict[SessionId, Slot] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_turn)
+
+    def of_turn(self, turn: TurnId) -> Slot | None:
+        """The slot of a turn that has not ended."""
+        return self._by_turn.get(turn)
+
+    def of_session(self, session: SessionId) -> Slot | None:
+        """The slot of a session's turn that has not ended."""
+        return self._by_session.get(session)
+
+    def enqueue(self, slot: Slot) -> None:
+        """Let a new turn wait behind all others."""
+        self._by_turn[slot.turn] = slot
+        self._by_session[slot.context.session] = slot
+        self.waiting.append(slot)
+        slot.context.activity = Activity.WAITING
+
+    def admit(self, slot: Slot) -> None:
+        """Let a waiting turn run."""
+        self.waiting.remove(slot)
+        insort(self.running, slot, key=_arrival)
+        slot.context.activity = Activity.RUNNING
+
+    def preempt(self, slot: Slot) -> None:
+        """Let a running turn wait again, in its old place: it came before those who never ran."""
+        self.running.remove(slot)
+        insort(self.waiting, slot, key=_arrival)
+        slot.context.activity = Activity.WAITING
+
+    def remove(self, slot: Slot) -> None:
+        """Forget a turn that ended."""
+        del self._by_turn[slot.turn]
+        del self._by_session[slot.context.session]
+        running = slot.context.activity is Activity.RUNNING
+        (self.running if running else self.waiting).remove(slot)
+        slot.context.activity = Activity.IDLE

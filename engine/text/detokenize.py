@@ -1,0 +1,198 @@
+"""Text of one reply while its ids come in, and the ids whose text was sent. One turn's owner only.
+
+`TextStream` never sees the prompt, so the prompt can't be echoed, and gives out whole characters
+only, none of which belongs to a stop string.
+"""
+
+import codecs
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+
+_REPLACEMENT = "\ufffd"
+_UTF8_DECODER = codecs.getincrementaldecoder("utf-8")
+
+
+class TextStream:
+    """Turns a reply's ids into text to send, O(1) amortised per id.
+
+    What `push` and `finish` return, joined, is the UTF-8 decoding (errors="replace") of all bytes,
+    cut before the stop string that is complete first (of several that end at the same character:
+    the longest). Empty stop strings are ignored.
+
+    Args:
+        token_bytes: the bytes that an id stands for; b"" where it stands for no text.
+        encode: text to ids, specials in it being plain text.
+        stop: strings that end the reply and are never sent.
+    """
+
+    def __init__(
+        self,
+        token_bytes: Callable[[int], bytes],
+        encode: Callable[[str], list[int]],
+        stop: Sequence[str] = (),
+    ) -> None:
+        self._token_bytes = token_bytes
+        self._encode = encode
+        self._matcher = _StopMatcher([text for text in stop if text])
+        self._decoder = _UTF8_DECODER("replace")
+        self._ids: list[int] = []
+        self._ends: list[int] = []  # of each id: bytes up to its end
+        self._data = bytearray()
+        self._sent: list[str] = []
+        self._unsent = ""  # decoded, but held back (may begin a stop string) or dropped for good
+        self._ended = False
+        self._stopped = False
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a stop string was found; nothing may be pushed after it."""
+        return self._stopped
+
+    @property
+    def text(self) -> str:
+        """All that was sent."""
+        return "".join(self._sent)
+
+    def push(self, token_id: int) -> str:
+        """Take the reply's next id; returns the text to send now, often "".
+
+        Raises:
+            RuntimeError: the reply has ended already (a bug of the caller).
+        """
+        if self._ended:
+            raise RuntimeError(f"id {token_id} was pushed after the reply's end")
+        data = self._token_bytes(token_id)
+        self._data += data
+        self._ids.append(token_id)
+        self._ends.append(len(self._data))
+        return self._take(self._decoder.decode(data))
+
+    def finish(self) -> str:
+        """End the reply (end of turn, or its limit); returns the text that was held back.
+
+        A character that is still incomplete becomes U+FFFD.
+        """
+        if self._ended:
+            return ""
+        delta = self._take(self._decoder.decode(b"", final=True))
+        if not self._stopped:
+            delta += self._send(self._unsent)
+            self._unsent = ""
+        self._ended = True
+        return delta
+
+    def cut(self) -> None:
+        """End the reply where it stands (cancelled): what is held back is never sent."""
+        self._ended = True
+
+    @property
+    def kept_ids(self) -> list[int]:
+        """Ids that stand for exactly the text sent so far: what may stay in the context.
+
+        The longest prefix of the pushed ids whose bytes were all sent stays as it is, so its KV
+        stays too. Where a stop string or half a character begins inside an id, the part of it
+        that the reader has seen is encoded anew: no pushed id stands for that part, and a context
+        that lacks what the reader has seen, or holds what he has not, is wrong.
+        """
+        sent = self._sent_bytes()
+        count = bisect_right(self._ends, sent)
+        kept_bytes = self._ends[count - 1] if count else 0
+        while kept_bytes < sent and not _begins_character(self._data, kept_bytes):
+            count -= 1
+            kept_bytes = self._ends[count - 1] if count else 0
+        kept = self._ids[:count]
+        if kept_bytes < sent:
+            kept += self._encode(self._data[kept_bytes:sent].decode(errors="replace"))
+        return kept
+
+    def _take(self, decoded: str) -> str:
+        for index, character in enumerate(decoded):
+            matched = self._matcher.step(character)
+            if matched:
+                self._stopped = self._ended = True
+                whole = self._unsent + decoded
+                end = len(self._unsent) + index + 1
+                self._unsent = whole[end - matched :]
+                return self._send(whole[: end - matched])
+        whole = self._unsent + decoded
+        clear = len(whole) - self._matcher.held
+        self._unsent = whole[clear:]
+        return self._send(whole[:clear])
+
+    def _send(self, text: str) -> str:
+        if text:
+            self._sent.append(text)
+        return text
+
+    def _sent_bytes(self) -> int:
+        if _REPLACEMENT in self._unsent:  # it stands for one to three bytes
+            return _length_of_characters(self._data, len(self.text))
+        pending, _ = self._decoder.getstate()
+        return len(self._data) - len(pending) - len(self._unsent.encode())
+
+
+class _StopMatcher:
+    """Finds stop strings one character at a time (Knuth, Morris, Pratt 1977)."""
+
+    def __init__(self, stops: list[str]) -> None:
+        self._stops = [(stop, _borders(stop)) for stop in stops]
+        self._matched = [0] * len(stops)  # characters of each stop that the text now ends with
+
+    @property
+    def held(self) -> int:
+        """How many of the last characters may begin a stop string."""
+        return max(self._matched, default=0)
+
+    def step(self, character: str) -> int:
+        """Take a character; returns the length of the longest stop that it completes, else 0."""
+        complete = 0
+        for number, (stop, borders) in enumerate(self._stops):
+            length = self._matched[number]
+            while length and stop[length] != character:
+                length = borders[length - 1]
+            if stop[length] == character:
+                length += 1
+            self._matched[number] = length
+            if length == len(stop):
+                complete = max(complete, length)
+        return complete
+
+
+def _borders(text: str) -> list[int]:
+    """Of each prefix of `text`: the length of its longest proper border."""
+    borders = [0] * len(text)
+    length = 0
+    for index in range(1, len(text)):
+        while length and text[index] != text[length]:
+            length = borders[length - 1]
+        if text[index] == text[length]:
+            length += 1
+        borders[index] = length
+    return borders
+
+
+def _begins_character(data: bytearray, at: int) -> bool:
+    """Whether a character begins at `at`, not counting some that only broken UTF-8 has."""
+    if data[at] & 0xC0 != 0x80:
+        return True
+    decoder = _UTF8_DECODER("replace")
+    decoder.decode(data[max(0, at - 3) : at])  # a character has at most three bytes before its last
+    pending, _ = decoder.getstate()
+    return not pending
+
+
+def _length_of_characters(data: bytearray, count: int) -> int:
+    """How many bytes of `data` the first `count` characters of its decoding stand for."""
+    decoder = _UTF8_DECODER("replace")
+    seen = 0
+    for index in range(len(data)):
+        if seen == count:
+            pending, _ = decoder.getstate()
+            return index - len(pending)
+        # One byte ends at most two characters: a broken one before it, and its own.
+        decoded = decoder.decode(data[index : index + 1])
+        if seen + len(decoded) > count:
+            return index
+        seen += len(decoded)
+    pending, _ = decoder.getstate()
+    return len(data) - len(pending) if seen == count else len(data)

@@ -1,0 +1,309 @@
+"""The life of turns: queued, started, fed with tokens, ended. Loop thread only.
+
+Every turn that was submitted ends here in exactly one ending, and whatever gives back or cuts a
+session's KV goes through `Turns.reclaim`.
+"""
+
+from collections.abc import Callable
+from typing import Literal, Protocol, assert_never
+
+from engine.admission import AdmissionView, refusal
+from engine.config import EngineConfig
+from engine.context import Activity, Context
+from engine.counters import Counters
+from engine.executor import Executor
+from engine.messages import (
+    CancelTurn,
+    SubmitTurn,
+    TurnCounts,
+    TurnDelta,
+    TurnDone,
+    TurnEvent,
+    TurnFailed,
+    TurnIncomplete,
+    TurnStarted,
+)
+from engine.run_queue import RunQueue
+from engine.slot import Slot
+from engine.text.detokenize import TextStream
+from policies.plan import KeepAll
+from policies.protocol import ContextPolicy
+from policies.views import ConversationView
+
+
+class TokenText(Protocol):
+    """The part of a tokenizer that the loop needs."""
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """UTF-8 bytes of one token; empty for a special."""
+        ...
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of a text in which specials are text."""
+        ...
+
+
+class Turns:
+    """Owns the run queue; tells `emit` what becomes of each turn."""
+
+    def __init__(  # noqa: PLR0913 -- what a turn touches in its life
+        self,
+        *,
+        config: EngineConfig,
+        memory: Executor,
+        policy: ContextPolicy,
+        tokenizer: TokenText,
+        max_model_len: int,
+        kv_bytes_per_block: int,
+        counters: Counters,
+        emit: Callable[[TurnEvent], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self.queue = RunQueue()
+        self._config = config
+        self._memory = memory
+        self._policy = policy
+        self._tokenizer = tokenizer
+        self._max_model_len = max_model_len
+        self._kv_bytes_per_block = kv_bytes_per_block
+        self._counters = counters
+        self._emit = emit
+        self._clock = clock
+        self._arrivals = 0
+
+    # --- beginnings ----------------------------------------------------------------------------
+
+    def submit(self, command: SubmitTurn) -> None:
+        """Queue a turn, or refuse it before any work."""
+        context = self._memory.contexts.get(command.session)
+        refused = refusal(command, self._admission_view(command, context))
+        if refused is not None:
+            self._emit(
+                TurnFailed(
+                    turn=command.turn,
+                    code=refused.code,
+                    message=refused.message,
+                    counts=TurnCounts(),
+                )
+            )
+        elif context is not None:
+            self._enqueue(command, context)
+
+    def start(self, slot: Slot) -> None:
+        """A waiting turn got its blocks. Told once; one that was preempted just goes on."""
+        self.queue.admit(slot)
+        context, counters = slot.context, self._counters
+        if slot.started_s is not None:
+            again = context.computed_len - context.table.kept_len
+            counters.recomputed_tokens += max(0, again)
+            return
+        slot.start(self._clock())
+        counters.reused_tokens += slot.reused_tokens
+        counters.recomputed_tokens += slot.recomputed_tokens
+        counters.new_tokens += slot.new_tokens
+        self._emit(
+            TurnStarted(
+                turn=slot.turn,
+                reused_tokens=slot.reused_tokens,
+                recomputed_tokens=slot.recomputed_tokens,
+                new_tokens=slot.new_tokens,
+                queue_ms=self._counts(slot).queue_ms,
+            )
+        )
+
+    def preempt(self, slot: Slot) -> None:
+        """Take a running turn's blocks; it keeps its place and what it has said.
+
+        Its ids, sampled ones included, are fed again when it returns. The sampler draws by output
+        index, so nothing changes for the reader.
+        """
+        self._memory.release(slot.context)
+        self.queue.preempt(slot)
+        self._counters.preemptions += 1
+
+    def _enqueue(self, command: SubmitTurn, context: Context) -> None:
+        self._arrivals += 1
+        now_s = self._clock()
+        context.last_used_s = now_s
+        context.append(command.ids)
+        tokenizer = self._tokenizer
+        slot = Slot(
+            command=command,
+            context=context,
+            arrival=self._arrivals,
+            stream=TextStream(tokenizer.token_bytes, tokenizer.encode, command.sampling.stop),
+            max_output_tokens=min(
+                command.max_output_tokens, self._max_model_len - len(context.ids)
+            ),
+            submitted_s=now_s,
+        )
+        self.queue.enqueue(slot)
+
+    def _admission_view(self, command: SubmitTurn, context: Context | None) -> AdmissionView:
+        pool = self._memory.pool
+        context_tokens = None if context is None else len(context.ids)
+        plan = self._policy.plan(
+            ConversationView(
+                context_tokens=context_tokens or 0,
+                prompt_tokens=len(command.ids),
+                output_tokens=command.max_output_tokens,
+                limit_tokens=min(self._max_model_len, pool.total * self._config.block_size),
+            )
+        )
+        match plan:
+            case KeepAll():
+                pass  # everything is shown to the model
+            case _:
+                assert_never(plan)
+        return AdmissionView(
+            context_tokens=context_tokens,
+            busy=context is not None and context.activity is not Activity.IDLE,
+            turns=len(self.queue),
+            max_turns=self._config.max_num_seqs + self._config.max_num_waiting,
+            total_blocks=pool.total,
+            block_size=self._config.block_size,
+            max_model_len=self._max_model_len,
+        )
+
+    # --- tokens --------------------------------------------------------------------------------
+
+    def take_token(self, slot: Slot, token: int) -> None:
+        """A running turn drew its next token."""
+        slot.output_tokens += 1
+        self._counters.generated_tokens += 1
+        if slot.first_token_s is None:
+            slot.first_token_s = self._clock()
+        if token in slot.command.stop_ids:
+            self._end_reply(slot, None)
+            return
+        slot.output.append(token)
+        slot.context.ids.append(token)
+        slot.unsent_tokens += 1
+        self._send(slot, slot.stream.push(token))
+        if slot.stream.stopped:
+            self._end_reply(slot, None)
+        elif slot.output_tokens >= slot.command.max_output_tokens:
+            self._end_reply(slot, "max_output_tokens")
+        elif slot.output_tokens >= slot.max_output_tokens:
+            self._end_reply(slot, "context_length")
+
+    def _send(self, slot: Slot, text: str) -> None:
+        if text:
+            self._emit(TurnDelta(turn=slot.turn, text=text, tokens=slot.unsent_tokens))
+            slot.unsent_tokens = 0
+
+    # --- endings: each is the last thing that is said of its turn ------------------------------
+
+    def finish_prefill(self, slot: Slot) -> None:
+        """A turn that generates nothing has all its KV."""
+        counts = self._keep(slot, [], "finished")
+        kept = list(slot.command.close_ids)
+        self._emit(TurnDone(turn=slot.turn, text="", kept_ids=kept, counts=counts))
+
+    def cancel(self, command: CancelTurn) -> None:
+        """Stop a turn wherever it stands; nothing happens when it has ended."""
+        slot = self.queue.of_turn(command.turn)
+        if slot is None:
+            return
+        match command.reason:
+            case "queue_timeout":
+                if slot.started_s is None:  # else it left the queue just in time
+                    self.fail(slot, "queue_timeout", "no place came free in time")
+            case "cancelled" | "deadline" | "disconnected":
+                self._end_cancelled(slot, command.reason, keep=command.keep)
+            case _:
+                assert_never(command.reason)
+
+    def fail(
+        self, slot: Slot, code: Literal["internal_error", "queue_timeout"], message: str
+    ) -> None:
+        """End a turn without an answer."""
+        counts = self._roll_back(slot, code)
+        self._emit(TurnFailed(turn=slot.turn, code=code, message=message, counts=counts))
+
+    def _end_reply(
+        self, slot: Slot, reason: Literal["max_output_tokens", "context_length"] | None
+    ) -> None:
+        stream = slot.stream
+        self._send(slot, stream.finish())
+        # Sampled ids are kept as they are, also when they end within a character; where a stop
+        # string was found only the ids of the text before it are.
+        reply = stream.kept_ids if stream.stopped else slot.output
+        counts = self._keep(slot, reply, reason or "finished")
+        kept = [*reply, *slot.command.close_ids]
+        if reason is None:
+            done = TurnDone(turn=slot.turn, text=stream.text, kept_ids=kept, counts=counts)
+            self._emit(done)
+            return
+        self._emit(
+            TurnIncomplete(
+                turn=slot.turn,
+                reason=reason,
+                text=stream.text,
+                kept_ids=kept,
+                rolled_back=False,
+                counts=counts,
+            )
+        )
+
+    def _end_cancelled(
+        self, slot: Slot, reason: Literal["cancelled", "deadline", "disconnected"], *, keep: bool
+    ) -> None:
+        slot.stream.cut()
+        if keep:
+            reply = slot.stream.kept_ids
+            counts = self._keep(slot, reply, reason)
+            kept = [*reply, *slot.command.close_ids]
+        else:
+            counts = self._roll_back(slot, reason)
+            kept = []
+        self._emit(
+            TurnIncomplete(
+                turn=slot.turn,
+                reason=reason,
+                text=slot.stream.text,
+                kept_ids=kept,
+                rolled_back=not keep,
+                counts=counts,
+            )
+        )
+
+    def _roll_back(self, slot: Slot, cause: str) -> TurnCounts:
+        counts = self._counts(slot)
+        self.reclaim(slot.context, cause, length=slot.context.committed)
+        return counts
+
+    def _keep(self, slot: Slot, reply: list[int], cause: str) -> TurnCounts:
+        counts = self._counts(slot)
+        context = slot.context
+        same = _common_prefix(slot.output, reply)
+        self.reclaim(context, cause, length=slot.prompt_len + same)
+        context.append(reply[same:])
+        context.append(slot.command.close_ids)
+        context.commit()
+        return counts
+
+    def reclaim(self, context: Context, cause: str, *, length: int, release: bool = False) -> None:
+        """Give back what a session holds beyond its first `length` ids, or (`release`) all KV.
+
+        A turn of it that has not ended leaves the queue: its ending is the caller's to tell.
+        """
+        started_s = self._clock()
+        slot = self.queue.of_session(context.session)
+        if slot is not None:
+            self.queue.remove(slot)
+        self._memory.cut(context, length)
+        if release or not self._config.retain_kv:
+            self._memory.release(context)
+        context.last_used_s = self._clock()
+        self._counters.reclaimed(cause, context.last_used_s - started_s)
+
+    def _counts(self, slot: Slot) -> TurnCounts:
+        return slot.counts(now_s=self._clock(), kv_bytes_per_block=self._kv_bytes_per_block)
+
+
+def _common_prefix(left: list[int], right: list[int]) -> int:
+    for index, (one, other) in enumerate(zip(left, right, strict=False)):
+        if one != other:
+            return index
+    return min(len(left), len(right))

@@ -1,0 +1,1 @@
+"""Tests of the loop and what it stands on."""

@@ -1,0 +1,1 @@
+"""Fakes that tests of several areas use."""

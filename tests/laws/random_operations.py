@@ -1,0 +1,233 @@
+"""Random sequences of operations on a small pool, each reply compared with a dense model's."""
+
+import random
+from dataclasses import dataclass, field
+
+from engine.ids import TurnId
+from engine.messages import Sampling, TurnDone, TurnFailed, TurnIncomplete
+from engine.step import SequenceStep
+from tests.engine.harness import Engine
+from tests.laws.backend import Backend
+
+_NAMES = [f"s{number}" for number in range(7)]
+_CLOSE = [3, 4]
+_MAX_TOKENS = 220
+
+
+@dataclass
+class _Expected:
+    """What a session must hold, and the turn that runs on it."""
+
+    ids: list[int]
+    turn: TurnId | None = None
+    prompt: list[int] = field(default_factory=list)
+    max_output_tokens: int = 0
+    generate: bool = True
+
+
+class _Faulty:
+    """Passes steps on; now and then one fails, before or after it has written."""
+
+    def __init__(self, runner: object) -> None:
+        self.runner = runner
+        self.fail_next: str | None = None
+        self.copy_block = runner.copy_block
+
+    def execute(self, batch: list[SequenceStep]) -> list[int]:
+        failing, self.fail_next = self.fail_next, None
+        tokens = self.runner.execute(batch) if failing != "before" else []
+        if failing:
+            raise RuntimeError("this step fails on purpose")
+        return tokens
+
+
+class RandomOperations:
+    """One run; the same seed gives the same run."""
+
+    def __init__(self, backend: Backend, sampling: Sampling, seed: int) -> None:
+        self.backend = backend
+        self.sampling = sampling
+        self.random = random.Random(seed)
+        self.faults: list[_Faulty] = []
+        self.engine = Engine(
+            num_blocks=30,
+            runner=self._runner,
+            block_size=8,
+            max_num_seqs=4,
+            max_num_batched_tokens=24,
+            max_num_waiting=3,
+        )
+        self.sessions: dict[str, _Expected] = {}
+        self.ended = 0
+        self.faulted = False
+
+    def _runner(self, num_blocks: int, block_size: int) -> _Faulty:
+        self.faults.append(_Faulty(self.backend.runner(num_blocks, block_size)))
+        return self.faults[0]
+
+    def run(self, operations: int) -> None:
+        choices = {
+            self.step: 45,
+            self.open: 3,
+            self.submit: 20,
+            self.fork: 4,
+            self.truncate: 4,
+            self.release: 3,
+            self.close: 1,
+            self.cancel: 3,
+            self.fail: 1,
+        }
+        actions, weights = list(choices), list(choices.values())
+        for number in range(operations):
+            self.random.choices(actions, weights)[0]()
+            self.settle()
+            if number % 50 == 0:
+                self.engine.check()
+        while self.engine.loop.step():
+            self.settle()
+        self.engine.check()
+        assert all(session.turn is None for session in self.sessions.values())
+        assert self.ended > operations / 100
+        stats = self.engine.stats()
+        if operations >= 1000:  # the run has met what it is about
+            assert stats.preemptions_total > 0
+            assert stats.evictions_total > 0
+            assert stats.prefix_hits_total > 0
+        for name in list(self.sessions):
+            self.engine.close(name)
+        assert self.engine.stats().active_blocks == 0
+        self.engine.check()
+
+    # --- operations
+
+    def step(self) -> None:
+        self.engine.loop.step()
+
+    def open(self) -> None:
+        name = self.random.choice(_NAMES)
+        if self._busy(name):
+            return
+        ids = self._ids(self.random.choice([0, 0, 8, 17, 40]))
+        self.engine.open(name, ids, salt=b"one tenant")
+        self.sessions[name] = _Expected(ids)
+
+    def submit(self) -> None:
+        name = self.random.choice(_NAMES)
+        session = self.sessions.get(name)
+        prompt = self._ids(self.random.choice([0, 1, 7, 8, 9, 30, 60]))
+        output = self.random.choice([1, 4, 20, 60])
+        if session is None or len(session.ids) + len(prompt) + output > _MAX_TOKENS:
+            return
+        generate = self.random.random() < 0.9
+        turn = self.engine.submit(
+            name,
+            prompt,
+            sampling=self.sampling,
+            stop_ids=[self.backend.stop_id],
+            close_ids=_CLOSE,
+            max_output_tokens=output,
+            generate=generate,
+        )
+        if isinstance(self.engine.ending(turn), TurnFailed):
+            empty = not session.ids and not prompt
+            full = self.engine.loop._queue
+            assert session.turn is not None or empty or len(full) == 7, self.engine.ending(turn)
+            return
+        session.turn, session.prompt, session.generate = turn, prompt, generate
+        session.max_output_tokens = output
+
+    def fork(self) -> None:
+        parent, child = self.random.sample(_NAMES, 2)
+        if parent not in self.sessions or self._busy(child):
+            return
+        ids = self.sessions[parent].ids
+        length = self.random.randint(0, len(ids))
+        self.engine.fork(child, parent, length)
+        self.sessions[child] = _Expected(ids[:length])
+
+    def truncate(self) -> None:
+        name = self.random.choice(_NAMES)
+        if name not in self.sessions or self._busy(name):
+            return
+        session = self.sessions[name]
+        length = self.random.randint(0, len(session.ids))
+        self.engine.truncate(name, length)
+        del session.ids[length:]
+
+    def release(self) -> None:
+        self.engine.release(self.random.choice(_NAMES))
+
+    def close(self) -> None:
+        name = self.random.choice(_NAMES)
+        if not self._busy(name):
+            self.engine.close(name)
+            self.sessions.pop(name, None)
+
+    def cancel(self) -> None:
+        name = self.random.choice(_NAMES)
+        if self._busy(name):
+            turn = self.sessions[name].turn
+            self.engine.cancel(turn, keep=self.random.random() < 0.5)
+
+    def fail(self) -> None:
+        self.faults[0].fail_next = self.random.choice(["before", "after"])
+        self.faulted = True
+
+    # --- what came of them
+
+    def settle(self) -> None:
+        for name, session in self.sessions.items():
+            ending = self.engine.ending(session.turn) if session.turn else None
+            if ending is not None:
+                self._judge(session, ending)
+                self.engine.events.pop(session.turn)
+                session.turn = None
+                self.ended += 1
+            if session.turn is None:
+                assert self.engine.view(name).tokens == len(session.ids)
+
+    def _judge(self, session: _Expected, ending: object) -> None:
+        before = session.ids + session.prompt
+        match ending:
+            case TurnFailed(code=code):
+                assert code == "internal_error"
+                assert self.faulted
+                return
+            case TurnDone() | TurnIncomplete(reason="max_output_tokens"):
+                assert ending.kept_ids == self._reply(session, before) + _CLOSE
+            case TurnIncomplete(reason="cancelled", rolled_back=True):
+                assert ending.kept_ids == []
+                return
+            case TurnIncomplete(reason="cancelled"):
+                assert ending.kept_ids[-2:] == _CLOSE
+                reply = ending.kept_ids[:-2]
+                assert reply == self._reply(session, before)[: len(reply)]
+                text = bytes(reply).decode(errors="replace")
+                assert ending.text == text
+            case _:
+                raise AssertionError(ending)
+        counts = ending.counts
+        assert counts.reused_tokens + counts.recomputed_tokens + counts.new_tokens in (
+            0,
+            len(before),
+        )
+        session.ids = before + ending.kept_ids
+
+    def _reply(self, session: _Expected, before: list[int]) -> list[int]:
+        if not session.generate:
+            return []
+        reply = self.backend.reply(
+            before,
+            sampling=self.sampling,
+            max_output_tokens=session.max_output_tokens,
+            stop_ids=[self.backend.stop_id],
+        )
+        return reply[:-1] if reply[-1] == self.backend.stop_id else reply
+
+    def _busy(self, name: str) -> bool:
+        return name in self.sessions and self.sessions[name].turn is not None
+
+    def _ids(self, length: int) -> list[int]:
+        # Few different prompts, so that sessions share prefixes.
+        draw = random.Random(self.random.randrange(4))
+        return [draw.randrange(self.backend.vocab_size) for _ in range(length)]
