@@ -5,7 +5,6 @@ import contextlib
 import resource
 import socket
 
-from engine.files.catalog import resolve_model
 from rich.console import Console
 
 from engine.errors import ConfigError, EngineError
@@ -43,10 +42,14 @@ def serve(settings: Settings) -> None:
             )
         except (EngineError, OSError) as error:
             fail(error)
+        except SystemExit:  # uvicorn's way to say that the application's start failed
+            fail("the application did not start; the log above says why")
     banner.stopped()
 
 
 async def _serve(settings: Settings, listener: socket.socket, banner: Banner) -> None:
+    from engine.files.catalog import resolve_model
+
     from sessiond.assembly import build_server, load_text_format
     from sessiond.cli.server import ServerHooks, serve_until_signal, url_of
 
