@@ -30,7 +30,7 @@ from engine.messages import (
     TruncateContext,
     TurnEvent,
 )
-from engine.scheduler import StepView, TurnLoad, Work, plan_step
+from engine.scheduler import StepView, TurnLoad, plan_step
 from engine.slot import Slot
 from engine.step import NOT_FINITE, ModelRunner, SequenceStep
 from engine.turns import TokenText, Turns
@@ -204,10 +204,12 @@ class EngineLoop:
 
     def _gather(self) -> list[_Due]:
         plan = plan_step(self._view())
+        tokens_of = {item.turn: item.tokens for item in plan.work}
+        # Oldest first: whoever must give way for one of them has not been counted in yet.
         work = [
-            (slot, item.tokens)
-            for item in plan.work
-            if (slot := self._running(item)) is not None and self._make_room(slot, item.tokens)
+            (slot, tokens_of[slot.turn])
+            for slot in list(self._queue.running)
+            if slot.turn in tokens_of and self._make_room(slot, tokens_of[slot.turn])
         ]
         for item in plan.admissions:
             slot = self._queue.waiting[0]
@@ -220,11 +222,7 @@ class EngineLoop:
                 work.append((slot, min(item.tokens, slot.context.pending)))
             else:
                 self._turns.finish_prefill(slot)
-        return [
-            self._begin(slot, tokens)
-            for slot, tokens in work
-            if slot.context.activity is Activity.RUNNING  # else an older one took its blocks
-        ]
+        return [self._begin(slot, tokens) for slot, tokens in work]
 
     def _view(self) -> StepView:
         config, queue = self._config, self._queue
@@ -239,15 +237,14 @@ class EngineLoop:
     def _to_compute(self, slot: Slot) -> int:
         return len(slot.context.ids) - self._memory.cached_len(slot.context, _limit(slot))
 
-    def _running(self, work: Work) -> Slot | None:
-        slot = self._queue.of_turn(work.turn)
-        return slot if slot and slot.context.activity is Activity.RUNNING else None
-
     def _make_room(self, slot: Slot, tokens: int) -> bool:
         """Get blocks for a running turn, from the youngest running one if need be.
 
-        The oldest always gets them, for alone it fits; so some turn always ends.
+        The oldest always gets them, for alone it fits; so some turn always ends. False when it is
+        itself the youngest, or has given way already.
         """
+        if slot.context.activity is not Activity.RUNNING:
+            return False
         while not self._memory.try_reserve(slot.context, tokens):
             youngest = self._queue.running[-1]
             self._turns.preempt(youngest)

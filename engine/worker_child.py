@@ -20,6 +20,7 @@ log = logging.getLogger(__name__)
 # Commands that may wait for an engine in a long step; more means that it hangs.
 MAX_UNSENT_BYTES = 256 * 2**20
 _LAST_LINES = 20
+_LAST_LINES_S = 1.0
 
 
 class WorkerChild(asyncio.Protocol):
@@ -67,8 +68,14 @@ class WorkerChild(asyncio.Protocol):
 
     @property
     def pid(self) -> int:
-        """Process id."""
-        return self._started.pid
+        """Process id.
+
+        Raises:
+            EngineUnavailableError: it has not started.
+        """
+        if self._process is None:
+            raise EngineUnavailableError("the engine process has not started")
+        return self._process.pid
 
     @property
     def last_output(self) -> str:
@@ -90,18 +97,21 @@ class WorkerChild(asyncio.Protocol):
         """Close its socket, which ends it after its step; kill it if it takes longer.
 
         Returns:
-            Its exit code; negative for a signal.
+            Its exit code; negative for a signal; 0 for one that never ran.
         """
         if self._transport is not None:
             self._transport.close()
+        if self._process is None:
+            return 0
         try:
             async with asyncio.timeout(grace_s):
-                await self._started.wait()
+                await self._process.wait()
         except TimeoutError:
             self.kill()
-        code = await self._started.wait()
-        if self._log_task is not None:
-            await self._log_task
+        code = await self._process.wait()
+        if self._log_task is not None:  # a process of its own may hold the pipe open
+            await asyncio.wait([self._log_task], timeout=_LAST_LINES_S)
+            self._log_task.cancel()
         return code
 
     def kill(self) -> None:
@@ -110,12 +120,6 @@ class WorkerChild(asyncio.Protocol):
         if self._process is not None and self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._process.pid, signal.SIGKILL)
-
-    @property
-    def _started(self) -> Process:
-        if self._process is None:
-            raise EngineUnavailableError("the engine process has not started")
-        return self._process
 
     async def _pass_on_output(self, process: Process) -> None:
         """Copy what it prints to the log, line by line."""

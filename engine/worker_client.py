@@ -210,7 +210,7 @@ class WorkerEngine:
                 try:
                     await self._launch_child()
                     break
-                except EngineError as error:
+                except (EngineError, OSError) as error:
                     log.error("The engine did not start again: %s", error)  # noqa: TRY400 -- the reason is the message
             self._restarts += 1
             log.warning("The engine runs again (restart %d)", self._restarts)

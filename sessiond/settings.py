@@ -50,7 +50,8 @@ def _read_list(value: object) -> object:
 
 ByteSize = Annotated[int, BeforeValidator(_read_bytes, json_schema_input_type=str)]
 Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_read_list)]
-Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Pause = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class Settings(BaseSettings):
@@ -109,25 +110,23 @@ class Settings(BaseSettings):
     default_max_output_tokens: int = Field(
         1024, ge=1, description="Longest reply when a request does not say."
     )
-    turn_timeout: Seconds = Field(600.0, description="Longest time of a turn, in seconds.")
-    queue_timeout: Seconds = Field(60.0, description="Longest wait for a place, in seconds.")
-    http_hold_s: float = Field(
-        60.0,
-        ge=0,
-        allow_inf_nan=False,
-        description="How long a session without a socket keeps its KV, in seconds.",
+    turn_timeout: Seconds = Field(
+        600.0, description="Longest time of a turn, in seconds; 0 sets no limit."
     )
-    drain_timeout_s: float = Field(
-        30.0,
-        ge=0,
-        allow_inf_nan=False,
-        description="How long running turns may go on after SIGTERM, in seconds.",
+    queue_timeout: Seconds = Field(
+        60.0, description="Longest wait for a place, in seconds; 0 sets no limit."
+    )
+    http_hold_s: Seconds = Field(
+        60.0, description="How long a session without a socket keeps its KV, in seconds."
+    )
+    drain_timeout_s: Seconds = Field(
+        30.0, description="How long running turns may go on after SIGTERM, in seconds."
     )
     max_frame_bytes: ByteSize = Field(
         2**20, ge=1024, description="Largest message of a client, as in 1MiB."
     )
-    ping_interval_s: Seconds = Field(15.0, description="Pause between pings on a silent socket.")
-    ping_timeout_s: Seconds = Field(20.0, description="A socket without a pong for so long is cut.")
+    ping_interval_s: Pause = Field(15.0, description="Pause between pings on a silent socket.")
+    ping_timeout_s: Pause = Field(20.0, description="A socket without a pong for so long is cut.")
 
     @classmethod
     def settings_customise_sources(

@@ -4,6 +4,7 @@ import json
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,6 +73,28 @@ class ServerApi:
     def reset(self, session_id: str) -> dict[str, Any]:
         """Empty one session; its instructions stay."""
         return self._call("POST", _session_path(session_id) + "/reset")
+
+    def sessions(self) -> Iterator[dict[str, Any]]:
+        """Every open session, latest activity first, page by page."""
+        after = ""
+        while True:
+            page = self._call("GET", f"/v1/sessions?limit=100{after}")
+            yield from page.get("data", [])
+            if not page.get("has_more"):
+                return
+            after = f"&after={urllib.parse.quote(str(page['last_id']), safe='')}"
+
+    def close(self, session_id: str) -> dict[str, Any]:
+        """End one session and give back all that it holds."""
+        return self._call("DELETE", _session_path(session_id))
+
+    def memory(self) -> dict[str, Any]:
+        """The leak audit (`GET /admin/memory`)."""
+        return self._call("GET", "/admin/memory")
+
+    def capacity(self) -> dict[str, Any]:
+        """What is free and what runs (`GET /health/capacity`)."""
+        return self._call("GET", "/health/capacity")
 
     def _call(self, method: str, path: str) -> dict[str, Any]:
         url = self._address.http + path

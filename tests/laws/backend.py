@@ -41,7 +41,7 @@ class FakeBackend:
     steps = 3000
 
     def __init__(self) -> None:
-        self.draw = Draw(stop_every=12)
+        self.draw = Draw(stop_every=30)
 
     def runner(self, num_blocks: int, block_size: int) -> ModelRunner:
         return FakeModel(num_blocks=num_blocks, block_size=block_size, draw=self.draw)

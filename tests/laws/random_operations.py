@@ -26,17 +26,17 @@ class _Expected:
 
 
 class _Faulty:
-    """Passes steps on; now and then one fails after it has written."""
+    """Passes steps on; now and then one fails, before or after it has written."""
 
     def __init__(self, runner: object) -> None:
         self.runner = runner
-        self.fail_next = False
+        self.fail_next: str | None = None
         self.copy_block = runner.copy_block
 
     def execute(self, batch: list[SequenceStep]) -> list[int]:
-        tokens = self.runner.execute(batch)
-        if self.fail_next:
-            self.fail_next = False
+        failing, self.fail_next = self.fail_next, None
+        tokens = self.runner.execute(batch) if failing != "before" else []
+        if failing:
             raise RuntimeError("this step fails on purpose")
         return tokens
 
@@ -170,7 +170,7 @@ class RandomOperations:
             self.engine.cancel(turn, keep=self.random.random() < 0.5)
 
     def fail(self) -> None:
-        self.faults[0].fail_next = True
+        self.faults[0].fail_next = self.random.choice(["before", "after"])
         self.faulted = True
 
     # --- what came of them

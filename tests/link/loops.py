@@ -3,11 +3,15 @@
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
+
+import msgspec
 
 from engine.config import EngineConfig
 from engine.errors import ConfigError, ModelFileError
 from engine.ids import TurnId
+from engine.loop import EngineLoop
 from engine.messages import (
     Answer,
     CancelTurn,
@@ -23,6 +27,7 @@ from engine.messages import (
     TurnIncomplete,
     TurnStarted,
 )
+from tests.fakes.fake_model import FakeModel, FakeText
 
 Emit = Callable[[TurnEvent], None]
 
@@ -154,3 +159,20 @@ def out_of_memory(_config: EngineConfig, _emit: Emit) -> tuple[EchoLoop, EngineI
     sys.stdout.write("about to allocate\n")
     os.kill(os.getpid(), signal.SIGKILL)
     raise AssertionError
+
+
+def fake_model(config: EngineConfig, emit: Emit) -> tuple[EngineLoop, EngineInfo]:
+    """The real loop over the fake model: 256 blocks."""
+    info = msgspec.structs.replace(INFO, model="fake", total_blocks=256)
+    engine_loop = EngineLoop(
+        config=config,
+        num_blocks=info.total_blocks,
+        kv_bytes_per_block=info.kv_bytes_per_token * config.block_size,
+        max_model_len=info.max_model_len,
+        fingerprint=info.fingerprint,
+        runner=FakeModel(num_blocks=info.total_blocks, block_size=config.block_size),
+        tokenizer=FakeText(),
+        emit=emit,
+        clock=time.monotonic,
+    )
+    return engine_loop, info
