@@ -56,10 +56,6 @@ class PrefixCache:
         """The key that a block is hashed under."""
         return self._key_of.get(block)
 
-    def block_of(self, key: bytes) -> BlockId | None:
-        """The block that is hashed under a key."""
-        return self._block_of.get(key)
-
     def items(self) -> Iterator[tuple[bytes, BlockId]]:
         """All keys and their blocks. For audits."""
         return iter(self._block_of.items())

@@ -52,12 +52,15 @@ def build_encoder(
         pieces: ordinary tokens by their GPT-2 spelling.
         merges: pairs of pieces, first merged first.
         pattern: how text is cut into words.
+
+    Raises:
+        ValueError: a merge joins pieces, or makes one, that are no tokens.
     """
     slow = _tokenizers_encoder(pieces, merges, pattern)
     if (why := _not_in_merge_order(pieces, merges, pattern)) is not None:
         _log.info("text is encoded by tokenizers: %s", why)
         return slow, "tokenizers"
-    fast = _tiktoken_encoder(pieces, pattern)
+    fast = _tiktoken_encoder(pieces, pattern, slow)
     for text in _HARD_TEXTS:
         if fast(text) != slow(text):
             _log.warning("text is encoded by tokenizers: tiktoken differs on %r", text)
@@ -69,10 +72,7 @@ def _not_in_merge_order(
     pieces: Mapping[str, int], merges: Sequence[tuple[str, str]], pattern: Pattern
 ) -> str | None:
     """Why merging by id is not merging by list; None if it is."""
-    made = [pieces.get(left + right) for left, right in merges]
-    ids = [token_id for token_id in made if token_id is not None]
-    if len(ids) < len(made):
-        return f"{len(made) - len(ids)} merges make a piece that is no token"
+    ids = [pieces[left + right] for left, right in merges]
     if any(after < before for before, after in pairwise(ids)):
         return "ids do not rise in merge order"
     unmade = sum(len(piece) > 1 for piece in pieces) - len(set(ids))
@@ -84,9 +84,13 @@ def _not_in_merge_order(
 def _tokenizers_encoder(
     pieces: Mapping[str, int], merges: Sequence[tuple[str, str]], pattern: Pattern
 ) -> Encode:
-    tokenizer = tokenizers.Tokenizer(
-        models.BPE(vocab=dict(pieces), merges=list(merges), ignore_merges=pattern.whole_words)
-    )
+    try:
+        model = models.BPE(
+            vocab=dict(pieces), merges=list(merges), ignore_merges=pattern.whole_words
+        )
+    except Exception as error:  # the library raises plain Exception
+        raise ValueError(f"merges and tokens disagree: {error}") from error
+    tokenizer = tokenizers.Tokenizer(model)
     words = pre_tokenizers.Split(tokenizers.Regex(pattern.words), "isolated")
     as_letters = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([words, as_letters])
@@ -98,11 +102,11 @@ def _tokenizers_encoder(
     return encode
 
 
-def _tiktoken_encoder(pieces: Mapping[str, int], pattern: Pattern) -> Encode:
+def _tiktoken_encoder(pieces: Mapping[str, int], pattern: Pattern, slow: Encode) -> Encode:
     byte_of = byte_of_letter()
     ranks = {bytes(byte_of[letter] for letter in piece): i for piece, i in pieces.items()}
-    # Stand-ins have the highest ranks, are part of no longer token, and are dropped again: a
-    # byte without a token encodes to nothing, as it does in tokenizers and llama.cpp.
+    # Stand-ins have the highest ranks and are part of no longer token. A byte without a token is
+    # left out of its word before the merging, which only tokenizers does: such text goes there.
     first_stand_in = max(ranks.values()) + 1
     missing = [bytes([byte]) for byte in range(256) if bytes([byte]) not in ranks]
     ranks |= {byte: first_stand_in + index for index, byte in enumerate(missing)}
@@ -112,8 +116,8 @@ def _tiktoken_encoder(pieces: Mapping[str, int], pattern: Pattern) -> Encode:
 
     def encode(text: str) -> list[int]:
         ids = encoding.encode_ordinary(text)
-        if missing:
-            return [token_id for token_id in ids if token_id < first_stand_in]
+        if missing and max(ids, default=0) >= first_stand_in:
+            return slow(text)
         return ids
 
     return encode

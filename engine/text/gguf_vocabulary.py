@@ -35,7 +35,10 @@ def read_gguf_vocabulary(path: Path) -> Vocabulary:
     if strange := next((piece for piece in pieces if not byte_of.keys() >= set(piece)), None):
         raise ModelFileError(f"{path}: token {strange!r} is not spelled as a byte-level token")
     pairs = [(left, right) for left, _, right in (merge.partition(" ") for merge in merges)]
-    encode, backend = build_encoder(pieces, pairs, pattern)
+    try:
+        encode, backend = build_encoder(pieces, pairs, pattern)
+    except ValueError as error:
+        raise ModelFileError(f"{path}: {error}") from error
     bos_id, eos_id, eot_id = (
         metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("bos", "eos", "eot")
     )

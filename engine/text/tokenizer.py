@@ -13,7 +13,7 @@ from engine.text.vocabulary import Backend, Vocabulary
 # tiktoken's regular expressions overflow their stack (a panic, no `Exception`) on a run of some
 # hundred thousand blanks. Longer runs are encoded in parts; all else stays as the family does it.
 _LONGEST_BLANK: Final = 100_000
-_BLANK = re.compile(rf"\s{{{_LONGEST_BLANK}}}")
+_BLANK = re.compile(rf"\s{{1,{_LONGEST_BLANK}}}")  # matches every blank, so time is linear
 
 
 class Tokenizer:
@@ -115,6 +115,7 @@ def _clean(text: str) -> str:
 def _parts(text: str) -> Iterable[str]:
     start = 0
     for blank in _BLANK.finditer(text):
-        yield text[start : blank.end()]
-        start = blank.end()
+        if blank.end() - blank.start() == _LONGEST_BLANK:
+            yield text[start : blank.end()]
+            start = blank.end()
     yield text[start:]

@@ -1,8 +1,8 @@
 """Conversations and their turns: binds, stores, runs, ends. One asyncio loop; owns what is live."""
 
-from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
-from typing import Any, Literal
+import asyncio
+from collections.abc import Callable
+from typing import Literal
 
 from engine.client import EngineClient
 from sessiond.facts import (
@@ -15,62 +15,28 @@ from sessiond.facts import (
     ResponseView,
     SessionPage,
     SessionView,
-    TurnAccepted,
-    TurnFact,
     TurnRequest,
 )
+from sessiond.sessions.binding import Binder
+from sessiond.sessions.bound import BoundTurn
+from sessiond.sessions.conversations import Conversations
+from sessiond.sessions.driver import TurnDriver
+from sessiond.sessions.inspection import Inspector
+from sessiond.sessions.limits import ServiceLimits
+from sessiond.sessions.live import LiveSessions
+from sessiond.sessions.parts import Parts
+from sessiond.sessions.placing import Placer
+from sessiond.sessions.planning import Planner
+from sessiond.sessions.refusals import response_not_found
+from sessiond.sessions.retention import Retention
+from sessiond.sessions.runner import TurnRunner
+from sessiond.sessions.starter import TurnStarter
 from sessiond.sessions.text_format import TextFormat
+from sessiond.sessions.transcript import Transcript
+from sessiond.sessions.turn import Turn
+from sessiond.store.store import Store
 
-CancelReason = Literal["cancelled", "disconnected"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServiceLimits:
-    """Bounds of the service. Seconds and tokens; 0 timeouts are off."""
-
-    default_max_output_tokens: int = 1024
-    max_outstanding: int = 1024
-    turn_timeout_s: float = 0.0
-    queue_timeout_s: float = 0.0
-    http_hold_s: float = 60.0
-    engine_ready_timeout_s: float = 30.0
-    drain_timeout_s: float = 30.0
-    reap_every_s: float = 1.0
-    max_cold_contexts: int = 1024
-
-
-class BoundTurn:
-    """A request that holds its place in a session. Ends in `run` or in `drop`."""
-
-    @property
-    def session_id(self) -> str:
-        """The session that the turn will be part of."""
-        raise NotImplementedError
-
-    @property
-    def response_id(self) -> str:
-        """The turn's own id."""
-        raise NotImplementedError
-
-
-class Turn:
-    """A stored turn that the engine works on. Goes on and is stored whether or not it is read."""
-
-    @property
-    def accepted(self) -> TurnAccepted:
-        """What `response.created` says."""
-        raise NotImplementedError
-
-    def facts(self) -> AsyncIterator[TurnFact]:
-        """What becomes of the turn; once, by one task. The last fact is the one `TurnFinished`.
-
-        A slow reader finds waiting deltas merged into one.
-        """
-        raise NotImplementedError
-
-    def cancel(self, keep: bool, reason: CancelReason = "cancelled") -> None:
-        """Stop within one step. Twice, or after the end: nothing happens."""
-        raise NotImplementedError
+__all__ = ["BoundTurn", "ServiceLimits", "SessionService", "Turn"]
 
 
 class SessionService:
@@ -79,7 +45,7 @@ class SessionService:
     def __init__(  # noqa: PLR0913 -- the whole wiring, each part by its name
         self,
         *,
-        store: Any,
+        store: Store,
         engine: EngineClient,
         text: TextFormat,
         limits: ServiceLimits,
@@ -88,18 +54,49 @@ class SessionService:
         new_seed: Callable[[], int],
     ) -> None:
         """`clock` gives unix seconds; `new_id("resp")` gives `resp_…`, never the same twice."""
+        parts = Parts(
+            engine=engine,
+            store=store,
+            sessions=LiveSessions(store),
+            limits=limits,
+            clock=clock,
+            new_id=new_id,
+            new_seed=new_seed,
+        )
+        transcript = Transcript(text)
+        planner = Planner(parts, transcript=transcript)
+        starter = TurnStarter(parts, planner=planner, placer=Placer(parts), transcript=transcript)
+        self._parts = parts
+        self._retention = Retention(parts)
+        self._binder = Binder(parts, retention=self._retention)
+        self._runner = TurnRunner(
+            parts, starter=starter, driver=TurnDriver(parts), retention=self._retention
+        )
+        self._conversations = Conversations(
+            parts,
+            binder=self._binder,
+            planner=planner,
+            runner=self._runner,
+            retention=self._retention,
+        )
+        self._inspector = Inspector(parts)
+        self._reaper: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Mark what an earlier run left running as failed; start the reaper."""
-        raise NotImplementedError
+        await self._parts.store.fail_running(self._parts.clock())
+        self._reaper = asyncio.create_task(self._reap())
 
     async def drain(self) -> None:
         """Refuse new turns, wait for those that run, then cancel them with what they have."""
-        raise NotImplementedError
+        await self._runner.drain()
 
     async def stop(self) -> None:
         """End every task. The store and the engine are the caller's to stop."""
-        raise NotImplementedError
+        if self._reaper is not None:
+            self._reaper.cancel()
+            await asyncio.gather(self._reaper, return_exceptions=True)
+        await self._runner.stop()
 
     async def bind(
         self,
@@ -110,15 +107,18 @@ class SessionService:
         lane: str | None,
     ) -> BoundTurn:
         """Decide at receipt where the turn belongs, and hold that place."""
-        raise NotImplementedError
+        self._runner.check_room()
+        bound = await self._binder.bind(caller, request, attachment=attachment, lane=lane)
+        self._runner.add(bound)
+        return bound
 
     async def run(self, bound: BoundTurn) -> Turn:
         """Wait for the place in the lane, store the turn (commit 1), hand it to the engine."""
-        raise NotImplementedError
+        return await self._runner.run(bound)
 
     async def drop(self, bound: BoundTurn) -> None:
         """Give up a place that was not run."""
-        raise NotImplementedError
+        self._runner.drop(bound)
 
     async def cancel(
         self,
@@ -129,57 +129,82 @@ class SessionService:
         keep: bool,
     ) -> None:
         """Cancel a turn; None: all turns that the attachment has begun. Ended turns are fine."""
-        raise NotImplementedError
+        if response_id is None:
+            for bound in self._runner.bound_turns():
+                if attachment is not None and bound.attachment == attachment and bound.begun:
+                    bound.stop(keep)
+            return
+        found = self._runner.find(response_id)
+        if found is not None and found.caller.user_id == caller.user_id:
+            found.stop(keep)
+        elif await self._parts.store.find_turn(caller.user_id, response_id) is None:
+            raise response_not_found(response_id)
 
     def attach(self, attachment: AttachmentId) -> None:
         """A socket came."""
-        raise NotImplementedError
+        self._retention.attach(attachment)
 
     async def detach(self, attachment: AttachmentId) -> None:
         """A socket left: sessions that no other holds are cancelled, rolled back and released."""
-        raise NotImplementedError
+        freed = self._retention.leave(attachment)
+        left = [
+            bound
+            for bound in self._runner.bound_turns()
+            if bound.live in freed and bound.attachment is not None
+        ]
+        for bound in left:
+            self._runner.drop(bound)
+            bound.stop(keep=False, reason="disconnected")
+        await self._runner.ended(left)
+        for live in freed:
+            self._retention.settle(live, attachment)
 
     async def hold(self, session_id: str, seconds: float) -> None:
         """Keep an unattached session's KV for so long from now."""
-        raise NotImplementedError
+        live = self._parts.sessions.get(session_id)
+        if live is not None:
+            self._retention.hold(live, seconds)
 
     async def list_sessions(self, caller: Caller, limit: int, after: str | None) -> SessionPage:
         """The caller's open sessions, latest activity first; `after` is the id of the last seen."""
-        raise NotImplementedError
+        return await self._inspector.sessions(caller, limit, after)
 
     async def get_session(
         self, caller: Caller, session_id: str, *, include_page_table: bool = False
     ) -> SessionView:
         """One session with its turns and what it holds."""
-        raise NotImplementedError
+        return await self._inspector.session(
+            caller, session_id, include_page_table=include_page_table
+        )
 
     async def reset_session(self, caller: Caller, session_id: str) -> SessionView:
         """Empty the context but for the instructions. Busy: `turn_in_progress`."""
-        raise NotImplementedError
+        await self._conversations.reset(caller, session_id)
+        return await self._inspector.session(caller, session_id, include_page_table=False)
 
     async def close_session(self, caller: Caller, session_id: str) -> None:
         """Cancel what runs, give back all KV, end the session."""
-        raise NotImplementedError
+        await self._conversations.close(caller, session_id)
 
     async def create_conversation(
         self, caller: Caller, items: tuple[InputItem, ...], metadata: dict[str, str]
     ) -> ConversationView:
         """Open a session with items in its context and nothing computed."""
-        raise NotImplementedError
+        return await self._conversations.create(caller, items, metadata)
 
     async def get_conversation(self, caller: Caller, session_id: str) -> ConversationView:
         """An open session as a conversation."""
-        raise NotImplementedError
+        return await self._conversations.get(caller, session_id)
 
     async def update_conversation(
         self, caller: Caller, session_id: str, metadata: dict[str, str]
     ) -> ConversationView:
         """Replace its metadata."""
-        raise NotImplementedError
+        return await self._conversations.update(caller, session_id, metadata)
 
     async def delete_conversation(self, caller: Caller, session_id: str) -> None:
         """The same as `close_session`."""
-        raise NotImplementedError
+        await self._conversations.close(caller, session_id)
 
     async def list_items(
         self,
@@ -191,25 +216,27 @@ class SessionService:
         order: Literal["asc", "desc"] = "desc",
     ) -> ItemPage:
         """The messages in the session's context."""
-        raise NotImplementedError
+        return await self._conversations.list_items(
+            caller, session_id, limit=limit, after=after, order=order
+        )
 
     async def add_items(
         self, caller: Caller, session_id: str, items: tuple[InputItem, ...]
     ) -> tuple[ItemView, ...]:
         """Append messages to the context; nothing is computed. Busy: `turn_in_progress`."""
-        raise NotImplementedError
+        return await self._conversations.add_items(caller, session_id, items)
 
     async def get_item(self, caller: Caller, session_id: str, item_id: str) -> ItemView:
         """One message of the session's context."""
-        raise NotImplementedError
+        return await self._conversations.get_item(caller, session_id, item_id)
 
     async def delete_item(self, caller: Caller, session_id: str, item_id: str) -> None:
         """Refused: a context is cut at turns only."""
-        raise NotImplementedError
+        await self._conversations.delete_item(caller, session_id, item_id)
 
     async def get_response(self, caller: Caller, response_id: str) -> ResponseView:
         """A stored turn, whatever became of it."""
-        raise NotImplementedError
+        return await self._inspector.response(caller, response_id)
 
     async def input_items(
         self,
@@ -221,8 +248,18 @@ class SessionService:
         order: Literal["asc", "desc"] = "desc",
     ) -> ItemPage:
         """The messages that came with the turn."""
-        raise NotImplementedError
+        return await self._inspector.input_items(
+            caller, response_id, limit=limit, after=after, order=order
+        )
 
     async def delete_response(self, caller: Caller, response_id: str) -> None:
         """Forget the id. What it added stays in the contexts that were built on it."""
-        raise NotImplementedError
+        if not await self._parts.store.delete_turn(
+            caller.user_id, response_id, self._parts.clock()
+        ):
+            raise response_not_found(response_id)
+
+    async def _reap(self) -> None:
+        while True:
+            await asyncio.sleep(self._parts.limits.reap_every_s)
+            self._retention.reap()

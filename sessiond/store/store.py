@@ -74,14 +74,7 @@ class Store:
         """End a turn that joins no context."""
         await self._database.write(lambda connection: turns.lose(connection, turn))
 
-    async def append_turn(
-        self,
-        turn: NewTurn,
-        kept: KeptTurn,
-        *,
-        session: NewSession | None,
-        prompt: NewPrompt | None,
-    ) -> None:
+    async def append_turn(self, turn: NewTurn, kept: KeptTurn) -> None:
         """Both commits in one: a turn that no engine works on.
 
         Raises:
@@ -89,7 +82,6 @@ class Store:
         """
 
         async def work(connection: AsyncConnection) -> None:
-            await _insert_front(connection, turn.user_id, session, prompt, turn.created_at)
             await turns.insert(connection, turn)
             await turns.keep(connection, kept)
             await sessions.advance(connection, kept)

@@ -1,0 +1,182 @@
+"""BlockPool: against a model that is too simple to be wrong, and its rules by name."""
+
+import tracemalloc
+from collections import Counter
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from engine.errors import Corruption
+from engine.memory.block_pool import BlockNotAlive, BlockPool, RefcountBelowZero, UnknownBlock
+
+TOTAL = 12
+
+
+def make_pool(total: int = TOTAL) -> tuple[BlockPool, list[int]]:
+    forgotten: list[int] = []
+    return BlockPool(total, forgotten.append), forgotten
+
+
+class PoolAgainstModel(RuleBasedStateMachine):
+    """The model: who holds which references, and an ordered list of cached blocks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pool, self.forgotten = make_pool()
+        self.held: list[list[int]] = []
+        self.hashed: set[int] = set()
+        self.cached: list[int] = []
+
+    def references(self) -> Counter[int]:
+        return Counter(block for blocks in self.held for block in blocks)
+
+    @rule(count=st.integers(0, TOTAL + 1))
+    def take(self, count: int) -> None:
+        free = TOTAL - len(self.cached) - len(self.references())
+        self.forgotten.clear()
+        blocks = self.pool.try_take(count)
+        if count > free + len(self.cached):
+            assert blocks is None
+            assert self.forgotten == []
+            return
+        assert len(blocks) == count
+        assert not set(blocks) & set(self.references())
+        reused = max(0, count - free)
+        assert self.forgotten == self.cached[:reused], "free first, then the oldest cached"
+        self.hashed -= set(self.cached[:reused])
+        del self.cached[:reused]
+        self.held.append(blocks)
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data())
+    def give(self, data: st.DataObject) -> None:
+        blocks = self.held.pop(data.draw(st.integers(0, len(self.held) - 1)))
+        self.pool.give(blocks)
+        left = self.references()
+        for block in reversed(blocks):
+            if block in self.hashed and not left[block]:
+                self.cached.append(block)
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data())
+    def share_with_another(self, data: st.DataObject) -> None:
+        blocks = data.draw(st.sampled_from(self.held))
+        length = data.draw(st.integers(0, len(blocks)))
+        self.pool.share(blocks[:length])
+        self.held.append(blocks[:length])
+
+    @precondition(lambda self: self.cached)
+    @rule(data=st.data())
+    def hit_cached(self, data: st.DataObject) -> None:
+        blocks = data.draw(st.lists(st.sampled_from(self.cached), unique=True))
+        self.pool.share(blocks)
+        self.held.append(blocks)
+        self.cached = [block for block in self.cached if block not in blocks]
+
+    @precondition(lambda self: any(self.held))
+    @rule(data=st.data())
+    def hash_block(self, data: st.DataObject) -> None:
+        block = data.draw(st.sampled_from(sorted(self.references())))
+        self.pool.mark_hashed(block)
+        self.hashed.add(block)
+
+    @rule(data=st.data())
+    def give_or_share_what_nobody_has_is_refused_whole(self, data: st.DataObject) -> None:
+        alive = self.references()
+        dead = [block for block in range(TOTAL) if block not in alive]
+        if dead:
+            block = data.draw(st.sampled_from(dead))
+            with pytest.raises(RefcountBelowZero) as raised:
+                self.pool.give([*alive, block])
+            assert raised.value.block == block
+            if block not in self.cached:
+                with pytest.raises(BlockNotAlive):
+                    self.pool.share([*alive, block])
+                with pytest.raises(BlockNotAlive):
+                    self.pool.mark_hashed(block)
+
+    @invariant()
+    def agrees_with_the_model(self) -> None:
+        references = self.references()
+        pool = self.pool
+        for block in range(TOTAL):
+            assert pool.references(block) == references[block]
+            assert pool.is_hashed(block) == (block in self.hashed)
+            assert pool.is_writable(block) == (references[block] == 1 and block not in self.hashed)
+        assert pool.active_count == len(references)
+        assert pool.cached_blocks() == self.cached
+        assert pool.cached_count == len(self.cached)
+        assert pool.free_count + pool.cached_count + pool.active_count == TOTAL
+        assert sorted([*pool.free_blocks(), *self.cached, *references]) == list(range(TOTAL))
+
+
+TestPoolAgainstModel = PoolAgainstModel.TestCase
+TestPoolAgainstModel.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+def test_shortage_is_a_value_and_takes_nothing() -> None:
+    pool, _ = make_pool()
+    pool.try_take(10)
+    assert pool.try_take(3) is None
+    assert pool.free_count == 2
+
+
+def test_a_sessions_tail_is_taken_before_its_prefix() -> None:
+    pool, forgotten = make_pool()
+    blocks = pool.try_take(TOTAL)
+    for block in blocks:
+        pool.mark_hashed(block)
+    pool.give(blocks)
+    assert pool.cached_count == TOTAL
+    pool.try_take(5)
+    assert forgotten == blocks[:-6:-1]
+
+
+def test_shared_block_survives_first_owner_closing() -> None:
+    pool, _ = make_pool()
+    blocks = pool.try_take(2)
+    pool.share(blocks)
+    pool.give(blocks)
+    assert pool.active_count == 2
+    pool.give(blocks)
+    assert pool.free_count == TOTAL
+
+
+def test_corruption_carries_the_block() -> None:
+    pool, _ = make_pool()
+    with pytest.raises(RefcountBelowZero) as below:
+        pool.give([7])
+    assert below.value.block == 7
+    assert isinstance(below.value, Corruption)
+    with pytest.raises(UnknownBlock) as unknown:
+        pool.share([TOTAL])
+    assert (unknown.value.block, unknown.value.total) == (TOTAL, TOTAL)
+    with pytest.raises(UnknownBlock):
+        pool.give([-1])
+
+
+def test_the_same_block_given_twice_in_one_list_is_corruption() -> None:
+    pool, _ = make_pool()
+    (block,) = pool.try_take(1)
+    with pytest.raises(RefcountBelowZero):
+        pool.give([block, block])
+
+
+def test_a_million_blocks_take_flat_memory() -> None:
+    tracemalloc.start()
+    pool, _ = make_pool(1_000_000)
+    built, _ = tracemalloc.get_traced_memory()
+    assert built < 20_000_000
+    for _ in range(3):
+        blocks = pool.try_take(1000)
+        for block in blocks:
+            pool.mark_hashed(block)
+        pool.give(blocks)
+    del blocks
+    after, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert after < built + 200_000
+    assert pool.free_count == 997_000
+    assert pool.cached_count == 3000

@@ -1,0 +1,58 @@
+"""Chain keys: equal exactly when everything that KV depends on is equal."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.memory.hashing import ROOT, ChainHasher, KeyExtras
+
+PLAIN = KeyExtras(fingerprint="model|torch|float32", salt=b"tenant a")
+
+
+def keys(extras: KeyExtras, ids: list[int], block_size: int = 4) -> list[bytes]:
+    made: list[bytes] = []
+    ChainHasher(extras).extend(made, ids, block_size, len(ids) // block_size)
+    return made
+
+
+def test_the_same_prefix_has_the_same_keys() -> None:
+    assert keys(PLAIN, [1, 2, 3, 4, 5, 6, 7, 8]) == keys(PLAIN, [1, 2, 3, 4, 5, 6, 7, 8, 9])
+
+
+def test_a_block_after_another_prefix_has_another_key() -> None:
+    one, other = keys(PLAIN, [1, 2, 3, 4, 5, 6, 7, 8]), keys(PLAIN, [1, 2, 3, 9, 5, 6, 7, 8])
+    assert one[0] != other[0]
+    assert one[1] != other[1]
+
+
+def test_every_extra_is_in_the_key() -> None:
+    variants = [
+        PLAIN,
+        KeyExtras(fingerprint="model|torch|bfloat16", salt=b"tenant a"),
+        KeyExtras(fingerprint="model|torch|float32", salt=b"tenant b"),
+        KeyExtras(fingerprint="model|torch|float32", salt=b"tenant a", adapter=b"x"),
+        KeyExtras(fingerprint="model|torch|float32", salt=b"tenant a", lineage=b"x"),
+    ]
+    assert len({keys(extras, [1, 2, 3, 4])[0] for extras in variants}) == len(variants)
+
+
+def test_extras_are_length_prefixed() -> None:
+    one = KeyExtras(fingerprint="", adapter=b"ab", salt=b"c")
+    other = KeyExtras(fingerprint="", adapter=b"a", salt=b"bc")
+    assert keys(one, [1, 2, 3, 4]) != keys(other, [1, 2, 3, 4])
+
+
+def test_keys_are_extended_from_where_they_end() -> None:
+    ids = list(range(40))
+    made: list[bytes] = []
+    hasher = ChainHasher(PLAIN)
+    for count in (0, 1, 1, 5, 10):
+        hasher.extend(made, ids, 4, count)
+        assert len(made) == count
+    assert made == keys(PLAIN, ids)
+
+
+@given(st.lists(st.integers(0, 2**32 - 1), min_size=1), st.lists(st.integers(0, 2**32 - 1)))
+def test_different_ids_have_different_keys(one: list[int], other: list[int]) -> None:
+    hasher = ChainHasher(PLAIN)
+    assert len(hasher.key(ROOT, one)) == 32
+    assert (hasher.key(ROOT, one) == hasher.key(ROOT, other)) == (one == other)
