@@ -60,7 +60,7 @@ def build_server(settings: Settings, engine: EngineClient, text: TextFormat) -> 
         store=store,
         engine=engine,
         text=text,
-        limits=_service_limits(settings, engine.info.model),
+        limits=_service_limits(settings),
         clock=time.time,
         new_id=new_id,
         new_seed=lambda: secrets.randbits(63),  # SQL and msgspec know signed 64 bits
@@ -84,9 +84,8 @@ def new_id(prefix: str) -> str:
     return f"{prefix}_{secrets.token_hex(16)}"
 
 
-def _service_limits(settings: Settings, model: str) -> ServiceLimits:
+def _service_limits(settings: Settings) -> ServiceLimits:
     return ServiceLimits(
-        model=model,
         default_max_output_tokens=settings.default_max_output_tokens,
         max_outstanding=settings.max_num_seqs + settings.max_queue,
         turn_timeout_s=settings.turn_timeout,
