@@ -14,7 +14,7 @@ class TextFormat(Protocol):
     """
 
     def open(self, system: str | None) -> Sequence[int]:
-        """The front of a conversation; None stands for the template's own default."""
+        """The front of a conversation; None: without a system prompt, or the template's own."""
         ...
 
     def message(self, role: Role, text: str) -> Sequence[int]:

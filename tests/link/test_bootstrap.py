@@ -37,7 +37,7 @@ async def test_the_default_model_answers_from_its_own_process():
         assert engine.info.pool_reason.startswith("as --kv-cache-memory says")
         assert (engine.info.total_blocks - 1) * 16 >= engine.info.max_model_len
         assert said[0] == f"loading {MODEL}"
-        path = resolve_model(MODEL)
+        path = resolve_model(MODEL, lambda _step: None)
         chat = load_chat_format(path, load_tokenizer(path))
         session = SessionId("s")
         engine.send(SetContext(session=session, salt=b"", ids=[]))
