@@ -1,11 +1,12 @@
 """Runs bound turns, from their place in line to their end. Owns their tasks."""
 
 import asyncio
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 from engine.client import TurnEvents
 from sessiond.errors import RequestError
+from sessiond.facts import TurnFinished
 from sessiond.sessions.bound import BoundTurn
 from sessiond.sessions.drain_rate import DrainRate
 from sessiond.sessions.driver import TurnDriver
@@ -21,11 +22,18 @@ class TurnRunner:
     """Every bound turn leaves its session on one of three ways: dropped, refused, driven."""
 
     def __init__(
-        self, parts: Parts, *, starter: TurnStarter, driver: TurnDriver, retention: Retention
+        self,
+        parts: Parts,
+        *,
+        starter: TurnStarter,
+        driver: TurnDriver,
+        retention: Retention,
+        on_turn_ended: Callable[[TurnFinished], None],
     ) -> None:
         self._starter = starter
         self._driver = driver
         self._retention = retention
+        self._on_turn_ended = on_turn_ended
         self._limits = parts.limits
         self._clock = parts.clock
         self._drain_rate = DrainRate()
@@ -140,6 +148,7 @@ class TurnRunner:
         bound = turn.bound
         bound.live.leave(bound.claim, event)
         self._settle(bound)
+        self._on_turn_ended(finished)
         turn.stream.put(finished)  # last: whoever reads it may begin the next turn at once
 
     def _settle(self, bound: BoundTurn) -> None:
