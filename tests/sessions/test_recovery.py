@@ -140,11 +140,21 @@ class TestServerRestart:
         first = await World.start(url, engine)
         turn, _ = await first.turn(ask("hi"))
         await first.stop()
-        other = FakeEngine(msgspec.structs.replace(engine.info, fingerprint="other"))
-        second = await World.start(url, other, count(1000))
-        with pytest.raises(RequestError) as error:
-            await second.bind(ask("a", conversation=turn.accepted.session_id))
-        assert error.value.code == "model_not_found"
+        for other in ({"model": "other"}, {"vocab_size": 9}):
+            info = msgspec.structs.replace(engine.info, **other)
+            second = await World.start(url, FakeEngine(info), count(1000))
+            with pytest.raises(RequestError) as error:
+                await second.bind(ask("a", conversation=turn.accepted.session_id))
+            assert error.value.code == "model_not_found"
+            await second.stop()
+
+    async def test_ids_outlast_another_device_or_number_format(self, url, engine):
+        first = await World.start(url, engine)
+        turn, _ = await first.turn(ask("hi"))
+        await first.stop()
+        info = msgspec.structs.replace(engine.info, dtype="bfloat16", fingerprint="other")
+        second = await World.start(url, FakeEngine(info), count(1000))
+        await second.turn(ask("a", conversation=turn.accepted.session_id))
         await second.stop()
 
 
