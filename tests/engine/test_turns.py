@@ -249,6 +249,25 @@ def test_tokens_after_a_rewind_are_new_again(engine: Engine) -> None:
     assert (forked.reused_tokens, forked.recomputed_tokens, forked.new_tokens) == (20, 0, 10)
 
 
+def test_owed_ids_of_a_fork_are_new_to_it(engine: Engine) -> None:
+    engine.open("a")
+    engine.turn("a", [1] * 40)
+    engine.fork("f", "a", engine.view("a").tokens)
+    forked = engine.started(engine.turn("f", [3] * 10))
+    assert (forked.reused_tokens, forked.recomputed_tokens, forked.new_tokens) == (47, 0, 13)
+
+
+def test_ids_kept_without_being_computed_are_new_though_a_rewind_went_further(
+    engine: Engine,
+) -> None:
+    engine.open("a")
+    engine.turn("a", [1] * 40)
+    engine.truncate("a", 20)
+    engine.cancel(engine.submit("a", [2] * 10))
+    started = engine.started(engine.turn("a", [3] * 10))
+    assert (started.reused_tokens, started.recomputed_tokens, started.new_tokens) == (20, 0, 22)
+
+
 def test_counts_of_an_ending_tell_times_blocks_and_bytes(engine: Engine) -> None:
     engine.clock.tick_s = 0
     engine.open("a")
