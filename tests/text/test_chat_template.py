@@ -203,6 +203,14 @@ def test_template_with_a_date_reads_the_clock_when_a_conversation_opens(tmp_path
     assert deltas(model.format, *talk) == model.whole(*talk)
 
 
+def test_template_that_always_asks_for_a_reply(tmp_path):
+    model = Model(tmp_path, templates.ALWAYS_ASKING, HEADERS, eos="<|eot_id|>", bos="<|start|>")
+    talk = [("user", "  hello \n"), ("assistant", "\n world"), ("user", "12")]
+    for messages in (talk[:1], talk, [("system", " sys "), *talk]):
+        assert deltas(model.format, *messages) == model.whole(*messages)
+    assert model.text_of(model.format.close_ids) == "<|eot_id|>"
+
+
 def test_template_that_moves_the_system_prompt_keeps_it_in_the_first_message(tmp_path):
     model = Model(tmp_path, templates.INSTRUCTIONS, INST, eos="</s>", bos="<s>")
     talk = [("user", "hello"), ("assistant", "world"), ("user", "12")]
