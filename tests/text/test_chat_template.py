@@ -5,7 +5,7 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from engine.errors import TemplateError
@@ -125,7 +125,11 @@ def test_dialogues_as_deltas_equal_the_whole_rendering(chat_format, smollm2_ids)
         max_size=5,
     )
 )
-def test_any_messages_as_deltas_equal_the_whole_rendering(chat_format, smollm2_ids, messages):
+def test_any_messages_as_deltas_equal_the_whole_rendering(
+    chat_format, tokenizer, smollm2_ids, messages
+):
+    # In a whole rendering such text would become special tokens; ours stays text.
+    assume(not any(name in text for name in tokenizer.special_names for _, text in messages))
     assert deltas(chat_format, *messages) == smollm2_ids(*messages)
 
 
