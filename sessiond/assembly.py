@@ -50,7 +50,7 @@ def load_text_format(model: Path) -> TextFormat:
 
 
 def build_server(settings: Settings, engine: EngineClient, text: TextFormat) -> Server:
-    """Wire an application to an engine. `text` must be that of the engine's model.
+    """Wire an application to an engine. The engine has started; `text` is that of its model.
 
     Raises:
         StoreConfigError: the database's URL can't work.

@@ -57,7 +57,7 @@ def law_model(spec: ModelSpec | None = None, *, seed: int = 0, block_size: int =
     )
     attention = GatherAttention("law", attend_in_fixed_order, spec, arithmetic)
     return LoadedModel(
-        llama=Llama(spec, _random_weights(spec, seed), attention, arithmetic),
+        llama=Llama(spec, random_weights(spec, seed, torch.float64), attention, arithmetic),
         kv_dtype=torch.float64,
         block_size=block_size,
         max_model_len=spec.max_position,
@@ -76,16 +76,17 @@ def law_runner(
     return law_model(spec, seed=seed, block_size=block_size).runner(num_blocks)
 
 
-def _random_weights(spec: ModelSpec, seed: int) -> ModelWeights:
+def random_weights(spec: ModelSpec, seed: int, dtype: torch.dtype) -> ModelWeights:
+    """Draw weights large enough that attention is sharp and a token's past shows in its logits."""
     generator = torch.Generator().manual_seed(seed)
 
     def matrix(rows: int, columns: int) -> Tensor:
-        # large enough that attention is sharp and every token's past shows in its logits
         scale: float = 2.0 / columns**0.5
-        return torch.randn(rows, columns, generator=generator, dtype=torch.float64) * scale
+        values = torch.randn(rows, columns, generator=generator, dtype=torch.float64) * scale
+        return values.to(dtype)
 
     hidden, width = spec.hidden_size, spec.head_dim
-    ones = torch.ones(hidden, dtype=torch.float64)
+    ones = torch.ones(hidden, dtype=dtype)
     layers = tuple(
         LayerWeights(
             attention_norm=ones,
@@ -100,7 +101,5 @@ def _random_weights(spec: ModelSpec, seed: int) -> ModelWeights:
         )
         for _ in range(spec.num_layers)
     )
-    table = matrix(spec.vocab_size, hidden)
-    return ModelWeights(
-        embedding=table, layers=layers, norm=ones, head=matrix(spec.vocab_size, hidden)
-    )
+    embedding, head = matrix(spec.vocab_size, hidden), matrix(spec.vocab_size, hidden)
+    return ModelWeights(embedding=embedding, layers=layers, norm=ones, head=head)

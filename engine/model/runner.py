@@ -1,7 +1,9 @@
 """A model ready to run, and its runner over one KV tensor. Loop thread only."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -102,10 +104,17 @@ class TorchRunner:
         with torch.inference_mode():
             return sample(logits, wanted) if wanted else []
 
-    def logits(self, batch: Sequence[SequenceStep]) -> Tensor:
-        """As `execute`, but return the logits [sampling sequences, vocab] and draw nothing."""
+    def logits(self, batch: Sequence[SequenceStep], *, every_token: bool = False) -> Tensor:
+        """As `execute`, but return logits and draw nothing.
+
+        Returns:
+            [sampling sequences, vocab], or with `every_token` [new tokens, vocab].
+        """
+        built = build_batch(batch, self.store)
+        if every_token:
+            built = replace(built, sampled=np.arange(len(built.token_ids)))
         with torch.inference_mode():
-            return self._llama.forward(build_batch(batch, self.store), self.store)
+            return self._llama.forward(built, self.store)
 
     def copy_block(self, source: BlockId, target: BlockId) -> None:
         """See engine.step.ModelRunner."""

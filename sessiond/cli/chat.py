@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from sessiond.cli.ask_server import DEFAULT_URL, UrlOption
 from sessiond.cli.chat_client import ChatClient, TurnOptions
 from sessiond.cli.chat_screen import Screen
 from sessiond.cli.chat_turn import Notice, ReplyText, TurnEnd
@@ -22,7 +23,7 @@ _COMMANDS = {
 
 
 def chat(  # noqa: PLR0913, PLR0917 -- one parameter per option
-    url: Annotated[str, typer.Option(help="Where the server is.")] = "http://127.0.0.1:8080",
+    url: UrlOption = DEFAULT_URL,
     system: Annotated[str | None, typer.Option(help="System prompt of the conversation.")] = None,
     max_output_tokens: Annotated[
         int | None, typer.Option(min=1, help="Longest reply, in tokens.")

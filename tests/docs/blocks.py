@@ -19,3 +19,16 @@ def table_column(path, heading, column=0):
     section = text.split(f"\n{heading}\n", 1)[1].split("\n#", 1)[0]
     rows = [line for line in section.splitlines() if line.startswith("|")][2:]
     return [row.strip("|").split(" | ")[column].strip(" `") for row in rows]
+
+
+def table_rows(path, heading):
+    """All rows of the first table under a heading, without backticks around a cell."""
+    columns = [table_column(path, heading, i) for i in range(_width(path, heading))]
+    return list(zip(*columns, strict=True))
+
+
+def _width(path, heading):
+    text = (ROOT / path).read_text(encoding="utf-8")
+    section = text.split(f"\n{heading}\n", 1)[1]
+    header = next(line for line in section.splitlines() if line.startswith("|"))
+    return len(header.strip("|").split(" | "))

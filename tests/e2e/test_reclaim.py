@@ -2,9 +2,13 @@
 
 import json
 import signal
+import socket
 
 import pytest
+from websockets.client import ClientProtocol
 from websockets.exceptions import ConnectionClosed
+from websockets.protocol import State
+from websockets.uri import parse_uri
 
 from benchmarks.load_client import LoadClient
 from benchmarks.server_process import running_server
@@ -46,6 +50,30 @@ async def test_disconnect_in_decode_gives_everything_back(server):
         await until_text(client, turn)
         vanish(client)
     assert_all_blocks_come_back(server)
+
+
+def open_without_pongs(server, request):
+    """A peer as after a pulled cable: it sent a turn, and is never heard of again."""
+    host, port = server.url.removeprefix("http://").split(":")
+    peer = socket.create_connection((host, int(port)))
+    client = ClientProtocol(parse_uri(f"ws://{host}:{port}/v1/responses"))
+    client.send_request(client.connect())
+    peer.sendall(b"".join(client.data_to_send()))
+    while client.state is not State.OPEN:
+        client.receive_data(peer.recv(4096))
+    client.send_text(json.dumps(request).encode())
+    peer.sendall(b"".join(client.data_to_send()))
+    return peer
+
+
+async def test_half_open_socket_is_noticed_by_its_missing_pongs(tmp_path):
+    flags = ["--ping-interval-s", "0.5", "--ping-timeout-s", "0.5"]
+    request = {"type": "response.create", "input": LONG_TASK, "max_output_tokens": 1000}
+    with running_server(tmp_path / "half-open", flags) as server:
+        peer = open_without_pongs(server, request)
+        wait_until(lambda: server.get("/health/capacity")["active_blocks"] > 0)
+        assert_all_blocks_come_back(server, within_s=10)
+        peer.close()
 
 
 async def test_cancel_stops_within_a_step_and_the_partial_reply_stays(server):

@@ -75,7 +75,7 @@ def weight_files(folder: Path) -> list[Path]:
     if index.exists():
         try:
             names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-        except (OSError, ValueError, KeyError, AttributeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise ModelFileError(f"{index}: damaged ({error!r})") from error
         return [folder / name for name in sorted(names)]
     paths = sorted(folder.glob("*.safetensors"))
