@@ -6,6 +6,7 @@ import json
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from sessiond.app import drain
 from sessiond.errors import RequestError
 from sessiond.facts import TurnBegun, TurnError, TurnFinished, TurnQueued
 from tests.gateway.schemas import validate_event
@@ -304,7 +305,7 @@ async def test_the_server_closes_1012_after_the_running_turn():
     async with serving(gateway) as served, served.connect() as ws:
         await create(ws, input="hi")
         await hear(ws)
-        served.server.should_exit = True
+        draining = asyncio.create_task(drain(gateway))
         await asyncio.wait_for(service.drain_began.wait(), 10)
         with pytest.raises(InvalidStatus) as refused:
             await served.connect()
@@ -316,6 +317,7 @@ async def test_the_server_closes_1012_after_the_running_turn():
         gate.set()
         assert (await hear_turn(ws))[-1]["type"] == "response.completed"
         assert await closed(ws) == 1012
+        await draining
 
 
 @pytest.mark.parametrize(
