@@ -156,6 +156,10 @@ async def test_a_fault_of_ours_fails_the_turn_and_spares_the_socket(caplog):
         assert (await hear_turn(ws))[-1]["response"]["error"]["code"] == "internal_error"
         await create(ws, input="refuse")
         assert (await hear(ws))["error"]["code"] == "internal_error"
+        served.service.bind_error = ZeroDivisionError("bug")
+        await create(ws, input="hi")
+        assert (await hear(ws))["error"]["code"] == "internal_error"
+        served.service.bind_error = None
         await create(ws, input="hi")
         assert (await hear_turn(ws))[-1]["type"] == "response.completed"
     assert "ZeroDivisionError" in caplog.text
