@@ -66,7 +66,7 @@ async def _serve(settings: Settings, model: Path, listener: socket.socket, banne
             drain=server.drain,
         )
         try:
-            await serve_until_signal(server.app, settings, listener, hooks)
+            await serve_until_signal(server.app, server.gateway.limits, listener, hooks)
         finally:
             await server.close()
     finally:

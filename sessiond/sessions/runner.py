@@ -72,6 +72,7 @@ class TurnRunner:
     def drop(self, bound: BoundTurn) -> None:
         """Give up a place; a turn that has begun goes on."""
         if not bound.begun and not bound.ended.is_set():
+            bound.claim.refuse(RequestError("internal_error", "the turn was given up"))
             bound.live.leave(bound.claim)
             self._settle(bound)
 
@@ -100,10 +101,9 @@ class TurnRunner:
     async def drain(self) -> None:
         """Refuse new turns; wait for those that run, then keep what they have."""
         self._draining = True
-        for bound in self.bound_turns():
-            self.drop(bound)
-        await self.ended(self.bound_turns(), self._limits.drain_timeout_s)
-        left = self.bound_turns()
+        # Those that have not begun are refused when they would.
+        await self.ended(self._begun(), self._limits.drain_timeout_s)
+        left = self._begun()
         for bound in left:
             bound.stop(keep=True)
         await self.ended(left, _AFTER_CANCEL_S)
@@ -127,6 +127,9 @@ class TurnRunner:
         finally:
             for wait in waits:
                 wait.cancel()
+
+    def _begun(self) -> list[BoundTurn]:
+        return [bound for bound in self._bound.values() if bound.begun]
 
     async def _begin(self, bound: BoundTurn) -> Turn:
         try:
