@@ -139,9 +139,9 @@ class EngineLoop:
                 self._turns.submit(command)
             case CancelTurn():
                 self._turns.cancel(command)
-            case SetContext(session=session, salt=salt, ids=ids):
+            case SetContext(session=session, salt=salt, ids=ids, computed=computed):
                 self._close(session)
-                self._memory.open(session, salt, ids)
+                self._memory.open(session, salt, ids, computed)
             case ForkContext():
                 self._fork(command)
             case TruncateContext():
