@@ -60,9 +60,7 @@ def _pool_violations(pool: BlockPool, references: Counter[BlockId]) -> Iterator[
 
 
 def _cache_violations(pool: BlockPool, cache: PrefixCache) -> Iterator[str]:
-    hashed = 0
     for key, block in cache.items():
-        hashed += 1
         if cache.key_of(block) != key:
             yield f"block {block}: found under a key that is not its own"
         if not pool.is_hashed(block):
@@ -74,8 +72,8 @@ def _cache_violations(pool: BlockPool, cache: PrefixCache) -> Iterator[str]:
         if not pool.is_hashed(block):
             yield f"block {block}: cached, but not hashed"
     marked = sum(pool.is_hashed(block) for block in map(BlockId, range(pool.total)))
-    if marked != hashed:
-        yield f"{marked} blocks are marked as hashed, {hashed} are in the prefix cache"
+    if marked != len(cache):
+        yield f"{marked} blocks are marked as hashed, {len(cache)} are in the prefix cache"
 
 
 def _context_violations(pool: BlockPool, cache: PrefixCache, context: Context) -> Iterator[str]:

@@ -30,7 +30,7 @@ def build_engine(
         ModelFileError: there is no such model, or its files can't be used.
         ConfigError: a setting can't work with this model or on this machine.
     """
-    path = resolve_model(config.model)
+    path = resolve_model(config.model, lambda _step: None)
     spec = read_spec(path)
     report(f"loading {served_name(config.model)}")
     loaded = prepare_model(spec, config)

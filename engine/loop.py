@@ -246,9 +246,7 @@ class EngineLoop:
         if slot.context.activity is not Activity.RUNNING:
             return False
         while not self._memory.try_reserve(slot.context, tokens):
-            youngest = self._queue.running[-1]
-            self._turns.preempt(youngest)
-            if youngest is slot:
+            if self._turns.preempt_youngest() is slot:
                 return False
         return True
 

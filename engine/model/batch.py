@@ -92,9 +92,10 @@ def _flat_table(steps: Sequence[SequenceStep]) -> Ints:
 
 
 def _check_table(table: Ints, store: KvStore) -> None:
-    blocks, firsts, lasts, _ = table.T
+    blocks, firsts, lasts, bases = table.T
     wrong = (blocks < 0) | (blocks >= store.num_blocks)
     wrong |= (firsts < 0) | (firsts > lasts) | (lasts >= store.block_size)
+    wrong |= bases + firsts < 0
     if wrong.any():
         raise Corruption(
             f"page-table entry {table[wrong][0].tolist()} (block, first, last, base): the store "

@@ -21,6 +21,7 @@ def upgrade() -> None:
         sa.Column("id", sa.String(64), nullable=False),
         sa.Column("user_id", sa.String(255), nullable=False),
         sa.Column("text", sa.Text),
+        sa.Column("opening_text", sa.Text),
         sa.Column("token_ids", sa.LargeBinary, nullable=False),
         sa.Column("tokens", sa.Integer, nullable=False),
         sa.PrimaryKeyConstraint("id", name="pk_system_prompts"),

@@ -4,13 +4,16 @@ import asyncio
 import contextlib
 import resource
 import socket
+from pathlib import Path
 
 from rich.console import Console
 
 from engine.errors import ConfigError, EngineError
+from engine.files.catalog import UnknownModelError
 from engine.worker_client import WorkerEngine
 from sessiond.cli.banner import Banner
 from sessiond.cli.fail import WRONG_USAGE, fail
+from sessiond.cli.model import pull_with_progress
 from sessiond.settings import Settings
 
 
@@ -24,7 +27,8 @@ def serve(settings: Settings) -> None:
     from sessiond.cli.server import PortTakenError, bind
 
     configure_logs()
-    banner = Banner(Console(highlight=False))
+    console = Console(highlight=False)
+    banner = Banner(console)
     banner.greet()
     _allow_many_sockets()
     try:
@@ -32,9 +36,10 @@ def serve(settings: Settings) -> None:
     except PortTakenError as error:
         fail(error)
     with contextlib.closing(listener):
+        model = _fetch_model(settings.model, console)
         _migrate(settings.db)
         try:
-            asyncio.run(_serve(settings, listener, banner))
+            asyncio.run(_serve(settings, model, listener, banner))
         except ConfigError as error:
             fail(
                 f"--{error.name.replace('_', '-')}={error.value}: allowed is {error.allowed}",
@@ -47,13 +52,10 @@ def serve(settings: Settings) -> None:
     banner.stopped()
 
 
-async def _serve(settings: Settings, listener: socket.socket, banner: Banner) -> None:
-    from engine.files.catalog import resolve_model
-
+async def _serve(settings: Settings, model: Path, listener: socket.socket, banner: Banner) -> None:
     from sessiond.assembly import build_server, load_text_format
     from sessiond.cli.server import ServerHooks, serve_until_signal, url_of
 
-    model = resolve_model(settings.model)
     engine = WorkerEngine(settings.engine_config(), on_progress=banner.progress)
     text, _ = await asyncio.gather(asyncio.to_thread(load_text_format, model), engine.start())
     try:
@@ -64,11 +66,21 @@ async def _serve(settings: Settings, listener: socket.socket, banner: Banner) ->
             drain=server.drain,
         )
         try:
-            await serve_until_signal(server.app, settings, listener, hooks)
+            await serve_until_signal(server.app, server.gateway.limits, listener, hooks)
         finally:
             await server.close()
     finally:
         await engine.stop()
+
+
+def _fetch_model(name: str, console: Console) -> Path:
+    """Where the model is; fetched first if it is one that is known by name."""
+    try:
+        return pull_with_progress(name, console)
+    except UnknownModelError as error:
+        fail(f"--model={name}: {error}", WRONG_USAGE)
+    except EngineError as error:
+        fail(error)
 
 
 def _migrate(db: str) -> None:

@@ -1,10 +1,9 @@
 """`sessiond session list|show|reset|close`: what a running server holds of conversations."""
 
-import datetime as dt
+import time
 from typing import Annotated, Any
 
 import typer
-from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -24,18 +23,17 @@ def list_sessions(url: UrlOption = DEFAULT_URL, as_json: JsonOption = False) -> 
     if as_json:
         print_json(sessions)
         return
-    table = _table("session", "state", "turns", "tokens", "in KV", "memory", "last active")
+    table = _table("session", "state", "tokens", "in KV", "memory", "active")
     for session in sessions:
         table.add_row(
             str(session.get("id")),
             str(session.get("state")),
-            str(len(session.get("turns", []))),
             str(session.get("tokens_total")),
             str(session.get("tokens_kept")),
             _device_bytes(session),
-            _when(session.get("last_active_at")),
+            _ago(session.get("last_active_at"), time.time()),
         )
-    Console(highlight=False).print(table if sessions else "no open sessions")
+    _print(table if sessions else "no open sessions")
 
 
 @app.command("show")
@@ -46,8 +44,7 @@ def show(session: SessionId, url: UrlOption = DEFAULT_URL, as_json: JsonOption =
     if as_json:
         print_json(found)
         return
-    console = Console(highlight=False)
-    console.print(
+    _print(
         f"{found.get('id')}  {found.get('state')}, {found.get('tokens_total')} tokens, "
         f"{found.get('tokens_kept')} of them in KV ({_device_bytes(found)})"
     )
@@ -57,7 +54,7 @@ def show(session: SessionId, url: UrlOption = DEFAULT_URL, as_json: JsonOption =
             *(str(turn.get(key)) for key in ("response_id", "role", "start", "tokens", "kept")),
             str(turn.get("status")),
         )
-    console.print(table)
+    _print(table)
 
 
 @app.command("reset")
@@ -77,18 +74,28 @@ def close(session: SessionId, url: UrlOption = DEFAULT_URL, as_json: JsonOption 
 
 
 def _table(*columns: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, header_style="dim")
+    table = Table(box=None, header_style="dim", pad_edge=False)
     for column in columns:
-        table.add_column(column, no_wrap=column in {"session", "turn"})
+        table.add_column(column, no_wrap=True)
     return table
+
+
+def _print(shown: Table | str) -> None:
+    """Print; where no terminal sets a width, nothing is cut, for scripts read it."""
+    console = Console(highlight=False)
+    console.print(shown, soft_wrap=not console.is_terminal)
 
 
 def _device_bytes(session: dict[str, Any]) -> str:
     return format_bytes(int(session.get("kv_bytes", {}).get("device", 0)))
 
 
-def _when(unix_s: float | None) -> str:
+def _ago(unix_s: float | None, now_s: float) -> str:
+    """How long ago, in the largest unit that is at least one."""
     if unix_s is None:
         return ""
-    local = dt.datetime.fromtimestamp(unix_s, dt.UTC).astimezone()
-    return local.strftime("%Y-%m-%d %H:%M:%S")
+    ago_s = max(0, int(now_s - unix_s))
+    for unit, seconds in (("d", 86400), ("h", 3600), ("min", 60)):
+        if ago_s >= seconds:
+            return f"{ago_s // seconds} {unit} ago"
+    return f"{ago_s} s ago"

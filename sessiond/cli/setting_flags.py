@@ -44,7 +44,7 @@ def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
     is_switch = field.annotation is bool
     option = typer.Option(
         f"--{flag}/--no-{flag}" if is_switch else f"--{flag}",
-        help=f"{field.description} {_default(name, field)}",
+        help=f"{field.description} (default: {default_text(name, field)})",
         metavar=None if is_switch else _metavar(name, field),
         show_default=False,
     )
@@ -62,16 +62,17 @@ def _metavar(name: str, field: FieldInfo) -> str:
     return _METAVARS.get(kind) or "|".join(choices)
 
 
-def _default(name: str, field: FieldInfo) -> str:
+def default_text(name: str, field: FieldInfo) -> str:
+    """A setting's default as people write it."""
     default = field.get_default(call_default_factory=True, validated_data={})
     match default:
         case bool():
-            return f"(default: {'on' if default else 'off'})"
+            return "on" if default else "off"
         case ():
-            return "(default: none)"
+            return "none"
         case int() if name in BYTE_FIELDS and default:
-            return f"(default: {format_bytes(default)})"
+            return format_bytes(default)
         case float():
-            return f"(default: {default:g})"
+            return f"{default:g}"
         case _:
-            return f"(default: {default})"
+            return str(default)

@@ -37,10 +37,11 @@ def admit_reply(room: Room, *, wanted: int | None, default: int) -> int:
     """
     _need_model_len(room, reply=1)
     _need_pool(room, reply=1)
+    most = room.pool - room.before - room.close
     if wanted is None:
-        return min(default, room.pool - room.before - room.close)
+        return min(default, most)
     _need_pool(room, reply=min(wanted, room.max_model_len - room.before))
-    return wanted
+    return min(wanted, most)
 
 
 def admit_prefill(room: Room) -> None:

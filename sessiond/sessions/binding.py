@@ -21,7 +21,6 @@ class Binder:
         self._store = parts.store
         self._sessions = parts.sessions
         self._retention = retention
-        self._limits = parts.limits
         self._clock = parts.clock
         self._new_id = parts.new_id
 
@@ -129,10 +128,11 @@ class Binder:
         return live
 
     def _check_model(self, model: str | None) -> None:
-        if model is not None and model != self._limits.model:
+        served = self._engine.info.model
+        if model is not None and model != served:
             raise RequestError(
                 "model_not_found",
-                f"model {model!r} is not served here: allowed is {self._limits.model!r}",
+                f"model {model!r} is not served here: allowed is {served!r}",
                 param="model",
             )
 

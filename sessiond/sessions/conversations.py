@@ -57,7 +57,6 @@ class Conversations:
         self._planner = planner
         self._runner = runner
         self._retention = retention
-        self._limits = parts.limits
         self._clock = parts.clock
         self._new_id = parts.new_id
 
@@ -67,11 +66,11 @@ class Conversations:
         """Open a session, with items in its context."""
         session_id = SessionId(self._new_id("conv"))
         now = self._clock()
-        prompt = await self._planner.new_front(None)
+        prompt = await self._planner.new_front(None, None)
         session = NewSession(
             id=session_id,
             user_id=caller.user_id,
-            model=self._limits.model,
+            model=self._engine.info.model,
             fingerprint=self._engine.info.fingerprint,
             prompt_id=prompt.id,
             tip_id=None,
@@ -117,7 +116,8 @@ class Conversations:
             views = new_items(accepted, self._new_id)
             end = self._appended(caller, plan, accepted)
             turn = new_turn(caller.user_id, plan, accepted, views)
-            await self._store.append_turn(turn, end.row)
+            await self._store.append_turn(turn, end.row, prompt=plan.new_prompt)
+            live.prompt = plan.prompt
             live.tip_id, live.tokens = end.row.id, end.row.context_tokens
             live.awaits_reply = plan.awaits_reply
             change.event = Event.ADVANCE
@@ -207,7 +207,7 @@ class Conversations:
             session_id=live.id,
             message_id=self._new_id("msg"),
             previous_response_id=None,
-            model=self._limits.model,
+            model=self._engine.info.model,
             instructions=plan.prompt.text,
             created_at=self._clock(),
             request=request,

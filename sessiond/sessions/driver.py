@@ -65,6 +65,8 @@ class TurnDriver:
                 case KeptEnd():
                     return await self._keep(turn, end)
                 case LostEnd():
+                    if end.row.error is not None and end.row.error.code == "engine_restarted":
+                        turn.bound.live.placement = None  # also when only this context was lost
                     await self._lose(end.row)
                     return end.finished, None
                 case _:

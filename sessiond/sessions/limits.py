@@ -5,13 +5,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceLimits:
-    """Seconds and tokens. `model` is the name that clients know the model by.
+    """Seconds and tokens.
 
     A `turn_timeout_s` or `queue_timeout_s` of 0 is none. `max_outstanding` counts turns that run
     or wait; `max_cold_contexts` the sessions without KV whose ids the engine still remembers.
     """
 
-    model: str
     default_max_output_tokens: int = 1024
     max_outstanding: int = 1024
     turn_timeout_s: float = 0.0

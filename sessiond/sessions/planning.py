@@ -48,9 +48,10 @@ class Planner:
             raise RequestError(
                 "invalid_value", "input is empty and nothing awaits a reply", param="input"
             )
-        new_prompt = await self._front(live, _wanted_text(live, request))
+        opening_text, items = _opening(live, request.input)
+        new_prompt = await self._front(live, _wanted_text(live, request), opening_text)
         prompt = new_prompt.stored if new_prompt else _present(live)
-        input_ids = await self._transcript.delta(request.input, generate=request.generate)
+        input_ids = await self._transcript.delta(items, generate=request.generate)
         start_tokens = prompt.tokens + live.tokens - (live.prompt.tokens if live.prompt else 0)
         return TurnPlan(
             parent_id=live.tip_id,
@@ -64,20 +65,23 @@ class Planner:
             changed=_changed(live, start_tokens) if new_prompt else None,
         )
 
-    async def _front(self, live: LiveSession, text: str | None) -> NewPrompt | None:
+    async def _front(
+        self, live: LiveSession, text: str | None, opening_text: str | None
+    ) -> NewPrompt | None:
         """None: the session has this one already."""
-        if live.prompt is not None and live.prompt.text == text:
+        present = live.prompt
+        if present is not None and (present.text, present.opening_text) == (text, opening_text):
             return None
-        return await self.new_front(text)
+        return await self.new_front(text, opening_text)
 
-    async def new_front(self, text: str | None) -> NewPrompt:
-        """A front to be stored. None stands for the template's own default.
+    async def new_front(self, text: str | None, opening_text: str | None) -> NewPrompt:
+        """A front to be stored. Without any text it is the template's own default.
 
         Raises:
-            RequestError: the template refuses the text.
+            RequestError: the template refuses a text.
         """
-        ids = await self._transcript.front(text)
-        return NewPrompt(id=self._new_id("sys"), text=text, ids=ids)
+        ids = await self._transcript.front(text, opening_text)
+        return NewPrompt(id=self._new_id("sys"), text=text, opening_text=opening_text, ids=ids)
 
     def _admit(self, request: TurnRequest, before: int) -> int:
         close = len(self._transcript.close_ids) if request.generate else 0
@@ -105,6 +109,21 @@ def _wanted_text(live: LiveSession, request: TurnRequest) -> str | None:
     if request.instructions is UNSET or request.instructions is None:
         return live.prompt.text if live.prompt else None
     return str(request.instructions) or None
+
+
+def _opening(
+    live: LiveSession, items: tuple[InputItem, ...]
+) -> tuple[str | None, tuple[InputItem, ...]]:
+    """The system message that opens the conversation, and the messages that follow.
+
+    The template writes one that comes first in the place of its default, so it is encoded with
+    the front, and stays there when the instructions change.
+    """
+    if live.tip_id is not None:
+        return (live.prompt.opening_text if live.prompt else None), items
+    if items and items[0].role in {"system", "developer"}:
+        return items[0].text, items[1:]
+    return None, items
 
 
 def _awaits_reply(live: LiveSession, items: tuple[InputItem, ...], *, generate: bool) -> bool:

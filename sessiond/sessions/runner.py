@@ -1,11 +1,12 @@
 """Runs bound turns, from their place in line to their end. Owns their tasks."""
 
 import asyncio
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 from engine.client import TurnEvents
 from sessiond.errors import RequestError
+from sessiond.facts import TurnFinished
 from sessiond.sessions.bound import BoundTurn
 from sessiond.sessions.drain_rate import DrainRate
 from sessiond.sessions.driver import TurnDriver
@@ -21,11 +22,18 @@ class TurnRunner:
     """Every bound turn leaves its session on one of three ways: dropped, refused, driven."""
 
     def __init__(
-        self, parts: Parts, *, starter: TurnStarter, driver: TurnDriver, retention: Retention
+        self,
+        parts: Parts,
+        *,
+        starter: TurnStarter,
+        driver: TurnDriver,
+        retention: Retention,
+        on_turn_ended: Callable[[TurnFinished], None],
     ) -> None:
         self._starter = starter
         self._driver = driver
         self._retention = retention
+        self._on_turn_ended = on_turn_ended
         self._limits = parts.limits
         self._clock = parts.clock
         self._drain_rate = DrainRate()
@@ -64,6 +72,7 @@ class TurnRunner:
     def drop(self, bound: BoundTurn) -> None:
         """Give up a place; a turn that has begun goes on."""
         if not bound.begun and not bound.ended.is_set():
+            bound.claim.refuse(RequestError("internal_error", "the turn was given up"))
             bound.live.leave(bound.claim)
             self._settle(bound)
 
@@ -92,10 +101,9 @@ class TurnRunner:
     async def drain(self) -> None:
         """Refuse new turns; wait for those that run, then keep what they have."""
         self._draining = True
-        for bound in self.bound_turns():
-            self.drop(bound)
-        await self.ended(self.bound_turns(), self._limits.drain_timeout_s)
-        left = self.bound_turns()
+        # Those that have not begun are refused when they would.
+        await self.ended(self._begun(), self._limits.drain_timeout_s)
+        left = self._begun()
         for bound in left:
             bound.stop(keep=True)
         await self.ended(left, _AFTER_CANCEL_S)
@@ -120,6 +128,9 @@ class TurnRunner:
             for wait in waits:
                 wait.cancel()
 
+    def _begun(self) -> list[BoundTurn]:
+        return [bound for bound in self._bound.values() if bound.begun]
+
     async def _begin(self, bound: BoundTurn) -> Turn:
         try:
             self._check_draining()
@@ -137,6 +148,7 @@ class TurnRunner:
         bound = turn.bound
         bound.live.leave(bound.claim, event)
         self._settle(bound)
+        self._on_turn_ended(finished)
         turn.stream.put(finished)  # last: whoever reads it may begin the next turn at once
 
     def _settle(self, bound: BoundTurn) -> None:

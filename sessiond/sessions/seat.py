@@ -30,7 +30,7 @@ class Claim:
         self._settled.set()
 
     def refuse(self, error: RequestError) -> None:
-        """The session won't be the claim's. Only the seat calls this."""
+        """The session won't be the claim's, whoever waits for that."""
         self._refusal = error
         self._settled.set()
 

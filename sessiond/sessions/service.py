@@ -15,6 +15,7 @@ from sessiond.facts import (
     ResponseView,
     SessionPage,
     SessionView,
+    TurnFinished,
     TurnRequest,
 )
 from sessiond.sessions.binding import Binder
@@ -52,8 +53,12 @@ class SessionService:
         clock: Callable[[], float],
         new_id: Callable[[str], str],
         new_seed: Callable[[], int],
+        on_turn_ended: Callable[[TurnFinished], None] = lambda _: None,
     ) -> None:
-        """`clock` gives unix seconds; `new_id("resp")` gives `resp_…`, never the same twice."""
+        """`clock` gives unix seconds; `new_id("resp")` gives `resp_…`, never the same twice.
+
+        `on_turn_ended` is called once per turn, whether or not someone reads its facts.
+        """
         parts = Parts(
             engine=engine,
             store=store,
@@ -70,7 +75,11 @@ class SessionService:
         self._retention = Retention(parts)
         self._binder = Binder(parts, retention=self._retention)
         self._runner = TurnRunner(
-            parts, starter=starter, driver=TurnDriver(parts), retention=self._retention
+            parts,
+            starter=starter,
+            driver=TurnDriver(parts),
+            retention=self._retention,
+            on_turn_ended=on_turn_ended,
         )
         self._conversations = Conversations(
             parts,

@@ -35,7 +35,6 @@ class TurnStarter:
         self._planner = planner
         self._placer = placer
         self._transcript = transcript
-        self._limits = parts.limits
         self._clock = parts.clock
         self._new_id = parts.new_id
 
@@ -66,7 +65,7 @@ class TurnStarter:
             session_id=bound.live.id,
             message_id=bound.message_id,
             previous_response_id=bound.request.previous_response_id,
-            model=self._limits.model,
+            model=self._engine.info.model,
             instructions=plan.prompt.text,
             created_at=self._clock(),
             request=bound.request,

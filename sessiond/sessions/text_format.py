@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Protocol
 
+from sessiond.facts import Role
+
 
 class TextFormat(Protocol):
     """Encodes a conversation piece by piece, so that nothing encoded is ever encoded again.
@@ -12,10 +14,10 @@ class TextFormat(Protocol):
     """
 
     def open(self, system: str | None) -> Sequence[int]:
-        """The front of a conversation; None stands for the template's own default."""
+        """The front of a conversation; None: without a system prompt, or the template's own."""
         ...
 
-    def message(self, role: str, text: str) -> Sequence[int]:
+    def message(self, role: Role, text: str) -> Sequence[int]:
         """One whole message, its end included."""
         ...
 

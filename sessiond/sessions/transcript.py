@@ -27,15 +27,22 @@ class Transcript:
         """Ids that end a reply."""
         return list(self._text.stop_ids)
 
-    async def front(self, instructions: str | None) -> tuple[int, ...]:
-        """The ids that a context begins with.
+    async def front(self, instructions: str | None, opening_text: str | None) -> tuple[int, ...]:
+        """The ids that a context begins with: instructions, then a system message, if any.
 
         Raises:
-            RequestError: the template refuses the text.
+            RequestError: the template refuses a text.
         """
-        return await self._encode(
-            lambda: self._text.open(instructions), len(instructions or ""), param="instructions"
-        )
+
+        def work() -> list[int]:
+            if instructions is None:
+                return list(self._text.open(opening_text))
+            ids = list(self._text.open(instructions))
+            return ids if opening_text is None else ids + _system(self._text, opening_text)
+
+        characters = len(instructions or "") + len(opening_text or "")
+        param = "input" if instructions is None else "instructions"
+        return await self._encode(work, characters, param=param)
 
     async def delta(self, items: Sequence[InputItem], *, generate: bool) -> tuple[int, ...]:
         """What a turn adds before its reply.
@@ -63,3 +70,7 @@ class Transcript:
             return tuple(await asyncio.to_thread(work) if long else work())
         except TemplateError as error:
             raise RequestError("invalid_value", str(error), param=param) from error
+
+
+def _system(text: TextFormat, opening_text: str) -> list[int]:
+    return list(text.message("system", opening_text))

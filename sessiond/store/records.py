@@ -16,10 +16,14 @@ from sessiond.facts import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
-    """The front of a context. `text` None: the template's own default."""
+    """The front of a context: instructions, and a system message that opened the conversation.
+
+    Both None: the template's own default.
+    """
 
     id: str
     text: str | None
+    opening_text: str | None
     tokens: int
 
 
@@ -29,12 +33,15 @@ class NewPrompt:
 
     id: str
     text: str | None
+    opening_text: str | None
     ids: tuple[int, ...]
 
     @property
     def stored(self) -> Prompt:
         """How it will be read back."""
-        return Prompt(id=self.id, text=self.text, tokens=len(self.ids))
+        return Prompt(
+            id=self.id, text=self.text, opening_text=self.opening_text, tokens=len(self.ids)
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

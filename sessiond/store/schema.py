@@ -29,7 +29,10 @@ system_prompts = sa.Table(
     metadata,
     sa.Column("id", sa.String(64), primary_key=True),
     sa.Column("user_id", sa.ForeignKey("users.id"), nullable=False),
-    sa.Column("text", sa.Text),  # null: the template's own default
+    sa.Column("text", sa.Text),  # null: no instructions
+    # A system message that opened the conversation: it stands where the template puts one, with
+    # the instructions before it, or in place of the template's default.
+    sa.Column("opening_text", sa.Text),
     sa.Column("token_ids", sa.LargeBinary, nullable=False),
     sa.Column("tokens", sa.Integer, nullable=False),
 )

@@ -15,6 +15,7 @@ _RECORD = (
     sa.select(
         sessions,
         system_prompts.c.text.label("prompt_text"),
+        system_prompts.c.opening_text,
         system_prompts.c.tokens.label("prompt_tokens"),
         sa.func.coalesce(turns.c.awaits_reply, sa.false()).label("awaits_reply"),
     )
@@ -38,6 +39,7 @@ async def insert_prompt(connection: AsyncConnection, user_id: str, prompt: NewPr
             id=prompt.id,
             user_id=user_id,
             text=prompt.text,
+            opening_text=prompt.opening_text,
             token_ids=pack(prompt.ids),
             tokens=len(prompt.ids),
         )
@@ -162,7 +164,12 @@ def _record(row: sa.Row[*tuple[Any, ...]]) -> SessionRecord:
         user_id=row.user_id,
         model=row.model,
         fingerprint=row.fingerprint,
-        prompt=Prompt(id=row.system_prompt_id, text=row.prompt_text, tokens=row.prompt_tokens),
+        prompt=Prompt(
+            id=row.system_prompt_id,
+            text=row.prompt_text,
+            opening_text=row.opening_text,
+            tokens=row.prompt_tokens,
+        ),
         tip_id=row.tip_id,
         context_tokens=row.context_tokens,
         awaits_reply=row.awaits_reply,

@@ -60,13 +60,15 @@ class Store:
     async def keep_turn(self, turn: KeptTurn) -> None:
         """Commit 2: the reply, its ids, the usage, and the session's new tip.
 
+        Twice is as good as once: of a commit that raised nobody knows whether it held.
+
         Raises:
             StaleSessionError: the session is closed, or its tip is not the turn's parent.
         """
 
         async def work(connection: AsyncConnection) -> None:
-            await turns.keep(connection, turn)
-            await sessions.advance(connection, turn)
+            if await turns.keep(connection, turn):
+                await sessions.advance(connection, turn)
 
         await self._database.write(work)
 
@@ -74,7 +76,7 @@ class Store:
         """End a turn that joins no context."""
         await self._database.write(lambda connection: turns.lose(connection, turn))
 
-    async def append_turn(self, turn: NewTurn, kept: KeptTurn) -> None:
+    async def append_turn(self, turn: NewTurn, kept: KeptTurn, *, prompt: NewPrompt | None) -> None:
         """Both commits in one: a turn that no engine works on.
 
         Raises:
@@ -82,6 +84,8 @@ class Store:
         """
 
         async def work(connection: AsyncConnection) -> None:
+            if prompt is not None:
+                await sessions.insert_prompt(connection, turn.user_id, prompt)
             await turns.insert(connection, turn)
             await turns.keep(connection, kept)
             await sessions.advance(connection, kept)

@@ -29,6 +29,7 @@ _USAGE = (
 _RECORD: sa.Select[*tuple[Any, ...]] = sa.select(
     *(column for column in turns.c if column.name not in {"input_ids", "reply_ids"}),
     system_prompts.c.text.label("prompt_text"),
+    system_prompts.c.opening_text,
     system_prompts.c.tokens.label("prompt_tokens"),
 ).join(system_prompts, system_prompts.c.id == turns.c.system_prompt_id)
 
@@ -59,18 +60,21 @@ async def insert(connection: AsyncConnection, turn: NewTurn) -> None:
     await items.insert(connection, turn.user_id, turn.items)
 
 
-async def keep(connection: AsyncConnection, turn: KeptTurn) -> None:
+async def keep(connection: AsyncConnection, turn: KeptTurn) -> bool:
     """End a running turn; its ids are part of the context from now on.
 
+    Returns:
+        False when it was kept by just this ending before.
+
     Raises:
-        StoreError: the turn is not running.
+        StoreError: the turn is neither running nor kept.
     """
-    await _end(
-        connection,
-        turn,
-        reply_ids=pack(turn.reply_ids),
-        context_tokens=turn.context_tokens,
+    changed = await _end(
+        connection, turn, reply_ids=pack(turn.reply_ids), context_tokens=turn.context_tokens
     )
+    if not changed and not await _is_kept(connection, turn):
+        raise StoreError(f"turn {turn.id} is not running")
+    return changed
 
 
 async def lose(connection: AsyncConnection, turn: LostTurn) -> None:
@@ -79,15 +83,17 @@ async def lose(connection: AsyncConnection, turn: LostTurn) -> None:
     Raises:
         StoreError: the turn is not running.
     """
-    await _end(
+    changed = await _end(
         connection,
         turn,
         error_code=turn.error.code if turn.error else None,
         error_message=turn.error.message if turn.error else None,
     )
+    if not changed:
+        raise StoreError(f"turn {turn.id} is not running")
 
 
-async def _end(connection: AsyncConnection, turn: KeptTurn | LostTurn, **values: Any) -> None:
+async def _end(connection: AsyncConnection, turn: KeptTurn | LostTurn, **values: Any) -> bool:
     changed = await connection.execute(
         turns.update()
         .where(turns.c.id == turn.id, turns.c.user_id == turn.user_id, turns.c.status == "running")
@@ -99,10 +105,21 @@ async def _end(connection: AsyncConnection, turn: KeptTurn | LostTurn, **values:
             **values,
         )
     )
-    if changed.rowcount != 1:
-        raise StoreError(f"turn {turn.id} is not running")
-    if turn.reply is not None:
+    if changed.rowcount == 1 and turn.reply is not None:
         await items.insert_reply(connection, turn.user_id, turn.reply)
+    return changed.rowcount == 1
+
+
+async def _is_kept(connection: AsyncConnection, turn: KeptTurn) -> bool:
+    found = await connection.scalar(
+        sa.select(turns.c.id).where(
+            turns.c.id == turn.id,
+            turns.c.user_id == turn.user_id,
+            turns.c.status == turn.status,
+            turns.c.context_tokens == turn.context_tokens,
+        )
+    )
+    return found is not None
 
 
 async def fail_running(connection: AsyncConnection, error: TurnError, now: float) -> int:
@@ -192,7 +209,12 @@ def _record(row: sa.Row[*tuple[Any, ...]]) -> TurnRecord:
         user_id=row.user_id,
         session_id=row.session_id,
         parent_id=row.parent_id,
-        prompt=Prompt(id=row.system_prompt_id, text=row.prompt_text, tokens=row.prompt_tokens),
+        prompt=Prompt(
+            id=row.system_prompt_id,
+            text=row.prompt_text,
+            opening_text=row.opening_text,
+            tokens=row.prompt_tokens,
+        ),
         message_id=row.message_id,
         model=row.model,
         status=row.status,

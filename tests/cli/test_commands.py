@@ -84,6 +84,7 @@ def test_session_list_shows_every_page():
     assert "conv_1" in shown.output
     assert "conv_2" in shown.output
     assert "4.0 MiB" in shown.output
+    assert " d ago" in shown.output
     assert [session["id"] for session in json.loads(as_json.output)] == ["conv_1", "conv_2"]
 
 

@@ -74,8 +74,10 @@ class Engine:
 
     # --- commands
 
-    def open(self, session: str, ids: Iterable[int] = (), salt: bytes = b"") -> None:
-        self.loop.handle(SetContext(session=SessionId(session), salt=salt, ids=list(ids)))
+    def open(self, session: str, ids: list[int] | None = None, salt: bytes = b"") -> None:
+        self.loop.handle(
+            SetContext(session=SessionId(session), salt=salt, ids=[] if ids is None else ids)
+        )
 
     def submit(self, session: str, ids: Iterable[int], **fields: object) -> TurnId:
         turn = TurnId(f"t{next(self._names)}")

@@ -113,7 +113,9 @@ class PoolAgainstModel(RuleBasedStateMachine):
 
 
 TestPoolAgainstModel = PoolAgainstModel.TestCase
-TestPoolAgainstModel.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestPoolAgainstModel.settings = settings(
+    max_examples=60, stateful_step_count=40, deadline=None, derandomize=True
+)
 
 
 def test_shortage_is_a_value_and_takes_nothing() -> None:
