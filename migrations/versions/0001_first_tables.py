@@ -50,7 +50,7 @@ def _create_sessions() -> None:
         sa.Column("id", sa.String(64), nullable=False),
         sa.Column("user_id", sa.String(255), nullable=False),
         sa.Column("model", sa.String(255), nullable=False),
-        sa.Column("fingerprint", sa.String(255), nullable=False),
+        sa.Column("vocab_size", sa.Integer, nullable=False),
         sa.Column("system_prompt_id", sa.String(64), nullable=False),
         sa.Column("tip_id", sa.String(64)),
         sa.Column("context_tokens", sa.Integer, nullable=False),

@@ -137,10 +137,11 @@ class Binder:
             )
 
     def _check_session(self, record: SessionRecord) -> None:
-        if record.fingerprint != self._engine.info.fingerprint:
+        info = self._engine.info
+        if (record.model, record.vocab_size) != (info.model, info.vocab_size):
             raise RequestError(
                 "model_not_found",
-                f"the conversation belongs to model {record.model!r} "
-                f"({record.fingerprint}), which is not served now",
+                f"the conversation's token ids are those of {record.model!r} "
+                f"({record.vocab_size} tokens), which is not served now",
                 param="model",
             )

@@ -71,7 +71,7 @@ class Conversations:
             id=session_id,
             user_id=caller.user_id,
             model=self._engine.info.model,
-            fingerprint=self._engine.info.fingerprint,
+            vocab_size=self._engine.info.vocab_size,
             prompt_id=prompt.id,
             tip_id=None,
             context_tokens=len(prompt.ids),
@@ -171,6 +171,7 @@ class Conversations:
         live.claim_to_close(claim)
         for bound in self._runner.bound_turns():
             if bound.live is live:
+                self._runner.drop(bound, conversation_not_found(session_id))
                 bound.stop(keep=False)
         event: Event | None = None
         try:

@@ -1,12 +1,13 @@
 """Runs bound turns, from their place in line to their end. Owns their tasks."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 from engine.client import TurnEvents
 from sessiond.errors import RequestError
-from sessiond.facts import TurnFinished
+from sessiond.facts import AttachmentId, TurnFinished
 from sessiond.sessions.bound import BoundTurn
 from sessiond.sessions.drain_rate import DrainRate
 from sessiond.sessions.driver import TurnDriver
@@ -14,6 +15,8 @@ from sessiond.sessions.parts import Parts
 from sessiond.sessions.retention import Retention
 from sessiond.sessions.starter import TurnStarter
 from sessiond.sessions.turn import Turn
+
+logger = logging.getLogger(__name__)
 
 _AFTER_CANCEL_S = 5.0
 
@@ -69,10 +72,11 @@ class TurnRunner:
         """All bound turns that have not ended."""
         return list(self._bound.values())
 
-    def drop(self, bound: BoundTurn) -> None:
-        """Give up a place; a turn that has begun goes on."""
+    def drop(self, bound: BoundTurn, refusal: RequestError | None = None) -> None:
+        """Give up a place; who runs it all the same is refused. A turn that has begun goes on."""
         if not bound.begun and not bound.ended.is_set():
-            bound.claim.refuse(RequestError("internal_error", "the turn was given up"))
+            refusal = refusal or RequestError("internal_error", "the turn was given up")
+            bound.claim.refuse(refusal)
             bound.live.leave(bound.claim)
             self._settle(bound)
 
@@ -97,6 +101,13 @@ class TurnRunner:
         except asyncio.CancelledError:
             bound.stop(keep=False, reason="disconnected")
             raise
+
+    def stop_of(self, attachment: AttachmentId, *, keep: bool) -> None:
+        """Cancel what a socket has begun; before that, what is about to begin."""
+        own = [bound for bound in self._bound.values() if bound.attachment == attachment]
+        begun = [bound for bound in own if bound.begun]
+        for bound in begun or own:
+            bound.stop(keep)
 
     async def drain(self) -> None:
         """Refuse new turns; wait for those that run, then keep what they have."""
@@ -172,5 +183,6 @@ class TurnRunner:
 
     def _forget(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
-        if not task.cancelled():
-            task.exception()  # seen: whoever waits for the task gets it too
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, RequestError):
+            logger.error("a turn's task failed", exc_info=error)

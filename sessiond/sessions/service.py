@@ -1,6 +1,7 @@
 """Conversations and their turns: binds, stores, runs, ends. One asyncio loop; owns what is live."""
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import Literal
 
@@ -36,6 +37,8 @@ from sessiond.sessions.text_format import TextFormat
 from sessiond.sessions.transcript import Transcript
 from sessiond.sessions.turn import Turn
 from sessiond.store.store import Store
+
+logger = logging.getLogger(__name__)
 
 __all__ = ["BoundTurn", "ServiceLimits", "SessionService", "Turn"]
 
@@ -137,11 +140,14 @@ class SessionService:
         attachment: AttachmentId | None,
         keep: bool,
     ) -> None:
-        """Cancel a turn; None: all turns that the attachment has begun. Ended turns are fine."""
+        """Cancel a turn; an ended one is fine.
+
+        None: the turns that the attachment has begun, or, when it has begun none, those that are
+        about to.
+        """
         if response_id is None:
-            for bound in self._runner.bound_turns():
-                if attachment is not None and bound.attachment == attachment and bound.begun:
-                    bound.stop(keep)
+            if attachment is not None:
+                self._runner.stop_of(attachment, keep=keep)
             return
         found = self._runner.find(response_id)
         if found is not None and found.caller.user_id == caller.user_id:
@@ -271,4 +277,7 @@ class SessionService:
     async def _reap(self) -> None:
         while True:
             await asyncio.sleep(self._parts.limits.reap_every_s)
-            self._retention.reap()
+            try:
+                self._retention.reap()
+            except Exception:
+                logger.exception("the reaper met a fault; it goes on")

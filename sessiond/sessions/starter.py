@@ -91,7 +91,7 @@ class TurnStarter:
             id=live.id,
             user_id=live.user_id,
             model=accepted.model,
-            fingerprint=self._engine.info.fingerprint,
+            vocab_size=self._engine.info.vocab_size,
             prompt_id=live.prompt.id if live.prompt else plan.prompt.id,
             tip_id=live.tip_id,
             context_tokens=live.tokens if live.prompt else plan.start_tokens,

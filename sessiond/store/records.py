@@ -51,7 +51,7 @@ class SessionRecord:
     id: str
     user_id: str
     model: str
-    fingerprint: str
+    vocab_size: int
     prompt: Prompt
     tip_id: str | None
     context_tokens: int
@@ -72,7 +72,7 @@ class NewSession:
     id: str
     user_id: str
     model: str
-    fingerprint: str
+    vocab_size: int
     prompt_id: str
     tip_id: str | None
     context_tokens: int

@@ -43,7 +43,7 @@ sessions = sa.Table(
     sa.Column("id", sa.String(64), primary_key=True),
     sa.Column("user_id", sa.ForeignKey("users.id"), nullable=False),
     sa.Column("model", sa.String(255), nullable=False),
-    sa.Column("fingerprint", sa.String(255), nullable=False),  # of the model: whose ids these are
+    sa.Column("vocab_size", sa.Integer, nullable=False),  # with the model: whose ids these are
     sa.Column("system_prompt_id", sa.ForeignKey("system_prompts.id"), nullable=False),
     # The last finished turn. No foreign key: turns point here, and a circle can't be inserted.
     sa.Column("tip_id", sa.String(64)),

@@ -53,7 +53,7 @@ async def insert(connection: AsyncConnection, session: NewSession) -> None:
             id=session.id,
             user_id=session.user_id,
             model=session.model,
-            fingerprint=session.fingerprint,
+            vocab_size=session.vocab_size,
             system_prompt_id=session.prompt_id,
             tip_id=session.tip_id,
             context_tokens=session.context_tokens,
@@ -163,7 +163,7 @@ def _record(row: sa.Row[*tuple[Any, ...]]) -> SessionRecord:
         id=row.id,
         user_id=row.user_id,
         model=row.model,
-        fingerprint=row.fingerprint,
+        vocab_size=row.vocab_size,
         prompt=Prompt(
             id=row.system_prompt_id,
             text=row.prompt_text,

@@ -96,6 +96,12 @@ class TestCancel:
         assert (await finish(turn)).reason == "cancelled"
         assert engine.running() == [other.accepted.response_id]
 
+    async def test_without_an_id_it_reaches_a_turn_that_is_about_to_begin(self, world, engine):
+        engine.auto = False
+        bound = await world.bind(ask("a"))
+        await world.service.cancel(ANN, None, attachment=SOCKET, keep=False)
+        assert (await finish(await world.service.run(bound))).reason == "cancelled"
+
     async def test_of_an_unknown_or_foreign_turn_it_is_refused(self, world, engine, talk):
         turn = await speaking(world, engine, conversation=talk[0])
         for caller, response in ((ANN, "resp_none"), (BOB, turn.accepted.response_id)):
@@ -337,6 +343,13 @@ class TestClose:
         assert view.state == "closed"
         with pytest.raises(RequestError) as error:
             await world.bind(ask("c", conversation=session))
+        assert error.value.code == "conversation_not_found"
+
+    async def test_a_turn_that_holds_its_place_and_has_not_begun_is_refused(self, world, talk):
+        bound = await world.bind(ask("a", conversation=talk[0]))
+        await world.service.close_session(ANN, talk[0])
+        with pytest.raises(RequestError) as error:
+            await world.service.run(bound)
         assert error.value.code == "conversation_not_found"
 
 
