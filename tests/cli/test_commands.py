@@ -175,6 +175,14 @@ def test_db_refuses_a_url_that_it_does_not_know(command):
     assert "allowed is" in result.output
 
 
+def test_a_file_that_is_no_database_is_told_without_a_traceback(tmp_path):
+    (tmp_path / "notes.db").write_text("this is no database " * 100)
+    result = run("db", "upgrade", "--db", f"sqlite+aiosqlite:///{tmp_path / 'notes.db'}")
+    assert result.exit_code == 1
+    assert result.output.startswith("sessiond: database ")
+    assert "file is not a database" in result.output
+
+
 def test_commands_without_arguments_show_help_and_unknown_ones_are_wrong_usage():
     assert "serve" in run().output
     assert run("sing").exit_code == 2
