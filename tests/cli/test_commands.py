@@ -98,7 +98,7 @@ def test_session_show_lists_its_turns():
     with server({"GET /v1/sessions/conv_1": (200, SESSION)}) as (url, _):
         shown = run("session", "show", "conv_1", "--url", url)
         as_json = run("session", "show", "conv_1", "--url", url, "--json")
-    assert "conv_1  idle, 120 tokens, 96 of them in KV (4.0 MiB)" in shown.output
+    assert "conv_1  idle, 120 tokens, 96 of them kept (4.0 MiB)" in shown.output
     assert "resp_1" in shown.output
     assert json.loads(as_json.output) == SESSION
 
