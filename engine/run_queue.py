@@ -1,18 +1,16 @@
 """Which turns wait and which run, both in order of arrival. Loop thread only."""
 
-from bisect import insort
-
 from engine.context import Activity
 from engine.ids import SessionId, TurnId
 from engine.slot import Slot
 
 
-def _arrival(slot: Slot) -> int:
-    return slot.arrival
-
-
 class RunQueue:
-    """Every turn that has not ended is in exactly one of `waiting` and `running`."""
+    """Every turn that has not ended is in exactly one of `waiting` and `running`.
+
+    Only the first that waits is admitted and only the youngest that runs is preempted, so all who
+    run came before all who wait.
+    """
 
     def __init__(self) -> None:
         self.waiting: list[Slot] = []
@@ -38,17 +36,18 @@ class RunQueue:
         self.waiting.append(slot)
         slot.context.activity = Activity.WAITING
 
-    def admit(self, slot: Slot) -> None:
-        """Let a waiting turn run."""
-        self.waiting.remove(slot)
-        insort(self.running, slot, key=_arrival)
+    def admit_first(self) -> None:
+        """Let the first waiting turn run."""
+        slot = self.waiting.pop(0)
+        self.running.append(slot)
         slot.context.activity = Activity.RUNNING
 
-    def preempt(self, slot: Slot) -> None:
-        """Let a running turn wait again, in its old place: it came before those who never ran."""
-        self.running.remove(slot)
-        insort(self.waiting, slot, key=_arrival)
+    def preempt_youngest(self) -> Slot:
+        """Let the youngest running turn wait again, in its old place before all who wait."""
+        slot = self.running.pop()
+        self.waiting.insert(0, slot)
         slot.context.activity = Activity.WAITING
+        return slot
 
     def remove(self, slot: Slot) -> None:
         """Forget a turn that ended."""

@@ -10,23 +10,21 @@ from engine.text.detokenize import TextStream
 class Slot:
     """What a turn has produced so far and what it took.
 
-    `arrival` orders turns; a preempted turn keeps it. `output` are the sampled ids that were
+    `output` are the sampled ids that were
     neither a stop token nor refused. `started_s` is None while the turn waits for its first step.
     """
 
-    def __init__(  # noqa: PLR0913 -- the facts of a turn, known at its submission
+    def __init__(
         self,
         *,
         command: SubmitTurn,
         context: Context,
-        arrival: int,
         stream: TextStream,
         max_output_tokens: int,
         submitted_s: float,
     ) -> None:
         self.command = command
         self.context = context
-        self.arrival = arrival
         self.stream = stream
         self.max_output_tokens = max_output_tokens
         self.submitted_s = submitted_s

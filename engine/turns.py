@@ -69,7 +69,6 @@ class Turns:
         self._counters = counters
         self._emit = emit
         self._clock = clock
-        self._arrivals = 0
 
     # --- beginnings ----------------------------------------------------------------------------
 
@@ -90,8 +89,8 @@ class Turns:
             self._enqueue(command, context)
 
     def start(self, slot: Slot) -> None:
-        """A waiting turn got its blocks. Told once; one that was preempted just goes on."""
-        self.queue.admit(slot)
+        """The first waiting turn got its blocks. Told once; a preempted one just goes on."""
+        self.queue.admit_first()
         context, counters = slot.context, self._counters
         if slot.started_s is not None:
             again = context.computed_len - context.table.kept_len
@@ -111,26 +110,24 @@ class Turns:
             )
         )
 
-    def preempt(self, slot: Slot) -> None:
-        """Take a running turn's blocks; it keeps its place and what it has said.
+    def preempt_youngest(self) -> Slot:
+        """Take the youngest running turn's blocks; it keeps its place and what it has said.
 
         Its ids, sampled ones included, are fed again when it returns. The sampler draws by output
         index, so nothing changes for the reader.
         """
+        slot = self.queue.preempt_youngest()
         self._memory.release(slot.context)
-        self.queue.preempt(slot)
         self._counters.preemptions += 1
+        return slot
 
     def _enqueue(self, command: SubmitTurn, context: Context) -> None:
-        self._arrivals += 1
         now_s = self._clock()
-        context.last_used_s = now_s
         context.append(command.ids)
         tokenizer = self._tokenizer
         slot = Slot(
             command=command,
             context=context,
-            arrival=self._arrivals,
             stream=TextStream(tokenizer.token_bytes, tokenizer.encode, command.sampling.stop),
             max_output_tokens=min(
                 command.max_output_tokens, self._max_model_len - len(context.ids)
@@ -226,9 +223,7 @@ class Turns:
     ) -> None:
         stream = slot.stream
         self._send(slot, stream.finish())
-        # Sampled ids are kept as they are, also when they end within a character; where a stop
-        # string was found only the ids of the text before it are.
-        reply = stream.kept_ids if stream.stopped else slot.output
+        reply = stream.kept_ids  # all that was sampled, or what stands for the text before a stop
         counts = self._keep(slot, reply, reason or "finished")
         kept = [*reply, *slot.command.close_ids]
         if reason is None:

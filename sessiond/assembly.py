@@ -56,6 +56,7 @@ def build_server(settings: Settings, engine: EngineClient, text: TextFormat) -> 
         StoreConfigError: the database's URL can't work.
     """
     store = Store(settings.db)
+    metrics = Metrics()
     service = SessionService(
         store=store,
         engine=engine,
@@ -64,6 +65,7 @@ def build_server(settings: Settings, engine: EngineClient, text: TextFormat) -> 
         clock=time.time,
         new_id=new_id,
         new_seed=lambda: secrets.randbits(63),  # SQL and msgspec know signed 64 bits
+        on_turn_ended=metrics.turn_ended,
     )
     gateway = Gateway(
         service=service,
@@ -71,11 +73,11 @@ def build_server(settings: Settings, engine: EngineClient, text: TextFormat) -> 
         auth=NoAuth(),
         limits=_gateway_limits(settings),
         connections=Connections(),
-        metrics=Metrics(),
+        metrics=metrics,
         clock=time.time,
         new_id=new_id,
     )
-    app = build_app(gateway, allowed_hosts=settings.allowed_hosts)
+    app = build_app(gateway, allowed_hosts=(*settings.allowed_hosts, settings.host))
     return Server(app=app, gateway=gateway, store=store)
 
 

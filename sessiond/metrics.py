@@ -5,7 +5,7 @@ dashboards and the Kubernetes Gateway API inference extension read them as they 
 per session or user.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -50,53 +50,40 @@ class Metrics:
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
-        registry = self._registry
         self._turns = Counter(
-            "sessiond_turns", "Turns by how they ended.", ["outcome"], registry=registry
+            "sessiond_turns", "Turns by how they ended.", ["outcome"], registry=self._registry
         )
-        self._ttft = Histogram(
+        self._ttft = self._histogram(
             "sessiond_time_to_first_token_seconds",
             "From the turn's arrival at the engine to its first token; warm: KV was reused.",
+            _TTFT_BUCKETS,
             ["path"],
-            buckets=_TTFT_BUCKETS,
-            registry=registry,
         )
-        self._itl = Histogram(
+        self._itl = self._histogram(
             "sessiond_inter_token_latency_seconds",
             "Mean time between the tokens of a turn, one observation per turn.",
-            buckets=_ITL_BUCKETS,
-            registry=registry,
+            _ITL_BUCKETS,
         )
-        self._duration = Histogram(
-            "sessiond_turn_duration_seconds",
-            "From arrival to ending.",
-            buckets=_TURN_BUCKETS,
-            registry=registry,
+        self._duration = self._histogram(
+            "sessiond_turn_duration_seconds", "From arrival to ending.", _TURN_BUCKETS
         )
-        self._queue_time = Histogram(
-            "sessiond_queue_time_seconds",
-            "From arrival to the first step.",
-            buckets=_TTFT_BUCKETS,
-            registry=registry,
+        self._queue_time = self._histogram(
+            "sessiond_queue_time_seconds", "From arrival to the first step.", _TTFT_BUCKETS
         )
-        self._kv_bytes = Histogram(
-            "sessiond_turn_kv_bytes",
-            "KV that the session held when the turn ended.",
-            buckets=_KV_BUCKETS,
-            registry=registry,
+        self._kv_bytes = self._histogram(
+            "sessiond_turn_kv_bytes", "KV of the session when the turn ended.", _KV_BUCKETS
         )
-        self._vllm_ttft = Histogram(
-            "vllm:time_to_first_token_seconds",
-            "Alias of sessiond_time_to_first_token_seconds over both paths.",
-            buckets=_TTFT_BUCKETS,
-            registry=registry,
+        self._vllm_ttft = self._histogram(
+            "vllm:time_to_first_token_seconds", "Over both paths.", _TTFT_BUCKETS
         )
-        self._vllm_itl = Histogram(
-            "vllm:inter_token_latency_seconds",
-            "Alias of sessiond_inter_token_latency_seconds.",
-            buckets=_ITL_BUCKETS,
-            registry=registry,
+        self._vllm_itl = self._histogram(
+            "vllm:inter_token_latency_seconds", "The same mean of a turn.", _ITL_BUCKETS
         )
+
+    def _histogram(
+        self, name: str, text: str, buckets: tuple[float, ...], labels: Sequence[str] = ()
+    ) -> Histogram:
+        return Histogram(name, text, labels, buckets=buckets, registry=self._registry)
 
     def turn_ended(self, finished: TurnFinished) -> None:
         """Count a turn's ending."""

@@ -7,7 +7,7 @@ agreed with tokenizers, which is built from the merges themselves, on a set of h
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 import tiktoken
@@ -15,9 +15,8 @@ import tokenizers
 from tokenizers import models, pre_tokenizers
 
 from engine.text.patterns import Pattern
-from engine.text.vocabulary import Backend
+from engine.text.vocabulary import Backend, Encode
 
-Encode = Callable[[str], list[int]]
 _log = logging.getLogger(__name__)
 
 _HARD_TEXTS = (

@@ -14,7 +14,14 @@ from pathlib import Path
 
 from engine.errors import TemplateError
 from engine.text.jinja_template import JinjaTemplate, Message, Render, read_template_source
-from engine.text.template_forms import Form, Opening, Role, derive_forms, derive_opening
+from engine.text.template_forms import (
+    Form,
+    Opening,
+    Role,
+    asking_when_told,
+    derive_forms,
+    derive_opening,
+)
 from engine.text.tokenizer import Tokenizer
 
 # Checked at load against the whole rendering: blanks at edges, lines, digits, markup, scripts.
@@ -48,7 +55,7 @@ class ChatFormat:
         self._clock = clock
         names = sorted(tokenizer.special_names, key=len, reverse=True)
         self._special = re.compile("(" + ("|".join(map(re.escape, names)) or "(?!)") + ")")
-        render = template.at(clock())
+        render = asking_when_told(template.at(clock()), self._special)
         self._forms = derive_forms(render, knows_developer="developer" in template.source)
         self._opening = derive_opening(render, self._forms.user)
         self._generation_prompt = self._encode(_Trusted(self._forms.generation_prompt))
@@ -126,7 +133,8 @@ class ChatFormat:
 
     def _opening_now(self) -> Opening:
         if "strftime_now" in self._template.source:
-            return derive_opening(self._template.at(self._clock()), self._forms.user)
+            render = asking_when_told(self._template.at(self._clock()), self._special)
+            return derive_opening(render, self._forms.user)
         return self._opening
 
     def _encode(self, *pieces: str) -> list[int]:

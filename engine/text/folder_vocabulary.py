@@ -1,16 +1,17 @@
 """Reads the vocabulary of a Hugging Face folder: tokenizer.json and the files beside it."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import tokenizers
 
 from engine.errors import ModelFileError
-from engine.text.byte_level_bpe import Encode, byte_of_letter
-from engine.text.vocabulary import Vocabulary, all_stop_ids
+from engine.text.byte_level_bpe import byte_of_letter
+from engine.text.vocabulary import Encode, Vocabulary, all_stop_ids, parser
 
+_WHOLE = {"post_processor": None, "truncation": None, "padding": None}  # the text and no more
 _CONFIGS = ("generation_config.json", "config.json")
 
 
@@ -27,20 +28,21 @@ def read_folder_vocabulary(folder: Path) -> Vocabulary:
             "transformers: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
         )
     plan = read_json(path)
-    parsing = _build(path, {**plan, "post_processor": None, "truncation": None, "padding": None})
+    ordinary = _build(path, _ordinary(plan))
+    encode = _encoder(ordinary)
     listed = plan.get("added_tokens") or []
     added = {token["content"]: int(token["id"]) for token in listed}
     config = read_json(folder / "tokenizer_config.json")
     eos_id = added.get(spelling(config.get("eos_token")) or "")
     ends = [end for name in _CONFIGS for end in _eos_ids(read_json(folder / name))]
     return Vocabulary(
-        texts=_texts(plan, parsing, listed),
+        texts=_texts(plan, ordinary, listed),
         added=added,
         bos_id=added.get(spelling(config.get("bos_token")) or ""),
         eos_id=eos_id if eos_id is not None else next(iter(ends), None),
         stop_ids=all_stop_ids([eos_id, *ends], added),
-        encode=_encoder(_build(path, _ordinary(plan))),
-        parse=_encoder(parsing),
+        encode=encode,
+        parse=_parser(path, plan, added, encode),
         backend="tokenizers",
     )
 
@@ -82,8 +84,7 @@ def _ordinary(plan: Mapping[str, Any]) -> dict[str, Any]:
     Text that is encoded alone always follows an added token, so the mark that some families put
     before a text's first word ("first") is left out.
     """
-    ordinary = {**plan, "added_tokens": [], "post_processor": None}
-    ordinary |= {"truncation": None, "padding": None}
+    ordinary = {**plan, **_WHOLE, "added_tokens": []}
     pre = plan.get("pre_tokenizer") or {}
     steps = pre.get("pretokenizers")
     if steps is not None:
@@ -97,6 +98,16 @@ def _without_first(step: Mapping[str, Any]) -> dict[str, Any]:
     if step.get("prepend_scheme") == "first":
         return {**step, "prepend_scheme": "never"}
     return dict(step)
+
+
+def _parser(
+    path: Path, plan: Mapping[str, Any], added: Mapping[str, int], encode: Encode
+) -> Encode:
+    flags = ("lstrip", "rstrip", "single_word")
+    if any(token.get(flag) for token in plan.get("added_tokens") or [] for flag in flags):
+        # They take blanks around them, which the library knows best; it costs a second build.
+        return _encoder(_build(path, {**plan, **_WHOLE}))
+    return parser(added, encode)
 
 
 def _encoder(tokenizer: tokenizers.Tokenizer) -> Encode:
@@ -115,10 +126,11 @@ def _eos_ids(config: Mapping[str, Any]) -> list[int]:
 def _texts(
     plan: Mapping[str, Any],
     tokenizer: tokenizers.Tokenizer,
-    added: Iterable[Mapping[str, Any]],
+    added: Sequence[Mapping[str, Any]],
 ) -> list[bytes]:
-    pieces: dict[str, int] = tokenizer.get_vocab(with_added_tokens=True)
-    texts = [b""] * (max(pieces.values(), default=-1) + 1)
+    pieces: dict[str, int] = tokenizer.get_vocab()
+    last_id = max([*pieces.values(), *(int(token["id"]) for token in added)], default=-1)
+    texts = [b""] * (last_id + 1)
     byte_of = byte_of_letter()
     byte_level = '"ByteLevel"' in json.dumps([plan.get("decoder"), plan.get("pre_tokenizer")])
     for piece, token_id in pieces.items():

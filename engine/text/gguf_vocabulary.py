@@ -1,15 +1,14 @@
 """Reads the vocabulary of a GGUF file: byte-level BPE families."""
 
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from engine.errors import ModelFileError
 from engine.files.gguf_header import read_gguf_header
-from engine.text.byte_level_bpe import Encode, build_encoder, byte_of_letter
+from engine.text.byte_level_bpe import build_encoder, byte_of_letter
 from engine.text.patterns import PATTERNS, Pattern
-from engine.text.vocabulary import Vocabulary, all_stop_ids
+from engine.text.vocabulary import Vocabulary, all_stop_ids, parser
 
 # https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, `tokenizer.ggml.token_type`
 _NORMAL, _CONTROL, _USER_DEFINED = 1, 3, 4
@@ -49,7 +48,7 @@ def read_gguf_vocabulary(path: Path) -> Vocabulary:
         eos_id=eos_id,
         stop_ids=all_stop_ids([eos_id, eot_id], added),
         encode=encode,
-        parse=_parser(added, encode),
+        parse=parser(added, encode),
         backend=backend,
     )
 
@@ -78,18 +77,3 @@ def _text(token: str, kind: int, byte_of: Mapping[str, int]) -> bytes:
     if kind == _NORMAL:
         return bytes(byte_of[letter] for letter in token)
     return token.encode() if kind == _USER_DEFINED else b""
-
-
-def _parser(added: Mapping[str, int], encode: Encode) -> Callable[[str], list[int]]:
-    if not added:
-        return encode
-    longest_first = sorted(added, key=len, reverse=True)
-    splitter = re.compile("(" + "|".join(map(re.escape, longest_first)) + ")")
-
-    def parse(text: str) -> list[int]:
-        ids: list[int] = []
-        for part in splitter.split(text):
-            ids += [added[part]] if part in added else encode(part)
-        return ids
-
-    return parse

@@ -4,6 +4,7 @@ A mark is a word that no template knows. It stands for a message's content, so t
 writes around it, and whether it strips the content, is read off the rendering.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -69,6 +70,29 @@ class Opening:
     without_system: str
     system: Form | None
     joined: bool
+
+
+def asking_when_told(render: Render, special: re.Pattern[str]) -> Render:
+    """A rendering without the generation prompt unless asked for.
+
+    Some templates (Llama 3's first) always write it. Then what follows a last reply is its end and
+    the prompt; the end is what a user message's header does not belong to, up to a special token.
+    """
+    first, _, between, _ = _around(render, [_USER_1, _REPLY_1, _USER_2])
+    last = _around(render, [_USER_1, _REPLY_1])[-1]
+    if between.startswith(last):
+        return render
+    cuts = [found.start() for found in special.finditer(between)]
+    cut = next((cut for cut in cuts if cut and first.endswith(between[cut:])), None)
+    if cut is None or not last.startswith(between[:cut]):
+        return render  # not such a template; the derivation shows what is wrong
+    prompt = last[cut:]
+
+    def render_when_told(messages: Sequence[Message], *, generate: bool = False) -> str:
+        text = render(messages, generate=generate)
+        return text if generate else text.removesuffix(prompt)
+
+    return render_when_told
 
 
 def derive_forms(render: Render, *, knows_developer: bool) -> Forms:

@@ -1,9 +1,11 @@
-"""What a model's own file says about its tokens. Facts; the reading is done by others."""
+"""What a model's own file says about its tokens. Pure; the reading is done by others."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+Encode = Callable[[str], list[int]]
 Backend = Literal["tiktoken", "tokenizers"]
 
 # Ends of a turn or text by the names they have in the families; a file's metadata often gives
@@ -33,8 +35,8 @@ class Vocabulary:
     bos_id: int | None
     eos_id: int | None
     stop_ids: tuple[int, ...]
-    encode: Callable[[str], list[int]]
-    parse: Callable[[str], list[int]]
+    encode: Encode
+    parse: Encode
     backend: Backend
 
 
@@ -42,3 +44,22 @@ def all_stop_ids(named: Sequence[int | None], added: Mapping[str, int]) -> tuple
     """Ids that end a reply: those that the file names, then known ones, each once."""
     known = [added[name] for name in END_NAMES if name in added]
     return tuple(dict.fromkeys(i for i in [*named, *known] if i is not None))
+
+
+def parser(added: Mapping[str, int], encode: Encode) -> Encode:
+    """An encoder that finds added tokens, the longest where several begin, and encodes the rest."""
+    if not added:
+        return encode
+    longest_first = sorted(added, key=len, reverse=True)
+    splitter = re.compile("(" + "|".join(map(re.escape, longest_first)) + ")")
+
+    def parse(text: str) -> list[int]:
+        ids: list[int] = []
+        for part in splitter.split(text):
+            if part in added:
+                ids.append(added[part])
+            elif part:
+                ids += encode(part)
+        return ids
+
+    return parse

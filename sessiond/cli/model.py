@@ -42,7 +42,7 @@ def pull(
     except UnknownModelError as error:
         raise typer.BadParameter(str(error)) from error
     except EngineError as error:
-        console.print(f"error: {error}", style="red", markup=False, highlight=False)
+        console.print(f"error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(1) from error
     typer.echo(path)
 

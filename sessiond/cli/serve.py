@@ -66,7 +66,7 @@ async def _serve(settings: Settings, model: Path, listener: socket.socket, banne
             drain=server.drain,
         )
         try:
-            await serve_until_signal(server.app, settings, listener, hooks)
+            await serve_until_signal(server.app, server.gateway.limits, listener, hooks)
         finally:
             await server.close()
     finally:
@@ -91,7 +91,7 @@ def _migrate(db: str) -> None:
         upgrade(db)
     except StoreConfigError as error:
         fail(error, WRONG_USAGE)
-    except (StoreError, OSError) as error:
+    except StoreError as error:
         fail(error)
 
 

@@ -10,10 +10,8 @@ from dataclasses import dataclass
 import uvicorn
 from starlette.types import ASGIApp
 
-from sessiond.settings import Settings
-
-_BACKLOG = 2048
-_CLOSE_GRACE_S = 5
+from sessiond.gateway.limits import GatewayLimits
+from sessiond.gateway.server import uvicorn_config
 
 
 class PortTakenError(Exception):
@@ -77,7 +75,7 @@ class ServerHooks:
 
 
 async def serve_until_signal(
-    app: ASGIApp, settings: Settings, listener: socket.socket, hooks: ServerHooks
+    app: ASGIApp, limits: GatewayLimits, listener: socket.socket, hooks: ServerHooks
 ) -> None:
     """Serve until SIGTERM or SIGINT, then drain, then close what is left.
 
@@ -86,7 +84,7 @@ async def serve_until_signal(
     Raises:
         SystemExit: the application did not start; uvicorn has logged why.
     """
-    server = DrainingServer(_config(app, settings), hooks.on_listening)
+    server = DrainingServer(uvicorn_config(app, limits), hooks.on_listening)
     loop = asyncio.get_running_loop()
     draining: asyncio.Task[None] | None = None
 
@@ -113,22 +111,3 @@ async def serve_until_signal(
             loop.remove_signal_handler(number)
         if draining is not None:
             await asyncio.gather(draining, return_exceptions=True)
-
-
-def _config(app: ASGIApp, settings: Settings) -> uvicorn.Config:
-    return uvicorn.Config(
-        app,
-        lifespan="on",
-        http="h11",
-        ws="websockets-sansio",
-        ws_per_message_deflate=False,  # 40 KiB per idle socket, for text that is sent in small bits
-        ws_max_size=settings.max_frame_bytes,
-        ws_ping_interval=settings.ping_interval_s,
-        ws_ping_timeout=settings.ping_timeout_s,
-        access_log=False,
-        log_config=None,
-        server_header=False,
-        proxy_headers=False,
-        backlog=_BACKLOG,
-        timeout_graceful_shutdown=_CLOSE_GRACE_S,
-    )

@@ -1,5 +1,6 @@
 """What operators and load balancers ask: health, capacity, models, metrics, the leak audit."""
 
+import asyncio
 from typing import cast
 
 from starlette.requests import Request
@@ -131,9 +132,11 @@ class HealthApi:
 
     async def _ask(self, query: Query) -> Answer:
         try:
-            return await self._engine.ask(query)
-        except EngineUnavailableError:
-            message = "the engine is starting again"
+            # a step may take long: whoever watches the server must not hang with it
+            async with asyncio.timeout(self._gateway.limits.ask_timeout_s):
+                return await self._engine.ask(query)
+        except (EngineUnavailableError, TimeoutError):
+            message = "the engine does not answer now; it is busy with a step, or starting again"
             raise RequestError("engine_restarted", message, retry_after_s=1) from None
 
 

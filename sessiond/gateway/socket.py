@@ -15,7 +15,7 @@ from sessiond.errors import RequestError
 from sessiond.facts import AttachmentId, Caller
 from sessiond.gateway.auth import bearer_key, choose_subprotocol, subprotocol_key
 from sessiond.gateway.http import session_header
-from sessiond.gateway.jobs import EventJob, Job, TurnJob
+from sessiond.gateway.jobs import EventJob, Job, TurnJob, internal_error
 from sessiond.gateway.lanes import Lanes
 from sessiond.gateway.parts import Gateway
 from sessiond.gateway.protocol.events import error_event, session_closed_event
@@ -124,11 +124,17 @@ class SocketConnection:
             stream_id = lane_of(pairs)
             await self._act(decode_frame(pairs), lanes)
         except RequestError as error:
-            event = error_event(error, stream_id)
-            if lanes.has_room(stream_id):
-                lanes.put(stream_id, EventJob(event, self._outbound.put))
-            else:
-                await self._outbound.put(event)
+            await self._refuse(error, stream_id, lanes)
+        except Exception:
+            logger.exception("a frame met a fault")
+            await self._refuse(internal_error(), stream_id, lanes)
+
+    async def _refuse(self, error: RequestError, stream_id: str | None, lanes: Lanes[Job]) -> None:
+        event = error_event(error, stream_id)
+        if lanes.has_room(stream_id):
+            lanes.put(stream_id, EventJob(event, self._outbound.put))
+        else:
+            await self._outbound.put(event)
 
     async def _act(self, frame: ClientFrame, lanes: Lanes[Job]) -> None:
         match frame:

@@ -9,7 +9,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from sessiond.cli.server import PortTakenError, ServerHooks, bind, serve_until_signal, url_of
-from sessiond.settings import Settings
+from sessiond.gateway.limits import GatewayLimits
 
 
 class SmallApp:
@@ -58,7 +58,7 @@ async def running(app: SmallApp):
     hooks = ServerHooks(
         on_listening=listening.set, on_drain=lambda: told.append("drain"), drain=app.drain
     )
-    server = asyncio.create_task(serve_until_signal(app, Settings(), listener, hooks))
+    server = asyncio.create_task(serve_until_signal(app, GatewayLimits(), listener, hooks))
     url = url_of(listener).replace("http", "ws", 1)
     async with asyncio.timeout(20):
         await listening.wait()

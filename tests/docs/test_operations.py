@@ -1,52 +1,18 @@
-"""docs/operations.md names every setting, event, error, close code and metric, and no other."""
+"""docs/operations.md names every event, error, close code and metric, and no other."""
 
 import json
 import re
 from pathlib import Path
 from typing import get_args
 
-from engine.byte_size import format_bytes
 from engine.messages import EngineInfo, EngineStats
 from sessiond.errors import STATUS
 from sessiond.facts import IncompleteReason
 from sessiond.metrics import Metrics, Poll
-from sessiond.setting_errors import BYTE_FIELDS
-from sessiond.settings import Settings
 from tests.docs.blocks import ROOT, table_column, table_rows
 
 PAGE = "docs/operations.md"
 GATEWAY = ROOT / "sessiond" / "gateway"
-
-
-def default_of(name, field):
-    if field.default_factory is not None:
-        return "a SQLite file in the user's data folder"
-    match field.default:
-        case bool():
-            return "on" if field.default else "off"
-        case ():
-            return "none"
-        case int() if name in BYTE_FIELDS and field.default:
-            return format_bytes(field.default)
-        case float():
-            return f"{field.default:g}"
-        case _:
-            return f"{field.default}"
-
-
-def settings_rows():
-    return [
-        (
-            f"--{name.replace('_', '-')}",
-            default_of(name, field),
-            (field.description or "").replace("|", "\\|"),
-        )
-        for name, field in Settings.model_fields.items()
-    ]
-
-
-def test_every_setting_is_listed_with_its_default_and_meaning():
-    assert table_rows(PAGE, "## Settings") == settings_rows()
 
 
 def source_of(folder):

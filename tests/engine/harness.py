@@ -74,8 +74,12 @@ class Engine:
 
     # --- commands
 
-    def open(self, session: str, ids: Iterable[int] = (), salt: bytes = b"") -> None:
-        self.loop.handle(SetContext(session=SessionId(session), salt=salt, ids=list(ids)))
+    def open(self, session: str, ids: list[int] | None = None, salt: bytes = b"") -> None:
+        self.loop.handle(
+            SetContext(
+                session=SessionId(session), salt=salt, ids=ids or [], computed=len(ids or [])
+            )
+        )
 
     def submit(self, session: str, ids: Iterable[int], **fields: object) -> TurnId:
         turn = TurnId(f"t{next(self._names)}")

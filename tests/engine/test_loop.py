@@ -41,7 +41,9 @@ def test_the_senders_list_is_not_the_contexts(engine: Engine) -> None:
     sent = [1, 2, 3]
     engine.open("a", sent)
     engine.turn("a", [4])
-    assert sent == [1, 2, 3]
+    sent.append(9)
+    assert context_ids(engine, "a")[:4] == [1, 2, 3, 4]
+    assert sent == [1, 2, 3, 9]
 
 
 @pytest.mark.parametrize("command", ["open", "truncate", "fork over it"])

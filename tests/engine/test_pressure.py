@@ -45,6 +45,7 @@ def test_the_youngest_running_turn_gives_way_and_keeps_what_it_said(make_engine)
     young = engine.submit("b", [2] * 60, max_output_tokens=40, stop_ids=[])
     engine.step_until(lambda: engine.stats().preemptions_total > 0)
     assert engine.view("b").blocks == 0
+    assert engine.stats().evictions_total == 0, "it was not for a policy to decide"
     said = engine.text(young)
     assert said
     engine.run()

@@ -2,7 +2,15 @@
 
 import pytest
 
-from engine.messages import Sampling, TurnDelta, TurnDone, TurnFailed, TurnIncomplete, TurnStarted
+from engine.messages import (
+    Sampling,
+    SetContext,
+    TurnDelta,
+    TurnDone,
+    TurnFailed,
+    TurnIncomplete,
+    TurnStarted,
+)
 from tests.engine.harness import CLOSE, GREEDY, KV_BYTES_PER_BLOCK, Engine
 from tests.fakes.fake_model import Draw, FakeText, expected_reply
 
@@ -232,6 +240,12 @@ def test_kv_that_was_lost_is_recomputed_not_new(make_engine) -> None:
     assert (lost.reused_tokens, lost.recomputed_tokens, lost.new_tokens) == (0, 107, 13)
 
 
+def test_ids_that_no_turn_has_computed_are_new(engine: Engine) -> None:
+    engine.loop.handle(SetContext(session="a", salt=b"", ids=ids("s" * 50), computed=0))
+    started = engine.started(engine.turn("a", ids("x" * 10)))
+    assert (started.reused_tokens, started.recomputed_tokens, started.new_tokens) == (0, 0, 60)
+
+
 def test_a_context_set_from_ids_is_recomputed(engine: Engine) -> None:
     engine.open("a", [1] * 50)
     started = engine.started(engine.turn("a", [2] * 10))
@@ -249,6 +263,25 @@ def test_tokens_after_a_rewind_are_new_again(engine: Engine) -> None:
     assert (forked.reused_tokens, forked.recomputed_tokens, forked.new_tokens) == (20, 0, 10)
 
 
+def test_owed_ids_of_a_fork_are_new_to_it(engine: Engine) -> None:
+    engine.open("a")
+    engine.turn("a", [1] * 40)
+    engine.fork("f", "a", engine.view("a").tokens)
+    forked = engine.started(engine.turn("f", [3] * 10))
+    assert (forked.reused_tokens, forked.recomputed_tokens, forked.new_tokens) == (47, 0, 13)
+
+
+def test_ids_kept_without_being_computed_are_new_though_a_rewind_went_further(
+    engine: Engine,
+) -> None:
+    engine.open("a")
+    engine.turn("a", [1] * 40)
+    engine.truncate("a", 20)
+    engine.cancel(engine.submit("a", [2] * 10))
+    started = engine.started(engine.turn("a", [3] * 10))
+    assert (started.reused_tokens, started.recomputed_tokens, started.new_tokens) == (20, 0, 22)
+
+
 def test_counts_of_an_ending_tell_times_blocks_and_bytes(engine: Engine) -> None:
     engine.clock.tick_s = 0
     engine.open("a")
@@ -263,74 +296,6 @@ def test_counts_of_an_ending_tell_times_blocks_and_bytes(engine: Engine) -> None
     assert counts.total_ms == pytest.approx(5000)
     assert counts.blocks == 7
     assert counts.kv_bytes == 7 * KV_BYTES_PER_BLOCK
-
-
-# --- faults
-
-
-def test_a_failing_step_fails_its_turns_and_leaves_the_pool_unharmed(engine: Engine) -> None:
-    for session in ("a", "b"):
-        engine.open(session)
-        engine.turn(session, [1] * 20)
-    turns = [engine.submit(session, [2] * 20) for session in ("a", "b")]
-    engine.model.fail_at.add(engine.model.steps + 2)
-    engine.run()
-    for session, turn in zip("ab", turns, strict=True):
-        failed = engine.ending(turn)
-        assert isinstance(failed, TurnFailed)
-        assert failed.code == "internal_error"
-        assert "injected" not in failed.message.lower(), "no inner words for users"
-        assert engine.view(session).tokens == 30
-        assert isinstance(engine.ending(engine.turn(session, [2] * 20)), TurnIncomplete)
-    assert engine.stats().reclaims_total["internal_error"] == 2
-
-
-def test_turns_outside_a_failing_batch_go_on(make_engine) -> None:
-    engine = make_engine(max_num_seqs=1)
-    engine.open("a")
-    engine.open("b")
-    failing, waiting = engine.submit("a", [1] * 20), engine.submit("b", [2] * 20)
-    engine.model.fail_at.add(1)
-    engine.run()
-    assert isinstance(engine.ending(failing), TurnFailed)
-    assert isinstance(engine.ending(waiting), TurnIncomplete)
-
-
-def test_a_sequence_without_finite_logits_fails_alone() -> None:
-    class OneIsNotFinite:
-        def __init__(self, model: object) -> None:
-            self.model = model
-            self.copy_block = model.copy_block
-
-        def execute(self, batch: list) -> list[int]:
-            return [-1, *self.model.execute(batch)[1:]]
-
-    engine = Engine()
-    engine.loop._runner = OneIsNotFinite(engine.model)
-    engine.open("a")
-    engine.open("b")
-    poisoned, sound = engine.submit("a", [1] * 20), engine.submit("b", [2] * 20)
-    engine.step()
-    engine.loop._runner = engine.model
-    engine.run()
-    assert engine.ending(poisoned).code == "internal_error"
-    assert engine.view("a").kept_len == 0
-    assert engine.kept(sound)[:-2] == expected_reply(
-        [2] * 20, draw=engine.draw, max_output_tokens=8
-    )
-    engine.check()
-
-
-def test_a_model_that_draws_too_few_tokens_fails_its_step(engine: Engine) -> None:
-    class DrawsNothing:
-        copy_block = engine.model.copy_block
-
-        def execute(self, batch: list) -> list[int]:
-            return []
-
-    engine.loop._runner = DrawsNothing()
-    engine.open("a")
-    assert engine.ending(engine.turn("a", [1])).code == "internal_error"
 
 
 # --- reclaim

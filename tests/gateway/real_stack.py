@@ -83,7 +83,7 @@ async def real_stack(folder, migrated_db, *, draw=None, service_limits=None, **l
         store=store,
         engine=engine,
         text=ByteFormat(),
-        limits=service_limits or ServiceLimits(model=MODEL, http_hold_s=0.05, reap_every_s=0.02),
+        limits=service_limits or ServiceLimits(http_hold_s=0.05, reap_every_s=0.02),
         clock=time.time,
         new_id=new_id,
         new_seed=lambda: 7,

@@ -6,6 +6,7 @@ import socket
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+import uvicorn
 from websockets.asyncio.client import connect
 
 from sessiond.app import build_app, drain
@@ -13,21 +14,25 @@ from sessiond.gateway.auth import NoAuth
 from sessiond.gateway.connections import Connections
 from sessiond.gateway.limits import GatewayLimits
 from sessiond.gateway.parts import Gateway
-from sessiond.gateway.server import DrainingServer, uvicorn_config
+from sessiond.gateway.server import uvicorn_config
 from sessiond.metrics import Metrics
 from tests.gateway.scripted import ScriptedEngine
 
 
-class ReadyServer(DrainingServer):
-    """Tells when it listens; leaves the signals to the tests."""
+class ReadyServer(uvicorn.Server):
+    """Tells when it listens; leaves the signals to the tests; stops without a tick's delay."""
 
-    def __init__(self, *args):
-        super().__init__(*args)
+    def __init__(self, config):
+        super().__init__(config)
         self.ready = asyncio.Event()
+        self.exit = asyncio.Event()
 
     async def startup(self, sockets=None):
         await super().startup(sockets)
         self.ready.set()
+
+    async def main_loop(self):
+        await self.exit.wait()
 
     async def serve(self, sockets=None):
         await self._serve(sockets)
@@ -79,14 +84,14 @@ async def serving(gateway, *, allowed_hosts=()):
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
     app = build_app(gateway, allowed_hosts=allowed_hosts)
-    config = uvicorn_config(app, host="127.0.0.1", port=port, limits=gateway.limits)
-    server = ReadyServer(config, lambda: drain(gateway))
+    server = ReadyServer(uvicorn_config(app, gateway.limits))
     task = asyncio.create_task(server.serve([listener]))
     ready = asyncio.create_task(server.ready.wait())
     await asyncio.wait({task, ready}, return_when=asyncio.FIRST_COMPLETED)
     try:
         yield Served(port, gateway, server)
+        await drain(gateway)
     finally:
         ready.cancel()
-        server.should_exit = True
+        server.exit.set()
         await task

@@ -119,9 +119,9 @@ async def test_t07_half_open_sockets_free_their_slots(stack):
     async with stack(ping_interval_s=0.5, ping_timeout_s=0.5) as running:
         options = {"ping_interval": None, "max_queue": None}  # a full queue would stop pongs
         peers = [await running.served.connect(**options) for _ in range(8)]
-        for peer in peers:
+        for number, peer in enumerate(peers):
             endless(running)
-            await create(peer, input="hi", max_output_tokens=3000)
+            await create(peer, input=f"I am {number}", max_output_tokens=3000)
             await hear(peer, "response.output_text.delta")
         for peer in peers:
             peer.transport.pause_reading()
@@ -132,10 +132,11 @@ async def test_t07_half_open_sockets_free_their_slots(stack):
             await hear(ws, "response.completed")
         for peer in peers:
             peer.transport.abort()
+            await peer.wait_closed()
 
 
 async def test_t43_a_blocked_step_stops_neither_pings_nor_health(stack):
-    async with stack(ping_interval_s=0.05, ping_timeout_s=0.2) as running:
+    async with stack(ping_interval_s=0.05, ping_timeout_s=0.5, ask_timeout_s=0.05) as running:
         steps = Steps(running)
         async with running.served.connect() as ws, http_of(running) as http:
             pings = count_pings(ws)
@@ -146,6 +147,8 @@ async def test_t43_a_blocked_step_stops_neither_pings_nor_health(stack):
                 await asyncio.wait_for(anext(pings), 10)
                 for path in ("/health/live", "/health/ready", "/v1/models"):
                     assert (await http.get(path)).status_code == 200
+            assert "sessiond_websocket_connections 1.0" in (await http.get("/metrics")).text
+            assert (await http.get("/health/capacity")).headers["Retry-After"] == "1"
             steps.release()
             ending = await hear(ws, *TERMINAL)
             assert ending["type"] == "response.completed"

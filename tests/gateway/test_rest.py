@@ -220,3 +220,19 @@ async def test_the_sdk_raises_its_own_errors():
         with pytest.raises(openai.BadRequestError):
             await sdk.responses.create(model="fake", input="hi", temperature=9)
         await sdk.close()
+
+
+async def test_a_stream_that_nobody_reads_is_cancelled():
+    endless = [TurnBegun(), *(TextDelta(text="x" * 10_000) for _ in range(3000)), asyncio.Event()]
+    service = ScriptedService(lambda _: endless)
+    async with serving(gateway_of(service, send_timeout_s=0.2)) as served:
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port, limit=1024)
+        writer.write(
+            b"POST /v1/responses HTTP/1.1\r\nHost: localhost\r\nContent-Length: 16\r\n\r\n"
+        )
+        writer.write(b'{"stream": true}')
+        await reader.readuntil(b"response.created")
+        while not service.turns[0].reasons:  # noqa: ASYNC110 -- the script counts
+            await asyncio.sleep(0.005)
+        assert service.turns[0].reasons == ["disconnected"]
+        writer.close()

@@ -6,6 +6,7 @@ import json
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from sessiond.app import drain
 from sessiond.errors import RequestError
 from sessiond.facts import TurnBegun, TurnError, TurnFinished, TurnQueued
 from tests.gateway.schemas import validate_event
@@ -155,6 +156,10 @@ async def test_a_fault_of_ours_fails_the_turn_and_spares_the_socket(caplog):
         assert (await hear_turn(ws))[-1]["response"]["error"]["code"] == "internal_error"
         await create(ws, input="refuse")
         assert (await hear(ws))["error"]["code"] == "internal_error"
+        served.service.bind_error = ZeroDivisionError("bug")
+        await create(ws, input="hi")
+        assert (await hear(ws))["error"]["code"] == "internal_error"
+        served.service.bind_error = None
         await create(ws, input="hi")
         assert (await hear_turn(ws))[-1]["type"] == "response.completed"
     assert "ZeroDivisionError" in caplog.text
@@ -304,7 +309,7 @@ async def test_the_server_closes_1012_after_the_running_turn():
     async with serving(gateway) as served, served.connect() as ws:
         await create(ws, input="hi")
         await hear(ws)
-        served.server.should_exit = True
+        draining = asyncio.create_task(drain(gateway))
         await asyncio.wait_for(service.drain_began.wait(), 10)
         with pytest.raises(InvalidStatus) as refused:
             await served.connect()
@@ -316,6 +321,7 @@ async def test_the_server_closes_1012_after_the_running_turn():
         gate.set()
         assert (await hear_turn(ws))[-1]["type"] == "response.completed"
         assert await closed(ws) == 1012
+        await draining
 
 
 @pytest.mark.parametrize(

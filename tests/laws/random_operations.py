@@ -7,6 +7,7 @@ from engine.ids import TurnId
 from engine.messages import Sampling, TurnDone, TurnFailed, TurnIncomplete
 from engine.step import SequenceStep
 from tests.engine.harness import Engine
+from tests.fakes.fake_model import FakeText
 from tests.laws.backend import Backend
 
 _NAMES = [f"s{number}" for number in range(7)]
@@ -202,8 +203,8 @@ class RandomOperations:
                 assert ending.kept_ids[-2:] == _CLOSE
                 reply = ending.kept_ids[:-2]
                 assert reply == self._reply(session, before)[: len(reply)]
-                text = bytes(reply).decode(errors="replace")
-                assert ending.text == text
+                sent = b"".join(FakeText().token_bytes(token) for token in reply)
+                assert ending.text == sent.decode(errors="replace")
             case _:
                 raise AssertionError(ending)
         counts = ending.counts

@@ -88,3 +88,13 @@ NUMBERED = """\
 {%- endfor %}
 {%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}
 """
+
+# It asks for a reply whether told to or not.
+ALWAYS_ASKING = """\
+{%- for message in messages %}
+    {%- if loop.first %}{{ bos_token }}{% endif %}
+    {{- '<|start_header_id|>' + message.role + '<|end_header_id|>\n\n' }}
+    {{- message.content | trim + '<|eot_id|>' }}
+{%- endfor %}
+{{- '<|start_header_id|>assistant<|end_header_id|>\n\n' }}
+"""

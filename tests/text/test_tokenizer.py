@@ -1,6 +1,8 @@
 """Ids of real and hostile text, against an oracle built by the tokenizers library."""
 
 import json
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -35,7 +37,6 @@ HARD_PIECES = (
     *(" ", "  ", "\n", "\r\n", "\t", "\u00a0", "\u3000", "a", "Z", "é", "'s", "'LL", "1", "½"),
     *("٣", "Ⅷ", "!", "_", "你", "🦙", "\u200d", "<|im_end|>", "\x04", "\U00040000"),
 )
-MISSING = b"\x04\x06\x13\x14\x16\x1d\xf1\xf2"  # bytes of UTF-8 that SmolLM2 has no token for
 
 
 @pytest.mark.real_model
@@ -64,14 +65,14 @@ def test_dialogues_equal_the_oracle_and_round_trip(tokenizer, oracle):
 
 
 @pytest.mark.real_model
-@settings(SHARED_FIXTURES, max_examples=1000)
+@settings(SHARED_FIXTURES, max_examples=500)
 @given(text=st.text())
 def test_any_text_equals_the_oracle(tokenizer, oracle, text):
     assert tokenizer.encode(text) == oracle.encode(text).ids
 
 
 @pytest.mark.real_model
-@settings(SHARED_FIXTURES, max_examples=1000)
+@settings(SHARED_FIXTURES, max_examples=500)
 @given(words=st.lists(st.sampled_from(HARD_PIECES), max_size=30))
 def test_runs_of_hard_pieces_equal_the_oracle(tokenizer, oracle, words):
     text = "".join(words)
@@ -83,9 +84,7 @@ def test_runs_of_hard_pieces_equal_the_oracle(tokenizer, oracle, words):
 @given(ids=st.lists(st.integers(0, 49151), max_size=50))
 def test_any_ids_decode_and_encode_back_to_the_same_text(tokenizer, ids):
     text = tokenizer.decode(ids)
-    left_out = {ord(letter) for letter in text} & set(MISSING)
-    if not left_out:
-        assert tokenizer.decode(tokenizer.encode(text)) == text
+    assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
 @pytest.mark.real_model
@@ -210,6 +209,12 @@ def test_stop_ids_are_gathered_from_all_files_of_a_folder(tmp_path):
     names = [tokenizer.special_name(i) for i in tokenizer.stop_ids]
     assert names == ["<|end|>", "<|other|>", "<|eot_id|>"]
     assert tokenizer.eos_id == tokenizer.special_id("<|end|>")
+
+
+def test_encoding_and_fetching_never_import_torch():
+    modules = "engine.text.chat_template, engine.text.detokenize, sessiond.cli.model"
+    code = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_missing_and_strange_files_are_refused_with_what_to_do(tmp_path):

@@ -1,0 +1,122 @@
+"""The executor alone: all or nothing, copies, and how much gives way at once."""
+
+import pytest
+
+from engine.context import Activity, Context, CutTooLong
+from engine.counters import Counters
+from engine.executor import Executor
+from policies.laws import BrokenLawError
+from policies.plan import PlacementPlan, ReleaseKv
+from policies.registry import PLACEMENT_POLICIES
+from policies.views import PlacementView
+from tests.fakes.fake_clock import FakeClock
+
+
+class Memory(Executor):
+    def __init__(self, num_blocks: int, placement: object = PLACEMENT_POLICIES["lru"]) -> None:
+        self.copies: list[tuple[int, int]] = []
+        self.counters = Counters()
+        super().__init__(
+            num_blocks=num_blocks,
+            block_size=4,
+            fingerprint="fake",
+            caching=True,
+            copy_block=lambda source, target: self.copies.append((source, target)),
+            placement=placement,
+            counters=self.counters,
+            clock=FakeClock(tick_s=1),
+        )
+
+    def context(self, session: str, tokens: int, kept: int = 0) -> Context:
+        self.open(session, b"", [ord(session[0])] * tokens, tokens)
+        context = self.contexts[session]
+        if kept:
+            assert self.try_reserve(context, kept)
+            self.begin(context, kept, None)
+            self.note_computed(context, kept)
+        return context
+
+
+def test_reserving_takes_all_or_nothing() -> None:
+    memory = Memory(4)
+    context = memory.context("a", 40)
+    assert not memory.try_reserve(context, 17)
+    assert memory.pool.free_count == 4
+    assert memory.try_reserve(context, 16)
+    assert memory.pool.free_count == 0
+    assert memory.try_reserve(context, 16), "it has them already"
+
+
+def test_a_hashed_tail_is_copied_before_it_is_written() -> None:
+    memory = Memory(4)
+    context = memory.context("a", 8, kept=8)
+    memory.cut(context, 6)
+    context.append([1])
+    hashed = context.table.blocks[1]
+    assert memory.pool.is_hashed(hashed)
+    assert memory.try_reserve(context, 1)
+    assert memory.copies == [(hashed, context.table.blocks[1])]
+    assert memory.pool.is_writable(context.table.blocks[1])
+    assert memory.pool.cached_count == 1, "the old one can be hit again"
+
+
+def test_a_little_more_is_evicted_than_is_needed_now() -> None:
+    memory = Memory(128)
+    for number in range(128):
+        memory.context(f"{number:03}", 4, kept=4)
+    assert memory.try_reserve(memory.context("new", 1), 1)
+    assert memory.counters.evictions == 2
+    assert memory.contexts["000"].table.kept_len == 0
+    assert memory.contexts["001"].table.kept_len == 0
+
+
+def test_running_contexts_and_the_receiver_are_never_offered() -> None:
+    offered: list[str] = []
+
+    class Sees:
+        def plan(self, view: PlacementView) -> PlacementPlan:
+            offered.extend(facts.session for facts in view.contexts)
+            return PLACEMENT_POLICIES["lru"].plan(view)
+
+    memory = Memory(4, Sees())
+    memory.context("running", 4, kept=4).activity = Activity.RUNNING
+    memory.context("waiting", 4, kept=4).activity = Activity.WAITING
+    memory.context("empty", 4)
+    receiver = memory.context("receiver", 20, kept=4)
+    assert memory.try_reserve(receiver, 8)
+    assert offered == ["waiting"]
+
+
+def test_a_plan_that_breaks_a_law_is_not_applied() -> None:
+    class Greedy:
+        def plan(self, view: PlacementView) -> PlacementPlan:
+            return PlacementPlan(actions=[ReleaseKv(session=f.session) for f in view.contexts])
+
+    memory = Memory(4, Greedy())
+    for session in ("a", "b"):
+        memory.context(session, 8, kept=8)
+    with pytest.raises(BrokenLawError):
+        memory.try_reserve(memory.context("c", 1), 1)
+    assert memory.contexts["a"].table.kept_len == 8
+
+
+def test_undoing_a_step_forgets_its_slots_only() -> None:
+    memory = Memory(4)
+    context = memory.context("a", 16, kept=6)
+    assert memory.try_reserve(context, 7)
+    step = memory.begin(context, 7, None)
+    assert (step.first_position, step.token_ids) == (6, [97] * 7)
+    assert [entry.last for entry in step.entries] == [3, 3, 3, 0]
+    memory.undo(context, 7)
+    assert context.table.kept_len == 6
+    assert memory.pool.active_count == 2
+    assert step.entries[-1].last == 0, "what the step was given is as it was"
+
+
+def test_a_context_is_not_cut_to_more_than_it_has() -> None:
+    memory = Memory(4)
+    context = memory.context("a", 8, kept=8)
+    with pytest.raises(CutTooLong) as raised:
+        memory.cut(context, 9)
+    assert (raised.value.length, raised.value.there) == (9, 8)
+    assert context.table.kept_len == 8

@@ -1,0 +1,13 @@
+"""One thread for torch: tiny tensors gain nothing from two, and OpenMP's barriers collapse when
+another process takes a core."""
+
+import pytest
+import torch
+
+
+@pytest.fixture(autouse=True, scope="package")
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

@@ -1,0 +1,131 @@
+"""A loaded model: what it says of itself, what it measures, how its types are chosen."""
+
+import shutil
+
+import pytest
+import torch
+
+from engine.config import EngineConfig
+from engine.errors import ConfigError
+from engine.files.spec_reader import read_spec
+from engine.messages import Sampling
+from engine.model.resolve import resolve
+from engine.model.runner import prepare_model
+from engine.step import NOT_FINITE
+from tests.model.gguf_files import Kind, weights, write
+from tests.model.support import draw, load, prefill_logits, random_ids, step, tiny_model
+
+IDS = random_ids(70)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    return write(tmp_path_factory.mktemp("model") / "tiny.gguf", weights(), Kind.Q8_0)
+
+
+def test_paged_equals_dense_and_batch_equals_alone_within_tolerance():
+    runner = tiny_model().runner(20)
+    alone = prefill_logits(runner, IDS, range(5))
+    for chunk in (1, 9, 16):
+        other = prefill_logits(runner, IDS, [19, 3, 11, 8, 14], chunk)
+        torch.testing.assert_close(other, alone, atol=1e-3, rtol=0)
+    batch = [
+        step(IDS, 69, [19, 3, 11, 8, 14], sample=draw()),
+        step(IDS[:30], 10, [19, 3], sample=draw()),
+        step(IDS[:17], 16, [19, 3], sample=draw()),
+    ]
+    torch.testing.assert_close(runner.logits(batch), alone[[69, 29, 16]], atol=1e-3, rtol=0)
+
+
+def test_only_sampling_sequences_get_tokens_in_their_order():
+    runner = tiny_model().runner(10)
+    logits = prefill_logits(runner, IDS, range(5))
+    batch = [
+        step(IDS[:40], 0, range(5)),
+        step(IDS[:20], 5, range(5), sample=draw()),
+        step(IDS[:10], 9, range(5)),
+        step(IDS, 60, range(5), sample=draw(3, Sampling(temperature=1.0, top_k=1))),
+    ]
+    assert runner.execute(batch) == [int(logits[19].argmax()), int(logits[69].argmax())]
+    assert runner.execute(batch[:1]) == []
+
+
+@pytest.mark.parametrize("block_size", [1, 7, 32])
+def test_any_block_size(block_size):
+    runner = tiny_model(block_size=block_size).runner(70)
+    expected = prefill_logits(tiny_model().runner(5), IDS, range(5))
+    for chunk in (70, 13):
+        got = prefill_logits(runner, IDS, range(70), chunk)
+        torch.testing.assert_close(got, expected, atol=1e-3, rtol=0)
+
+
+def test_narrow_kv_and_narrow_weights_stay_near_float32():
+    expected = prefill_logits(tiny_model().runner(5), IDS, range(5)).log_softmax(-1)
+    narrow_kv = prefill_logits(tiny_model(kv_dtype=torch.bfloat16).runner(5), IDS, range(5), 9)
+    narrow = prefill_logits(tiny_model(torch.bfloat16).runner(5), IDS, range(5), 9)
+    for logits, bound in ((narrow_kv, 0.01), (narrow, 0.1)):
+        other = logits.float().log_softmax(-1)
+        divergence = (expected.exp() * (expected - other)).sum(-1)
+        assert 0 < divergence.mean() < bound
+
+
+def test_weights_that_are_no_numbers_are_told_in_place_of_the_token():
+    model = tiny_model()
+    model._llama.weights.norm[0] = torch.nan
+    drawn = model.runner(2).execute([step(IDS[:5], 0, range(2), sample=draw())])
+    assert drawn == [NOT_FINITE]
+
+
+def test_loaded_model_says_what_it_is(path):
+    model = load(path, block_size=8, kv_cache_dtype="bfloat16", max_model_len=128)
+    assert (model.device, model.dtype, model.kv_dtype) == ("cpu", "float32", "bfloat16")
+    assert (model.attention, model.block_size, model.max_model_len) == ("torch", 8, 128)
+    assert model.kv_bytes_per_block == 2 * 2 * 8 * 2 * 64 * 2
+    parameters = sum(tensor.size for tensor in weights().values())
+    assert model.weights_bytes == parameters * 4
+    assert load(path, dtype="bfloat16").weights_bytes == parameters * 2
+    assert load(path, dtype="bfloat16").kv_dtype == "bfloat16"
+    assert load(path).max_model_len == 512
+
+
+def test_fingerprint_follows_weights_and_types_not_the_place(path, tmp_path):
+    first = load(path).fingerprint
+    copy = tmp_path / "renamed.gguf"
+    shutil.copy(path, copy)
+    assert load(copy).fingerprint == first
+    assert load(path, kv_cache_dtype="bfloat16").fingerprint != first
+    assert load(path, dtype="bfloat16").fingerprint != first
+    write(copy, weights(seed=1), Kind.Q8_0)
+    assert load(copy).fingerprint != first
+
+
+def test_activation_peak_grows_with_the_step_and_not_with_the_model(path):
+    model = load(path)
+    small = model.measure_activation_peak(32, 2)
+    large = model.measure_activation_peak(256, 2)
+    # the mask and the MLP of 256 tokens
+    assert large > small > 32 * 512 * 4
+    assert 256 * 2 * 512 * 4 < large < 2e7
+    many = model.measure_activation_peak(32, 32)
+    assert many > 32 * 300 * 4 + small
+
+
+def test_longer_context_than_the_model_has_is_refused(path):
+    with pytest.raises(ConfigError, match=r"max_model_len=513: allowed is 0 .* to 512 tokens"):
+        load(path, max_model_len=513)
+
+
+def test_device_that_is_not_there_is_refused(path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ConfigError, match="device='cuda': allowed is cpu or auto"):
+        prepare_model(read_spec(path), EngineConfig(model="tiny", device="cuda"))
+    assert resolve(read_spec(path), EngineConfig(model="tiny")).device.type == "cpu"
+
+
+def test_cuda_is_taken_with_bfloat16_where_it_is(path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    resolved = resolve(read_spec(path), EngineConfig(model="tiny"))
+    assert (resolved.device.type, resolved.dtype) == ("cuda", torch.bfloat16)
+    assert resolved.kv_dtype == torch.bfloat16
+    chosen = resolve(read_spec(path), EngineConfig(model="tiny", device="cpu", dtype="float16"))
+    assert (chosen.device.type, chosen.dtype) == ("cpu", torch.float16)
