@@ -143,10 +143,11 @@ class TurnDriver:
         return False
 
     def _truncate(self, turn: Turn) -> None:
-        live, length = turn.bound.live, turn.plan.start_tokens
+        live = turn.bound.live
+        placed = live.placement
         try:
-            if live.placement is not None and live.placement.epoch == self._engine.epoch:
-                self._engine.send(TruncateContext(session=live.id, length=length))
+            if placed is not None and placed.epoch == self._engine.epoch:
+                self._engine.send(TruncateContext(session=live.id, length=placed.tokens))
         except EngineUnavailableError:
             live.placement = None
 

@@ -14,7 +14,10 @@ from sessiond.store.store import Store
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """Which context the engine holds for a session, and since which of its starts."""
+    """Which context the engine holds for a session, and since which of its starts.
+
+    Without a tip it holds nothing: the front comes with the first turn.
+    """
 
     epoch: int
     prompt_id: str

@@ -3,6 +3,8 @@
 import asyncio
 from dataclasses import dataclass
 
+import msgspec
+
 from engine.client import TurnEvents
 from engine.errors import EngineUnavailableError
 from engine.ids import SessionId
@@ -50,6 +52,7 @@ class Placer:
         """
         try:
             async with asyncio.timeout(self._ready_timeout_s):
+                command = await self._with_front(live, plan, command)
                 parent = await self._parent(live, plan)
                 for _ in range(_TRIES):
                     await self._engine.ready()
@@ -68,7 +71,7 @@ class Placer:
         command: SubmitTurn,
         parent: _Parent | None,
     ) -> TurnEvents:
-        ids: list[int] | None = None
+        ids: list[int] | None = [] if plan.parent_id is None else None
         while True:
             # No await from here to the submit: an engine that restarts in between would get a
             # turn on a context that it does not have.
@@ -76,7 +79,7 @@ class Placer:
                 epoch=self._engine.epoch,
                 prompt_id=plan.prompt.id,
                 tip_id=plan.parent_id,
-                tokens=plan.start_tokens,
+                tokens=0 if plan.parent_id is None else plan.start_tokens,
             )
             if live.placement != wanted:
                 if parent is not None and parent.covers(wanted):
@@ -94,6 +97,18 @@ class Placer:
                     continue
                 live.placement = wanted
             return self._engine.submit(command)
+
+    async def _with_front(
+        self, live: LiveSession, plan: TurnPlan, command: SubmitTurn
+    ) -> SubmitTurn:
+        """A first turn brings the front: as part of a context it would count as lost KV."""
+        if plan.parent_id is not None:
+            return command
+        if plan.new_prompt is not None:
+            front = list(plan.new_prompt.ids)
+        else:
+            front = await self._store.context_ids(live.user_id, plan.prompt.id, None)
+        return msgspec.structs.replace(command, ids=front + command.ids)
 
     def _fork(self, live: LiveSession, parent: SessionId, length: int) -> None:
         self._engine.send(ForkContext(session=live.id, parent=parent, length=length))

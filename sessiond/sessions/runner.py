@@ -159,8 +159,8 @@ class TurnRunner:
         bound = turn.bound
         bound.live.leave(bound.claim, event)
         self._settle(bound)
+        turn.stream.put(finished)  # the session is free: its reader may begin the next turn
         self._on_turn_ended(finished)
-        turn.stream.put(finished)  # last: whoever reads it may begin the next turn at once
 
     def _settle(self, bound: BoundTurn) -> None:
         if not bound.live.stored and not bound.live.seat.is_taken:

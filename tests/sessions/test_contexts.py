@@ -98,7 +98,9 @@ class Life:
                 if placed.epoch == self.engine.epoch and placed.tip_id == expected.tip:
                     known = self.engine.contexts[session]
                     assert len(known) == placed.tokens
-                    if placed.prompt_id == record.prompt.id:
+                    if placed.tip_id is None:
+                        assert known == []
+                    elif placed.prompt_id == record.prompt.id:
                         assert known == expected.ids
 
     def pick(self, where):

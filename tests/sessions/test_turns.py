@@ -17,6 +17,7 @@ async def test_a_first_turn_is_the_templates_own_rendering(world, engine):
     assert set_context.ids + submit.ids == prompt
     assert finished.status == "completed"
     assert finished.text == text_of(reply_to(prompt))
+    assert finished.usage.new_tokens == finished.usage.input_tokens == len(prompt)
     assert turn.accepted.previous_response_id is None
     assert turn.accepted.instructions is None
 
