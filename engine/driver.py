@@ -20,8 +20,11 @@ class Loop(Protocol):
         """Answer a question about the engine's state."""
         ...
 
-    def step(self) -> bool:
-        """Do one step's work; False when there was nothing to do."""
+    def step(self, tell: Callable[[], None]) -> bool:
+        """Do one step's work; False when there was nothing to do.
+
+        Calls `tell` before the part that takes long.
+        """
         ...
 
 
@@ -64,6 +67,11 @@ def drive(loop: Loop, outbox: Outbox, door: Door) -> None:
 
     `outbox.put` must be the loop's `emit`.
     """
+
+    def tell() -> None:
+        if outputs := outbox.take():
+            door.send(outputs)
+
     idle = False
     while (inputs := door.receive(wait=idle)) is not None:
         for item in inputs:
@@ -71,6 +79,5 @@ def drive(loop: Loop, outbox: Outbox, door: Door) -> None:
                 outbox.put(Answered(number=item.number, answer=loop.answer(item.query)))
             else:
                 loop.handle(item)
-        idle = not loop.step()
-        if outputs := outbox.take():
-            door.send(outputs)
+        idle = not loop.step(tell)
+        tell()

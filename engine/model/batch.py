@@ -41,57 +41,66 @@ def build_batch(steps: Sequence[SequenceStep], store: KvStore) -> Batch:
         Corruption: a page table holds fewer slots than the step has tokens, names slots or blocks
             that don't exist, or disagrees with `first_position`.
     """
-    table = _flat_table(steps)
-    _check_table(table, store)
+    contexts = _lay_out_contexts(_flat_table(steps, store), steps, store)
+    counts = np.array([len(step.token_ids) for step in steps], dtype=np.int64)
+    starts = np.concatenate(([0], np.cumsum(counts)))
+    if np.any(counts > np.diff(contexts.starts)):
+        raise Corruption("a page table holds fewer valid slots than the step has new tokens")
+    # where each new token stands in its context: the last `count` places
+    places = np.arange(starts[-1]) + np.repeat(contexts.starts[1:] - starts[1:], counts)
+    first_positions = np.array([step.first_position for step in steps], dtype=np.int64)
+    expected = np.arange(starts[-1]) + np.repeat(first_positions - starts[:-1], counts)
+    if not np.array_equal(contexts.positions[places], expected):
+        raise Corruption("a page table places new tokens elsewhere than first_position says")
+    token_ids = chain.from_iterable(step.token_ids for step in steps)
+    sampling = np.array([step.sample is not None for step in steps])
+    return Batch(
+        token_ids=np.fromiter(token_ids, np.int64, starts[-1]),
+        positions=expected,
+        slots=contexts.slots[places],
+        write_rows=contexts.rows[places],
+        context_rows=contexts.rows,
+        context_bases=contexts.bases,
+        context_positions=contexts.positions,
+        query_starts=starts,
+        context_starts=contexts.starts,
+        sampled=starts[1:][sampling] - 1,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Contexts:
+    """Every valid slot of every table, in order."""
+
+    rows: Ints
+    slots: Ints
+    bases: Ints
+    positions: Ints
+    starts: Ints
+
+
+def _lay_out_contexts(table: Ints, steps: Sequence[SequenceStep], store: KvStore) -> _Contexts:
     blocks, firsts, lasts, bases = table.T
     lengths = lasts - firsts + 1
     ends = np.cumsum(lengths)
     of_entry = np.repeat(np.arange(len(table)), lengths)
     slots = np.arange(len(of_entry)) - (ends - lengths - firsts)[of_entry]
-    context_bases = bases[of_entry]
-    context_rows = store.rows(blocks[of_entry], slots)
-    context_positions = context_bases + slots
     table_ends = np.cumsum([len(step.entries) for step in steps])
-    context_starts = np.concatenate(([0], ends[table_ends - 1]))
-    counts = np.array([len(step.token_ids) for step in steps], dtype=np.int64)
-    query_starts = np.concatenate(([0], np.cumsum(counts)))
-    if np.any(counts > np.diff(context_starts)):
-        raise Corruption("a page table holds fewer valid slots than the step has new tokens")
-    # where each new token stands in its context: the last `count` places
-    places = np.arange(query_starts[-1]) + np.repeat(context_starts[1:] - query_starts[1:], counts)
-    positions = context_positions[places]
-    first_positions = np.array([step.first_position for step in steps], dtype=np.int64)
-    expected = np.arange(query_starts[-1]) + np.repeat(first_positions - query_starts[:-1], counts)
-    if not np.array_equal(positions, expected):
-        raise Corruption("a page table places new tokens elsewhere than first_position says")
-    return Batch(
-        token_ids=np.fromiter(
-            chain.from_iterable(step.token_ids for step in steps), np.int64, query_starts[-1]
-        ),
-        positions=positions,
-        slots=slots[places],
-        write_rows=context_rows[places],
-        context_rows=context_rows,
-        context_bases=context_bases,
-        context_positions=context_positions,
-        query_starts=query_starts,
-        context_starts=context_starts,
-        sampled=np.array(
-            [end - 1 for step, end in zip(steps, query_starts[1:], strict=True) if step.sample],
-            dtype=np.int64,
-        ),
+    return _Contexts(
+        rows=store.rows(blocks[of_entry], slots),
+        slots=slots,
+        bases=bases[of_entry],
+        positions=bases[of_entry] + slots,
+        starts=np.concatenate(([0], ends[table_ends - 1])),
     )
 
 
-def _flat_table(steps: Sequence[SequenceStep]) -> Ints:
-    """Return the page-table entries of all sequences [entries, 4]."""
+def _flat_table(steps: Sequence[SequenceStep], store: KvStore) -> Ints:
+    """Return the page-table entries of all sequences [entries, 4], each one checked."""
     if any(not step.token_ids or not step.entries for step in steps):
         raise Corruption("a sequence of a step has no new token or an empty page table")
     entries = chain.from_iterable(step.entries for step in steps)
-    return np.fromiter(chain.from_iterable(entries), np.int64).reshape(-1, 4)
-
-
-def _check_table(table: Ints, store: KvStore) -> None:
+    table = np.fromiter(chain.from_iterable(entries), np.int64).reshape(-1, 4)
     blocks, firsts, lasts, bases = table.T
     wrong = (blocks < 0) | (blocks >= store.num_blocks)
     wrong |= (firsts < 0) | (firsts > lasts) | (lasts >= store.block_size)
@@ -101,3 +110,4 @@ def _check_table(table: Ints, store: KvStore) -> None:
             f"page-table entry {table[wrong][0].tolist()} (block, first, last, base): the store "
             f"has {store.num_blocks} blocks of {store.block_size} slots"
         )
+    return table

@@ -107,7 +107,7 @@ def describe_session(facts: Mapping[str, Any]) -> str:
     return (
         f"{facts.get('id')} · {facts.get('state')} · context {facts.get('context', 'full')}, "
         f"{facts.get('fidelity', 'exact')} · {facts.get('tokens_total')} tokens, "
-        f"{facts.get('tokens_kept')} in KV · {blocks.get('device')} blocks "
+        f"{facts.get('tokens_kept')} seen by the model · {blocks.get('device')} blocks "
         f"({blocks.get('shared')} shared) · {_mebibytes(kv_bytes.get('device'))}"
     )
 

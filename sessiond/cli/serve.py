@@ -91,7 +91,7 @@ def _migrate(db: str) -> None:
         upgrade(db)
     except StoreConfigError as error:
         fail(error, WRONG_USAGE)
-    except (StoreError, OSError) as error:
+    except StoreError as error:
         fail(error)
 
 

@@ -23,7 +23,7 @@ def list_sessions(url: UrlOption = DEFAULT_URL, as_json: JsonOption = False) -> 
     if as_json:
         print_json(sessions)
         return
-    table = _table("session", "state", "tokens", "in KV", "memory", "active")
+    table = _table("session", "state", "tokens", "kept", "memory", "active")
     for session in sessions:
         table.add_row(
             str(session.get("id")),
@@ -46,7 +46,7 @@ def show(session: SessionId, url: UrlOption = DEFAULT_URL, as_json: JsonOption =
         return
     _print(
         f"{found.get('id')}  {found.get('state')}, {found.get('tokens_total')} tokens, "
-        f"{found.get('tokens_kept')} of them in KV ({_device_bytes(found)})"
+        f"{found.get('tokens_kept')} of them kept ({_device_bytes(found)})"
     )
     table = _table("turn", "role", "start", "tokens", "kept", "status")
     for turn in found.get("turns", []):

@@ -82,7 +82,11 @@ class Placer:
                 if parent is not None and parent.covers(wanted):
                     self._fork(live, parent.session.id, wanted.tokens)
                 elif ids is not None:
-                    self._engine.send(SetContext(session=live.id, salt=live.salt, ids=ids))
+                    # Before a session's first turn its front was never computed.
+                    computed = len(ids) if wanted.tip_id else 0
+                    self._engine.send(
+                        SetContext(session=live.id, salt=live.salt, ids=ids, computed=computed)
+                    )
                 else:
                     ids = await self._store.context_ids(
                         live.user_id, wanted.prompt_id, wanted.tip_id

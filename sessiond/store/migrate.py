@@ -7,9 +7,12 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from alembic.util import CommandError
+from sqlalchemy.exc import DBAPIError
 
 import migrations
 from sessiond.store.database import Database, parse_url
+from sessiond.store.errors import StoreError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,11 +35,17 @@ def upgrade(url: str, revision: str = "head") -> None:
 
     Raises:
         StoreConfigError: the URL is of no kind that can be used.
+        StoreError: the database can't be opened, or is not one that this version knows.
     """
     parsed = parse_url(url)
-    if parsed.get_backend_name() == "sqlite" and parsed.database:
-        Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
-    command.upgrade(_config(url), revision)
+    try:
+        if parsed.get_backend_name() == "sqlite" and parsed.database:
+            Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
+        command.upgrade(_config(url), revision)
+    except DBAPIError as error:
+        raise StoreError(f"database {parsed}: {error.orig}") from error
+    except (OSError, CommandError) as error:
+        raise StoreError(f"database {parsed}: {error}") from error
 
 
 def downgrade(url: str, revision: str) -> None:

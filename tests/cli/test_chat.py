@@ -209,6 +209,6 @@ def test_no_colour_is_honoured(terminal):
 def test_ctrl_d_leaves(terminal):
     with ScriptedServer([], MODELS).running() as server:
         screen = terminal(server.url)
-        screen.wait_for("Talking to tiny")
+        screen.wait_for("> ")  # typed before the prompt it would be the terminal's, not the chat's
         screen.type("\x04")
         assert screen.process.wait(timeout=10) == 0

@@ -88,7 +88,7 @@ def test_fault_says_where_the_conversation_stands(capsys):
 def test_inspect_is_a_table_with_sums(capsys):
     Screen(interactive=True).session(SESSION)
     shown = capsys.readouterr().out
-    assert "50 tokens, 49 in KV · 4 blocks (1 shared) · 1.4 MiB" in shown
+    assert "50 tokens, 49 seen by the model · 4 blocks (1 shared) · 1.4 MiB" in shown
     assert [line.split()[:4] for line in shown.splitlines()[2:]] == [
         ["1", "resp_1", "user", "0"],
         ["2", "resp_1", "assistant", "30"],

@@ -98,7 +98,7 @@ def test_session_show_lists_its_turns():
     with server({"GET /v1/sessions/conv_1": (200, SESSION)}) as (url, _):
         shown = run("session", "show", "conv_1", "--url", url)
         as_json = run("session", "show", "conv_1", "--url", url, "--json")
-    assert "conv_1  idle, 120 tokens, 96 of them in KV (4.0 MiB)" in shown.output
+    assert "conv_1  idle, 120 tokens, 96 of them kept (4.0 MiB)" in shown.output
     assert "resp_1" in shown.output
     assert json.loads(as_json.output) == SESSION
 
@@ -173,6 +173,14 @@ def test_db_refuses_a_url_that_it_does_not_know(command):
     result = run("db", command, "--db", "mysql://x/y")
     assert result.exit_code == 2
     assert "allowed is" in result.output
+
+
+def test_a_file_that_is_no_database_is_told_without_a_traceback(tmp_path):
+    (tmp_path / "notes.db").write_text("this is no database " * 100)
+    result = run("db", "upgrade", "--db", f"sqlite+aiosqlite:///{tmp_path / 'notes.db'}")
+    assert result.exit_code == 1
+    assert result.output.startswith("sessiond: database ")
+    assert "file is not a database" in result.output
 
 
 def test_commands_without_arguments_show_help_and_unknown_ones_are_wrong_usage():

@@ -103,8 +103,9 @@ class EchoLoop:
             reclaim_seconds_total={},
         )
 
-    def step(self) -> bool:
+    def step(self, tell: Callable[[], None]) -> bool:
         self.steps += 1
+        tell()
         worked = bool(self._left)
         for turn in list(self._left):
             self._left[turn] -= 1

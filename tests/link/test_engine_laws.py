@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import threading
 from functools import partial
 
 import pytest
@@ -157,3 +158,23 @@ async def test_after_kill_9_the_same_session_set_again_gets_the_right_reply():
         text, _ = await read(engine.submit(turn(f"again{n}", f"s{n}", ids=PROMPT)))
         assert text == right_text([n, n, *PROMPT])
     await engine.stop()
+
+
+async def test_a_turn_that_left_the_queue_is_told_before_its_step_ends():
+    gate = threading.Event()
+
+    def gated(emit):
+        loop, info = fake_model(CONFIG, emit)
+        loop._runner.gate = gate
+        return loop, info
+
+    engine = InProcessEngine(gated)
+    await engine.start()
+    open_session(engine, "s", [])
+    events = aiter(engine.submit(turn("t", "s", ids=PROMPT)))
+    try:
+        async with asyncio.timeout(10):
+            assert isinstance(await anext(events), TurnStarted)
+    finally:
+        gate.set()
+        await engine.stop()

@@ -159,6 +159,8 @@ class TestInstructions:
             tokens_after=len(after),
         )
         assert engine.sent(SetContext)[1].ids == after
+        # A front that no turn has computed is new; what was said under it is computed again.
+        assert [command.computed for command in engine.sent(SetContext)] == [0, len(after)]
         assert told[-1].usage.cached_tokens == 0
         assert (await world.context(session))[: len(after)] == after
 
