@@ -18,6 +18,7 @@ check: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m pytest tests/docs
 
 bench: $(VENV)/.installed-dev
 	@$(BIN)/sessiond model pull

@@ -1,1 +1,105 @@
-"""Builds an engine: loads the model, measures, sizes the pool."""
+"""Builds an engine: loads the model, measures, sizes the pool. Engine process only."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from engine.byte_size import format_bytes
+from engine.config import EngineConfig
+from engine.files.catalog import resolve_model
+from engine.files.spec_reader import read_spec
+from engine.free_memory import free_host_bytes
+from engine.loop import EngineLoop
+from engine.messages import EngineInfo, TurnEvent
+from engine.model.runner import LoadedModel, prepare_model
+from engine.pool_size import Measured, PoolPlan, plan_pool
+from engine.text.tokenizer import load_tokenizer
+
+
+def build_engine(
+    config: EngineConfig,
+    emit: Callable[[TurnEvent], None],
+    *,
+    report: Callable[[str], None] = lambda _text: None,
+) -> tuple[EngineLoop, EngineInfo]:
+    """Load the model that `config` names, run a worst-case step, give the rest to the pool.
+
+    `report` is told in words what is being done.
+
+    Raises:
+        ModelFileError: there is no such model, or its files can't be used.
+        ConfigError: a setting can't work with this model or on this machine.
+    """
+    path = resolve_model(config.model, lambda _step: None)
+    spec = read_spec(path)
+    report(f"loading {served_name(config.model)}")
+    loaded = prepare_model(spec, config)
+    tokenizer = load_tokenizer(path)
+    report(f"weights take {format_bytes(loaded.weights_bytes)}; measuring the largest step")
+    plan = plan_pool(config, _measure(loaded, config))
+    runner = loaded.runner(plan.num_blocks)
+    engine_loop = EngineLoop(
+        config=config,
+        num_blocks=plan.num_blocks,
+        kv_bytes_per_block=loaded.kv_bytes_per_block,
+        max_model_len=plan.max_model_len,
+        fingerprint=loaded.fingerprint,
+        runner=runner,
+        tokenizer=tokenizer,
+        emit=emit,
+        clock=time.monotonic,
+    )
+    return engine_loop, _info(config, loaded, plan)
+
+
+def served_name(model: str) -> str:
+    """The name that clients use: of a file or folder its own, without path and ending."""
+    path = Path(model)
+    return path.name.removesuffix(".gguf") if path.exists() else model
+
+
+def _measure(loaded: LoadedModel, config: EngineConfig) -> Measured:
+    activation_bytes = loaded.measure_activation_peak(
+        config.max_num_batched_tokens, config.max_num_seqs
+    )
+    return Measured(
+        device=loaded.device,
+        free_bytes=_free_bytes(loaded.device),
+        weights_bytes=loaded.weights_bytes,
+        activation_bytes=activation_bytes,
+        kv_bytes_per_block=loaded.kv_bytes_per_block,
+        model_max_len=loaded.spec.max_position,
+    )
+
+
+def _free_bytes(device: str) -> int:
+    if not device.startswith("cuda"):
+        return free_host_bytes()
+    import torch
+
+    torch.cuda.empty_cache()  # else the measuring step's memory looks taken
+    free, _ = torch.cuda.mem_get_info(device)
+    return int(free)
+
+
+def _info(config: EngineConfig, loaded: LoadedModel, plan: PoolPlan) -> EngineInfo:
+    return EngineInfo(
+        model=served_name(config.model),
+        architecture=loaded.spec.architecture,
+        device=loaded.device,
+        dtype=loaded.dtype,
+        kv_dtype=loaded.kv_dtype,
+        attention=loaded.attention,
+        vocab_size=loaded.spec.vocab_size,
+        max_model_len=plan.max_model_len,
+        block_size=loaded.block_size,
+        total_blocks=plan.num_blocks,
+        kv_bytes_per_token=loaded.kv_bytes_per_block // loaded.block_size,
+        pool_bytes=plan.num_blocks * loaded.kv_bytes_per_block,
+        pool_reason=plan.reason,
+        weights_bytes=loaded.weights_bytes,
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        max_num_waiting=config.max_num_waiting,
+        fingerprint=loaded.fingerprint,
+    )

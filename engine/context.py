@@ -45,7 +45,7 @@ class Context:
         self.session = session
         self.ids = ids
         self.committed = len(ids)
-        self.computed_len = len(ids)
+        self.computed_len = 0
         self.table = table
         self.activity = Activity.IDLE
         self.last_used_s = 0.0

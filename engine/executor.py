@@ -50,8 +50,8 @@ class Executor:
 
     # --- contexts ------------------------------------------------------------------------------
 
-    def open(self, session: SessionId, salt: bytes, ids: list[int]) -> None:
-        """Make a context of `ids`, without KV."""
+    def open(self, session: SessionId, salt: bytes, ids: list[int], computed: int) -> None:
+        """Make a context of `ids`, without KV; the first `computed` had theirs once."""
         extras = KeyExtras(fingerprint=self._fingerprint, salt=salt)
         self.contexts[session] = context = Context(
             session=session,
@@ -59,6 +59,7 @@ class Executor:
             table=PageTable(self._block_size),
             hasher=ChainHasher(extras),
         )
+        context.computed_len = min(computed, len(ids))
         context.last_used_s = self._clock()
 
     def fork(self, parent: Context, session: SessionId, length: int) -> None:

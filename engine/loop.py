@@ -139,9 +139,9 @@ class EngineLoop:
                 self._turns.submit(command)
             case CancelTurn():
                 self._turns.cancel(command)
-            case SetContext(session=session, salt=salt, ids=ids):
+            case SetContext(session=session, salt=salt, ids=ids, computed=computed):
                 self._close(session)
-                self._memory.open(session, salt, ids)
+                self._memory.open(session, salt, ids, computed)
             case ForkContext():
                 self._fork(command)
             case TruncateContext():
@@ -190,14 +190,19 @@ class EngineLoop:
 
     # --- a step --------------------------------------------------------------------------------
 
-    def step(self) -> bool:
-        """Run one step of the model over the turns that are due; False when there was nothing."""
+    def step(self, tell: Callable[[], None] = lambda: None) -> bool:
+        """Run one step of the model over the turns that are due; False when there was nothing.
+
+        `tell` is called before the model computes, so that what has been emitted up to then (a
+        turn left the queue) need not wait for it.
+        """
         if not self.has_work:
             return False
         started_s = self._clock()
         due = self._gather()
         if due:
             self._counters.steps += 1
+            tell()
             self._run(due)
             self._counters.step_seconds += self._clock() - started_s
         return True

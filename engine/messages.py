@@ -26,11 +26,16 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SetContext(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Open a session, or replace what it holds: its ids are exactly `ids`. Computes nothing."""
+    """Open a session, or replace what it holds: its ids are exactly `ids`. Computes nothing.
+
+    `computed`: how many of them were computed by an earlier turn, so that computing them once
+    more is told as recomputed and not as new.
+    """
 
     session: SessionId
     salt: bytes
     ids: list[int]
+    computed: int = 0
 
 
 class ForkContext(msgspec.Struct, frozen=True, kw_only=True, tag=True):

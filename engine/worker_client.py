@@ -1,1 +1,261 @@
 """EngineClient over a supervised child process. Asyncio thread only."""
+
+import asyncio
+import logging
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from engine.client import ContextCommand
+from engine.config import EngineConfig
+from engine.errors import (
+    ConfigError,
+    EngineError,
+    EngineUnavailableError,
+    ModelFileError,
+    TemplateError,
+)
+from engine.framing import (
+    Ask,
+    Batch,
+    FromWorker,
+    Launch,
+    Progress,
+    Ready,
+    Refused,
+)
+from engine.ledger import Ledger
+from engine.messages import Answer, CancelTurn, EngineInfo, Query, SubmitTurn
+from engine.turn_stream import TurnStream
+from engine.worker_child import WorkerChild
+
+log = logging.getLogger(__name__)
+
+
+# A child whose socket has ended may still be printing why.
+_LAST_WORDS_S = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backoff:
+    """How long to wait before restarting: doubles from `first_s` to `most_s`.
+
+    Starts over once an engine has lived for `healthy_s`.
+    """
+
+    first_s: float = 0.1
+    most_s: float = 5.0
+    healthy_s: float = 60.0
+
+    def delay_s(self, failures: int) -> float:
+        """Pause after this many losses in a row (1 and up)."""
+        return min(self.most_s, self.first_s * 2.0 ** min(failures - 1, 32))
+
+
+class WorkerEngine:
+    """Runs an engine in a child process, and a new one whenever it is lost.
+
+    A loss ends every running turn with `TurnFailed(engine_restarted)` at once. `on_progress` is
+    told what a starting engine does. `loop_factory` ("module:function") replaces the model in
+    tests.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        *,
+        on_progress: Callable[[str], None] = lambda _text: None,
+        backoff: Backoff = Backoff(),
+        stop_grace_s: float = 5.0,
+        loop_factory: str = "",
+    ) -> None:
+        self._launch = Launch(config=config, loop_factory=loop_factory)
+        self._on_progress = on_progress
+        self._backoff = backoff
+        self._stop_grace_s = stop_grace_s
+        self._ledger = Ledger()
+        self._epoch = 1
+        self._restarts = 0
+        self._info: EngineInfo | None = None
+        self._available = asyncio.Event()
+        self._child: WorkerChild | None = None
+        self._outcome: asyncio.Future[Ready | Refused | None] | None = None
+        self._gone = asyncio.Event()
+        self._supervisor: asyncio.Task[None] | None = None
+
+    @property
+    def info(self) -> EngineInfo:
+        """What the engine is. See `EngineClient`."""
+        if self._info is None:
+            raise EngineUnavailableError("the engine has not started")
+        return self._info
+
+    @property
+    def epoch(self) -> int:
+        """1, and one more after each loss."""
+        return self._epoch
+
+    @property
+    def available(self) -> bool:
+        """Whether commands are taken now."""
+        return self._available.is_set()
+
+    @property
+    def restarts(self) -> int:
+        """How many times the engine was lost and started again."""
+        return self._restarts
+
+    @property
+    def pid(self) -> int:
+        """Process id of the child.
+
+        Raises:
+            EngineUnavailableError: there is none.
+        """
+        return self._need_child().pid
+
+    async def start(self) -> None:
+        """Start the child and wait until it is ready. A first failure is not tried again.
+
+        Raises:
+            ConfigError: a setting can't work with this model or this machine.
+            ModelFileError: the model's file is missing, damaged or of an unknown kind.
+            TemplateError: the model's chat template can't be used.
+            EngineUnavailableError: it could not start for another reason, or died.
+        """
+        await self._launch_child()
+        self._supervisor = asyncio.create_task(self._supervise(), name="engine supervisor")
+
+    async def ready(self) -> None:
+        """Wait until commands are taken (again)."""
+        await self._available.wait()
+
+    async def stop(self) -> None:
+        """End the child; running turns end in `TurnFailed`."""
+        if self._supervisor is not None:
+            self._supervisor.cancel()
+            await asyncio.gather(self._supervisor, return_exceptions=True)
+        self._available.clear()
+        self._ledger.lose("engine_restarted", "the engine was stopped")
+        if self._child is not None:
+            await self._child.end(self._stop_grace_s)
+
+    def send(self, command: ContextCommand) -> None:
+        """Change a context. See `EngineClient`."""
+        self._need_child().say(command)
+
+    def submit(self, command: SubmitTurn) -> TurnStream:
+        """Start a turn. See `EngineClient`."""
+        child = self._need_child()
+        stream = self._ledger.open_turn(command.turn)
+        child.say(command)
+        return stream
+
+    def cancel(self, command: CancelTurn) -> None:
+        """Cancel a turn. See `EngineClient`."""
+        if self._child is not None and self._ledger.runs(command.turn):
+            self._child.say(command)
+
+    async def ask(self, query: Query) -> Answer:
+        """Ask about the engine's state. See `EngineClient`."""
+        child = self._need_child()
+        number, answer = self._ledger.open_question()
+        child.say(Ask(number=number, query=query))
+        return await answer
+
+    def _need_child(self) -> WorkerChild:
+        if self._child is None or not self.available:
+            raise EngineUnavailableError("the engine is starting again")
+        if not self._child.takes_more:
+            raise EngineUnavailableError("the engine takes no commands: it hangs in a step")
+        return self._child
+
+    # --- life of the child -----------------------------------------------------------------
+
+    async def _launch_child(self) -> None:
+        """Start a child and wait until it is ready; one that fails is cleaned away."""
+        self._outcome = asyncio.get_running_loop().create_future()
+        self._gone.clear()
+        child = self._child = WorkerChild(self._heard, self._lost)
+        try:
+            await child.start()
+            child.say(self._launch)
+            outcome = await self._outcome
+        except BaseException:
+            child.kill()
+            await child.end(0)
+            raise
+        match outcome:
+            case Ready():
+                return
+            case Refused():
+                await child.end(self._stop_grace_s)
+                raise _error_of(outcome)
+            case None:
+                raise EngineUnavailableError(await _death_of(child, "while it started"))
+
+    async def _supervise(self) -> None:
+        failures = 0
+        while True:
+            started_s = time.monotonic()
+            await self._gone.wait()
+            if time.monotonic() - started_s >= self._backoff.healthy_s:
+                failures = 0
+            if self._child is not None:
+                log.error("%s; starting it again", await _death_of(self._child, "unexpectedly"))
+            while True:
+                failures += 1
+                await asyncio.sleep(self._backoff.delay_s(failures))
+                try:
+                    await self._launch_child()
+                    break
+                except (EngineError, OSError) as error:
+                    log.error("The engine did not start again: %s", error)  # noqa: TRY400 -- the reason is the message
+            self._restarts += 1
+            log.warning("The engine runs again (restart %d)", self._restarts)
+
+    def _heard(self, message: FromWorker) -> None:
+        match message:
+            case Batch():
+                self._ledger.deliver(message.outputs)
+            case Progress():
+                self._on_progress(message.text)
+            case Ready():
+                self._info = message.info
+                self._available.set()
+                self._settle(message)
+            case Refused():
+                self._settle(message)
+
+    def _lost(self) -> None:
+        self._settle(None)
+        self._gone.set()
+        if self.available:
+            self._available.clear()
+            self._epoch += 1
+            self._ledger.lose("engine_restarted", "the engine was lost and starts again")
+
+    def _settle(self, outcome: Ready | Refused | None) -> None:
+        if self._outcome is not None and not self._outcome.done():
+            self._outcome.set_result(outcome)
+
+
+async def _death_of(child: WorkerChild, when: str) -> str:
+    code = await child.end(_LAST_WORDS_S)
+    how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+    hint = " (often: not enough memory)" if code == -signal.SIGKILL else ""
+    lines = f"; it last said:\n{child.last_output}" if child.last_output else ""
+    return f"the engine process ended {when}: {how}{hint}{lines}"
+
+
+def _error_of(refused: Refused) -> EngineError:
+    match refused.kind:
+        case "setting":
+            return ConfigError(refused.setting, refused.value, refused.allowed)
+        case "model_file":
+            return ModelFileError(refused.message)
+        case "template":
+            return TemplateError(refused.message)
+        case "other":
+            return EngineUnavailableError(refused.message)

@@ -1,1 +1,183 @@
-"""The engine's process: the loop behind a local socket."""
+"""The engine's process: the loop behind a local socket. Ends with its parent."""
+
+import argparse
+import ctypes
+import importlib
+import os
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from engine.config import EngineConfig
+from engine.driver import Emit, Loop, Outbox, drive
+from engine.errors import ConfigError, EngineError, ModelFileError, TemplateError
+from engine.framing import (
+    Batch,
+    EngineInput,
+    EngineOutput,
+    FrameError,
+    FromWorker,
+    Launch,
+    Progress,
+    Ready,
+    Refused,
+    ToWorker,
+    encode,
+    read_to_worker,
+)
+from engine.messages import EngineInfo
+
+# Builds what is driven. A stand-in for the model is named by `Launch.loop_factory`.
+ConfiguredFactory = Callable[[EngineConfig, Emit], tuple[Loop, EngineInfo]]
+
+_READ_BYTES = 256 * 1024
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+class SocketDoor:
+    """Frames of a connected stream socket as a `Door`.
+
+    A full socket makes `send` wait, so a parent that does not read holds the engine back.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._reader = read_to_worker()
+
+    def receive_launch(self) -> Launch | None:
+        """The first message; None when the parent has gone.
+
+        Raises:
+            FrameError: the parent said something else.
+        """
+        messages = self._receive(wait=True)
+        if messages is None:
+            return None
+        match messages:
+            case [Launch() as launch]:
+                return launch
+            case _:
+                raise FrameError(f"expected a launch, got {messages!r}")
+
+    def receive(self, *, wait: bool) -> Sequence[EngineInput] | None:
+        """See `engine.driver.Door`.
+
+        Raises:
+            FrameError: the parent sent a second launch, or no frame of ours.
+        """
+        messages = self._receive(wait=wait)
+        if messages is None:
+            return None
+        inputs: list[EngineInput] = []
+        for message in messages:
+            if isinstance(message, Launch):
+                raise FrameError("a second launch")
+            inputs.append(message)
+        return inputs
+
+    def send(self, outputs: list[EngineOutput]) -> None:
+        """See `engine.driver.Door`."""
+        self.say(Batch(outputs=outputs))
+
+    def say(self, message: FromWorker) -> None:
+        """Write one message whole."""
+        self._connection.sendall(encode(message))
+
+    def _receive(self, *, wait: bool) -> list[ToWorker] | None:
+        messages: list[ToWorker] = []
+        try:
+            while True:
+                flags = 0 if wait and not messages else socket.MSG_DONTWAIT
+                data = self._connection.recv(_READ_BYTES, flags)
+                if not data:
+                    return None
+                messages.extend(self._reader.feed(data))
+        except BlockingIOError:
+            return messages
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Serve one engine on the inherited socket. 0 when the parent closed it, 1 on failure."""
+    parser = argparse.ArgumentParser(prog="engine.worker_process")
+    parser.add_argument("--fd", type=int, required=True, help="inherited end of the socket pair")
+    parser.add_argument("--parent", type=int, required=True, help="process id of the parent")
+    options = parser.parse_args(arguments)
+    _live_with(options.parent)
+    connection = socket.socket(fileno=options.fd)
+    connection.set_inheritable(False)
+    try:
+        return _serve(SocketDoor(connection))
+    except (BrokenPipeError, ConnectionResetError):
+        return 0  # the parent has gone: nobody is left to tell
+    finally:
+        connection.close()
+
+
+def _live_with(parent: int) -> None:
+    """Die with the parent, and only with it: the signals of a terminal or a service are its own.
+
+    Ctrl-C and a service manager signal every process of the group; the parent drains first, and
+    running turns need the engine for that. The end of the socket or SIGKILL stops the engine.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it went before the line above; elsewhere only the socket tells
+        sys.exit(0)
+
+
+def _serve(door: SocketDoor) -> int:
+    launch = door.receive_launch()
+    if launch is None:
+        return 0
+    outbox = Outbox()
+    try:
+        engine_loop, info = _factory(launch, door)(launch.config, outbox.put)
+    except Exception as error:  # whatever it is, the parent is told why
+        if not isinstance(error, EngineError | OSError | MemoryError):
+            traceback.print_exc()
+        door.say(_refusal(error))
+        return 1
+    door.say(Ready(info=info))
+    drive(engine_loop, outbox, door)
+    return 0
+
+
+def _factory(launch: Launch, door: SocketDoor) -> ConfiguredFactory:
+    if launch.loop_factory:
+        module, _, function = launch.loop_factory.partition(":")
+        stand_in: ConfiguredFactory = getattr(importlib.import_module(module), function)
+        return stand_in
+    from engine.bootstrap import build_engine
+
+    return partial(build_engine, report=lambda text: door.say(Progress(text=text)))
+
+
+def _refusal(error: Exception) -> Refused:
+    match error:
+        case ConfigError(name=name, value=value, allowed=allowed):
+            return Refused(
+                kind="setting",
+                message=str(error),
+                setting=name,
+                value=str(value),
+                allowed=allowed,
+            )
+        case ModelFileError():
+            return Refused(kind="model_file", message=str(error))
+        case TemplateError():
+            return Refused(kind="template", message=str(error))
+        case EngineError():
+            return Refused(kind="other", message=str(error))
+        case MemoryError():
+            return Refused(kind="other", message=f"not enough memory: {error}")
+        case _:
+            return Refused(kind="other", message=f"{type(error).__name__}: {error}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,1 +1,56 @@
 """The sessiond command."""
+
+from typing import Annotated
+
+import typer
+
+from sessiond.cli import db, model, session
+from sessiond.cli.banner import product_version
+from sessiond.cli.chat import chat
+from sessiond.cli.doctor import doctor
+from sessiond.cli.serve import serve
+from sessiond.cli.setting_flags import with_setting_flags
+
+
+def build_cli() -> typer.Typer:
+    """The command with all its subcommands."""
+    cli = typer.Typer(
+        name="sessiond",
+        help="A conversation server that keeps each conversation's KV cache alive between turns.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,  # its table cuts the names of flags off
+    )
+    cli.callback()(_global_options)
+    cli.command("serve")(with_setting_flags(serve))
+    cli.command("chat")(chat)
+    cli.add_typer(model.app, name="model")
+    cli.add_typer(session.app, name="session")
+    cli.add_typer(db.app, name="db")
+    cli.command("doctor")(doctor)
+    return cli
+
+
+def main() -> None:
+    """Run the command; exit codes are 0 fine, 1 failed, 2 wrong usage."""
+    build_cli()()
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"sessiond {product_version()}")
+        raise typer.Exit
+
+
+def _global_options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    """Options before the subcommand."""
+
+
+if __name__ == "__main__":
+    main()

@@ -2,11 +2,13 @@
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Literal
+from typing import Literal, NewType
 
 from sessiond.errors import ErrorCode
 
 Role = Literal["system", "developer", "user", "assistant"]
+AttachmentId = NewType("AttachmentId", str)
+"""One open socket. An HTTP request has none."""
 
 
 class Unset(Enum):
@@ -157,3 +159,144 @@ class TurnFinished:
 
 
 TurnFact = TurnQueued | TurnBegun | TextDelta | ContextChanged | TurnFinished
+
+
+# --- what is stored, as a client may see it ---------------------------------------------------
+
+SessionState = Literal["new", "idle", "running", "parked", "cold", "closed"]
+ItemStatus = Literal["in_progress", "completed", "incomplete"]
+StoredTurnStatus = Literal["running", "completed", "incomplete", "failed", "cancelled"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ItemView:
+    """One stored message of a conversation. `created_at` is in unix seconds."""
+
+    id: str
+    session_id: str
+    response_id: str
+    role: Role
+    text: str
+    status: ItemStatus
+    created_at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ItemPage:
+    """Some items in the order that was asked for; `has_more` tells that others follow."""
+
+    items: tuple[ItemView, ...]
+    has_more: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConversationView:
+    """A conversation as `/v1/conversations` tells it. `created_at` is in unix seconds."""
+
+    id: str
+    created_at: float
+    metadata: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResponseView:
+    """A stored turn: what `response.created` said of it and, once it ended, how.
+
+    `accepted.request.input` is empty: the items are `input_items`.
+    """
+
+    accepted: TurnAccepted
+    finished: TurnFinished | None
+    finished_at: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnSummary:
+    """One message-bearing part of a session's context: the turn's input, or its reply.
+
+    It covers `tokens` tokens of the context from `start`; `kept` of them are in it now.
+    """
+
+    response_id: str
+    role: Literal["system", "user", "assistant"]
+    start: int
+    tokens: int
+    kept: int
+    status: StoredTurnStatus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockCounts:
+    """Blocks by tier; `shared` ones of the device are held by others too."""
+
+    device: int = 0
+    host: int = 0
+    disk: int = 0
+    shared: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ByteCounts:
+    """Bytes of KV by tier."""
+
+    device: int = 0
+    host: int = 0
+    disk: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionUsage:
+    """Tokens of all turns of a session, whatever became of them."""
+
+    turns: int = 0
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageRow:
+    """One page-table entry: a block's valid slots `first` to `last`, its base position."""
+
+    block: int
+    first: int
+    last: int
+    base: int
+    references: int
+    hashed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionView:
+    """A session as `GET /v1/sessions/{id}` tells it: field names and order are the wire's.
+
+    In a list `turns` is empty. `page_table` is None unless it was asked for.
+    """
+
+    id: str
+    user: str
+    model: str
+    state: SessionState
+    tier: Literal["device", "host", "disk", "none"]
+    policy: str
+    retention: str
+    priority: str
+    fidelity: str
+    created_at: float
+    last_active_at: float
+    turns: tuple[TurnSummary, ...]
+    tokens_total: int
+    tokens_kept: int
+    blocks: BlockCounts
+    kv_bytes: ByteCounts
+    usage: SessionUsage
+    instructions: str | None = None
+    page_table: tuple[PageRow, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionPage:
+    """Some sessions, latest activity first; `has_more` tells that others follow."""
+
+    sessions: tuple[SessionView, ...]
+    has_more: bool

@@ -1,1 +1,175 @@
-"""Settings: flags over environment over sessiond.toml over defaults."""
+"""Settings of a server: flags over SESSIOND_* environment over sessiond.toml over defaults."""
+
+import ipaddress
+import os
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+from pydantic_settings import (
+    BaseSettings,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+from engine.byte_size import parse_bytes
+from engine.config import Device, Dtype, EngineConfig
+from engine.errors import ConfigError
+
+ENV_PREFIX = "SESSIOND_"
+CONFIG_FILE_VARIABLE = "SESSIOND_CONFIG"
+DEFAULT_MODEL = "smollm2-135m-instruct"
+
+
+def config_file() -> Path:
+    """Where settings are read from, if there is such a file."""
+    return Path(os.environ.get(CONFIG_FILE_VARIABLE, "sessiond.toml"))
+
+
+def data_folder() -> Path:
+    """The user's folder for what a server keeps."""
+    base = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    return Path(base) / "sessiond"
+
+
+def _default_db() -> str:
+    return f"sqlite+aiosqlite:///{data_folder() / 'sessiond.db'}"
+
+
+def _read_bytes(value: object) -> object:
+    return parse_bytes(value) if isinstance(value, str) else value
+
+
+def _read_list(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    return tuple(part.strip() for part in value.split(",") if part.strip())
+
+
+ByteSize = Annotated[int, BeforeValidator(_read_bytes, json_schema_input_type=str)]
+Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_read_list)]
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Pause = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class Settings(BaseSettings):
+    """All settings of `sessiond serve`. `sessiond.setting_errors.load_settings` makes them.
+
+    Raises:
+        pydantic.ValidationError: a value can't be read, or a name is unknown.
+        ConfigError: values don't go together.
+    """
+
+    model_config = SettingsConfigDict(
+        env_prefix=ENV_PREFIX, extra="forbid", frozen=True, validate_default=False
+    )
+
+    model: str = Field(
+        DEFAULT_MODEL,
+        min_length=1,
+        description="Model: a name, a .gguf file or a folder with safetensors.",
+    )
+    host: str = Field("127.0.0.1", min_length=1, description="Address to listen on.")
+    port: int = Field(8080, ge=0, le=65535, description="Port to listen on; 0 takes a free one.")
+    allowed_hosts: Names = Field(
+        (),
+        description="Host names, beside the one listened on, that requests may be addressed to.",
+    )
+    auth: Literal["none"] = Field(
+        "none", description="Who may come in; `none` (everyone) only on this machine's loopback."
+    )
+    db: str = Field(
+        default_factory=_default_db,
+        pattern=r"^[a-z0-9]+(\+[a-z0-9_]+)?:",
+        description="Database: a SQLAlchemy URL.",
+    )
+
+    device: Device = Field("auto", description="Where the model runs.")
+    dtype: Dtype = Field("auto", description="Number format of weights and activations.")
+    kv_cache_dtype: Dtype = Field("auto", description="Number format of the KV cache.")
+    block_size: int = Field(16, ge=1, le=1024, description="Tokens per KV block.")
+    kv_cache_memory: ByteSize = Field(
+        0, ge=0, description="Size of the KV pool, as in 2GiB; 0 sizes it from free memory."
+    )
+    gpu_memory_utilization: float = Field(
+        0.9, gt=0, le=1, description="Share of a GPU's free memory for weights, steps and KV."
+    )
+    max_model_len: int = Field(
+        0, ge=0, description="Longest context in tokens; 0 takes the model's, or what fits."
+    )
+    max_num_seqs: int = Field(32, ge=1, description="Turns that generate at the same time.")
+    max_num_batched_tokens: int = Field(512, ge=1, description="Tokens that one step computes.")
+    max_queue: int = Field(1024, ge=0, description="Turns that may wait for a place.")
+    enable_prefix_caching: bool = Field(
+        True, description="Reuse KV blocks that begin with the same tokens."
+    )
+    retain_kv: bool = Field(True, description="Keep a session's KV between its turns.")
+
+    default_max_output_tokens: int = Field(
+        1024, ge=1, description="Longest reply when a request does not say."
+    )
+    turn_timeout: Seconds = Field(
+        600.0, description="Longest time of a turn, in seconds; 0 sets no limit."
+    )
+    queue_timeout: Seconds = Field(
+        60.0, description="Longest wait for a place, in seconds; 0 sets no limit."
+    )
+    http_hold_s: Seconds = Field(
+        60.0, description="How long a session without a socket keeps its KV, in seconds."
+    )
+    drain_timeout_s: Seconds = Field(
+        30.0, description="How long running turns may go on after SIGTERM, in seconds."
+    )
+    max_frame_bytes: ByteSize = Field(
+        2**20, ge=1024, description="Largest message of a client, as in 1MiB."
+    )
+    ping_interval_s: Pause = Field(15.0, description="Pause between pings on a silent socket.")
+    ping_timeout_s: Pause = Field(20.0, description="A socket without a pong for so long is cut.")
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 -- the base class's signature
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 -- the same
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Flags, then environment, then the file."""
+        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, config_file())
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.auth == "none" and not _is_loopback(self.host):
+            raise ConfigError("host", self.host, "127.0.0.1, ::1 or localhost while auth is none")
+        self.engine_config()
+        return self
+
+    def engine_config(self) -> EngineConfig:
+        """What the engine is told."""
+        return EngineConfig(
+            model=self.model,
+            device=self.device,
+            dtype=self.dtype,
+            kv_cache_dtype=self.kv_cache_dtype,
+            block_size=self.block_size,
+            gpu_memory_utilization=self.gpu_memory_utilization,
+            kv_cache_memory=self.kv_cache_memory,
+            max_model_len=self.max_model_len,
+            max_num_seqs=self.max_num_seqs,
+            max_num_batched_tokens=self.max_num_batched_tokens,
+            max_num_waiting=self.max_queue,
+            enable_prefix_caching=self.enable_prefix_caching,
+            retain_kv=self.retain_kv,
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -96,7 +96,6 @@ class TorchRunner:
         """See engine.step.ModelRunner.
 
         Raises:
-            LogitsNotFiniteError: the model computed NaN or infinity.
             Corruption: a page table contradicts itself or the step.
         """
         wanted = [step.sample for step in batch if step.sample is not None]

@@ -12,40 +12,30 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from engine.errors import EngineError
 from engine.messages import Sampling
-from engine.step import SampleAt
+from engine.step import NOT_FINITE, SampleAt
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 
-class LogitsNotFiniteError(EngineError):
-    """The model computed NaN or infinity: damaged weights, or a type too narrow for them."""
-
-    def __init__(self, row: int) -> None:
-        super().__init__(f"logits of sampling sequence {row} hold NaN or infinity")
-        self.row = row
-
-
 def sample(logits: Tensor, wanted: Sequence[SampleAt]) -> list[int]:
-    """Draw one token id per row.
+    """Draw one token id per row; `NOT_FINITE` for a row that holds NaN or infinity.
+
+    Such a row comes of damaged weights, or of a type too narrow for them; its neighbours are sound.
 
     Args:
         logits: [rows, vocab].
         wanted: one per row. `temperature` 0 takes the highest logit, ties by lower id.
-
-    Raises:
-        LogitsNotFiniteError: names the first bad row.
     """
     lowest, highest = torch.aminmax(logits, dim=-1)
-    finite = torch.isfinite(lowest) & torch.isfinite(highest)
-    if not finite.all():
-        raise LogitsNotFiniteError(int(finite.logical_not().nonzero()[0]))
+    finite: list[bool] = (torch.isfinite(lowest) & torch.isfinite(highest)).tolist()
     # argmax takes the first of equal values
     tokens: list[int] = logits.argmax(dim=-1).tolist()
     for row, at in enumerate(wanted):
-        if at.sampling.temperature > 0:
+        if not finite[row]:
+            tokens[row] = NOT_FINITE
+        elif at.sampling.temperature > 0:
             scores = logits[row].double().cpu().numpy()
             tokens[row] = _draw(scores, at.sampling, uniform(at.sampling.seed, at.output_index))
     return tokens

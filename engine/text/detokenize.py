@@ -56,6 +56,8 @@ class TextStream:
     def push(self, token_id: int) -> str:
         """Take the reply's next id; returns the text to send now, often "".
 
+        An id that ends the reply (end of turn) is no part of it and is not pushed.
+
         Raises:
             RuntimeError: the reply has ended already (a bug of the caller).
         """

@@ -1,1 +1,73 @@
-"""Which transitions a session allows: a table."""
+"""Which transitions a session allows: a table. Pure."""
+
+from enum import Enum
+from typing import assert_never
+
+
+class State(Enum):
+    """Where a session stands."""
+
+    NEW = "new"  # no finished turn
+    IDLE = "idle"  # the engine knows its context
+    RUNNING = "running"  # someone changes it: a turn, a reset, added items
+    COLD = "cold"  # its KV was given back; SQL has its ids
+    CLOSED = "closed"
+
+
+class Event(Enum):
+    """What happens to a session."""
+
+    CLAIM = "claim"  # someone is about to change it
+    ADVANCE = "advance"  # its tip has moved to a finished turn
+    UNDO = "undo"  # nothing has changed
+    UNDO_FIRST = "undo_first"  # nothing has changed, and there still is no finished turn
+    RELEASE = "release"
+    RESET = "reset"
+    CLOSE = "close"
+
+
+NEXT: dict[tuple[State, Event], State] = {
+    (State.NEW, Event.CLAIM): State.RUNNING,
+    (State.IDLE, Event.CLAIM): State.RUNNING,
+    (State.COLD, Event.CLAIM): State.RUNNING,
+    (State.RUNNING, Event.ADVANCE): State.IDLE,
+    (State.RUNNING, Event.UNDO): State.IDLE,
+    (State.RUNNING, Event.UNDO_FIRST): State.NEW,
+    (State.RUNNING, Event.RESET): State.NEW,
+    (State.RUNNING, Event.CLOSE): State.CLOSED,
+    (State.NEW, Event.RELEASE): State.NEW,
+    (State.IDLE, Event.RELEASE): State.COLD,
+    (State.COLD, Event.RELEASE): State.COLD,
+}
+
+
+class TransitionError(Exception):
+    """A bug: something was done to a session in a state that does not allow it."""
+
+    def __init__(self, state: State, event: Event) -> None:
+        super().__init__(f"{event.value} in state {state.value}")
+        self.state = state
+        self.event = event
+
+
+def after(state: State, event: Event) -> State:
+    """The state that follows.
+
+    Raises:
+        TransitionError: the table has no such transition.
+    """
+    following = NEXT.get((state, event))
+    if following is None:
+        raise TransitionError(state, event)
+    return following
+
+
+def is_free(state: State) -> bool:
+    """Whether a turn may begin."""
+    match state:
+        case State.NEW | State.IDLE | State.COLD:
+            return True
+        case State.RUNNING | State.CLOSED:
+            return False
+        case _:
+            assert_never(state)

@@ -76,7 +76,9 @@ class Engine:
 
     def open(self, session: str, ids: list[int] | None = None, salt: bytes = b"") -> None:
         self.loop.handle(
-            SetContext(session=SessionId(session), salt=salt, ids=[] if ids is None else ids)
+            SetContext(
+                session=SessionId(session), salt=salt, ids=ids or [], computed=len(ids or [])
+            )
         )
 
     def submit(self, session: str, ids: Iterable[int], **fields: object) -> TurnId:

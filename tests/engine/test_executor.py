@@ -28,7 +28,7 @@ class Memory(Executor):
         )
 
     def context(self, session: str, tokens: int, kept: int = 0) -> Context:
-        self.open(session, b"", [ord(session[0])] * tokens)
+        self.open(session, b"", [ord(session[0])] * tokens, tokens)
         context = self.contexts[session]
         if kept:
             assert self.try_reserve(context, kept)

@@ -2,7 +2,15 @@
 
 import pytest
 
-from engine.messages import Sampling, TurnDelta, TurnDone, TurnFailed, TurnIncomplete, TurnStarted
+from engine.messages import (
+    Sampling,
+    SetContext,
+    TurnDelta,
+    TurnDone,
+    TurnFailed,
+    TurnIncomplete,
+    TurnStarted,
+)
 from tests.engine.harness import CLOSE, GREEDY, KV_BYTES_PER_BLOCK, Engine
 from tests.fakes.fake_model import Draw, FakeText, expected_reply
 
@@ -230,6 +238,12 @@ def test_kv_that_was_lost_is_recomputed_not_new(make_engine) -> None:
     engine.release("a")
     lost = engine.started(engine.turn("a", [2] * 10))
     assert (lost.reused_tokens, lost.recomputed_tokens, lost.new_tokens) == (0, 107, 13)
+
+
+def test_ids_that_no_turn_has_computed_are_new(engine: Engine) -> None:
+    engine.loop.handle(SetContext(session="a", salt=b"", ids=ids("s" * 50), computed=0))
+    started = engine.started(engine.turn("a", ids("x" * 10)))
+    assert (started.reused_tokens, started.recomputed_tokens, started.new_tokens) == (0, 0, 60)
 
 
 def test_a_context_set_from_ids_is_recomputed(engine: Engine) -> None:

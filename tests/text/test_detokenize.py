@@ -166,7 +166,7 @@ PIECES = st.lists(
 STOPS = st.lists(st.text(alphabet="abé🦙\ufffd", max_size=4), max_size=3).map(tuple)
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=600, deadline=None)
 @given(pieces=PIECES, stops=STOPS)
 def test_deltas_are_the_decoding_cut_at_the_first_stop(pieces, stops):
     vocabulary = Pieces(*pieces)
@@ -181,7 +181,7 @@ def test_deltas_are_the_decoding_cut_at_the_first_stop(pieces, stops):
     assert vocabulary.bytes_of(kept).decode(errors="replace") == stream.text
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=600, deadline=None)
 @given(pieces=PIECES, stops=STOPS, count=st.integers(0, 20))
 def test_ids_kept_by_a_cut_reply_are_exactly_the_text_sent(pieces, stops, count):
     vocabulary = Pieces(*pieces[:count])

@@ -1,0 +1,1 @@
+"""Benchmarks: they start servers, speak to them through the socket and print ratios."""

@@ -1,0 +1,116 @@
+"""A `sessiond serve` in a process of its own, on a free port, with its own data folder."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+_READY_WITHIN_S = 120.0
+_POLL_S = 0.05
+_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+NO_REUSE = ("--no-retain-kv", "--no-enable-prefix-caching")
+"""Flags of a server that keeps nothing between turns and recomputes every history."""
+
+
+class ServerProcess:
+    """One server. `start`, then `stop` or `kill`; may be started again on the same data."""
+
+    def __init__(self, folder: Path, flags: Sequence[str] = ()) -> None:
+        self._folder = folder
+        self._flags = list(flags)
+        self._process: subprocess.Popen[bytes] | None = None
+        self.log_path = folder / "server.log"
+        self.url = ""
+
+    def start(self) -> None:
+        """Start and wait until turns are taken.
+
+        Raises:
+            RuntimeError: the server ended or did not become ready; holds its output.
+        """
+        port = _free_port()
+        self.url = f"http://127.0.0.1:{port}"
+        command = [sys.executable, "-m", "sessiond", "serve", "--port", str(port), *self._flags]
+        command += ["--db", f"sqlite+aiosqlite:///{self._folder / 'sessiond.db'}"]
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("SESSIOND_")}
+        environment |= {"XDG_DATA_HOME": str(self._folder), "PYTHONUNBUFFERED": "1"}
+        with self.log_path.open("ab") as log:
+            self._process = subprocess.Popen(  # noqa: S603 -- our own command
+                command, stdout=log, stderr=log, env=environment
+            )
+        self._wait_ready(time.monotonic() + _READY_WITHIN_S)
+
+    @property
+    def process(self) -> "subprocess.Popen[bytes]":
+        """The running process."""
+        if self._process is None:
+            raise RuntimeError("the server was not started")
+        return self._process
+
+    @property
+    def log(self) -> str:
+        """Everything the server printed."""
+        return self.log_path.read_text(errors="replace")
+
+    def get(self, path: str) -> dict[str, Any]:
+        """Answer of a GET request as an object."""
+        return json.loads(self.get_text(path))
+
+    def get_text(self, path: str) -> str:
+        """Answer of a GET request."""
+        with _DIRECT.open(self.url + path, timeout=30) as answer:
+            return answer.read().decode()
+
+    def stop(self) -> int:
+        """Ask the server to end and wait. Returns its exit status."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.wait(timeout=60)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise
+
+    def _wait_ready(self, deadline_s: float) -> None:
+        while not self._is_ready():
+            if self.process.poll() is not None:
+                raise RuntimeError(f"the server ended with {self.process.returncode}:\n{self.log}")
+            if time.monotonic() > deadline_s:
+                self.stop()
+                raise RuntimeError(f"the server did not become ready:\n{self.log}")
+            time.sleep(_POLL_S)
+
+    def _is_ready(self) -> bool:
+        try:
+            return "error" not in self.get("/health/ready")
+        except (OSError, ValueError, urllib.error.HTTPError):
+            return False
+
+
+@contextlib.contextmanager
+def running_server(folder: Path, flags: Sequence[str] = ()) -> Iterator[ServerProcess]:
+    """Run a server for the time of a `with` block."""
+    folder.mkdir(parents=True, exist_ok=True)
+    server = ServerProcess(folder, flags)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])

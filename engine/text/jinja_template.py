@@ -1,0 +1,105 @@
+"""A model's own chat template, rendered in a sandbox. The clock is frozen by the caller."""
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn, Protocol
+
+import jinja2
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from engine.errors import TemplateError
+from engine.files.gguf_header import read_gguf_header
+from engine.text.folder_vocabulary import read_json
+
+Message = Mapping[str, str]
+
+
+class Render(Protocol):
+    """Renders messages to text."""
+
+    def __call__(self, messages: Sequence[Message], *, generate: bool = False) -> str:
+        """The text of a conversation, with the generation prompt if `generate`.
+
+        Raises:
+            TemplateError: the template refuses these messages, or fails.
+        """
+        ...
+
+
+class JinjaTemplate:
+    """Renders messages (`role`, `content`) as the model was trained to see them.
+
+    What a template may use besides the messages follows transformers' `apply_chat_template`:
+    `bos_token`, `eos_token`, `add_generation_prompt`, `raise_exception`, `strftime_now`, `tojson`.
+    """
+
+    def __init__(self, source: str, *, bos_token: str, eos_token: str) -> None:
+        self.source = source
+        self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+        )
+        environment.filters["tojson"] = _to_json
+        try:
+            self._template = environment.from_string(source)
+        except jinja2.TemplateError as error:
+            raise TemplateError(f"the chat template can't be compiled: {error}") from error
+
+    def at(self, now: datetime) -> Render:
+        """The template with its clock stopped."""
+        return partial(self._render, now)
+
+    def _render(self, now: datetime, messages: Sequence[Message], *, generate: bool = False) -> str:
+        try:
+            return self._template.render(
+                messages=[dict(message) for message in messages],
+                add_generation_prompt=generate,
+                tools=None,
+                raise_exception=_refuse,
+                strftime_now=now.strftime,
+                **self._tokens,
+            )
+        except Exception as error:  # the template is foreign code and may fail in any way
+            roles = ", ".join(message["role"] for message in messages)
+            raise TemplateError(f"the chat template refuses [{roles}]: {error}") from error
+
+
+def read_template_source(path: Path) -> str:
+    """The chat template of a GGUF file or a Hugging Face folder.
+
+    Raises:
+        TemplateError: the model brings none (base models do not).
+        ModelFileError: the file is damaged.
+    """
+    source = _folder_source(path) if path.is_dir() else _gguf_source(path)
+    if not source:
+        raise TemplateError(
+            f"{path}: the model has no chat template; conversations need an instruct or chat model"
+        )
+    return source
+
+
+def _gguf_source(path: Path) -> str | None:
+    source = read_gguf_header(path).metadata.get("tokenizer.chat_template")
+    return source if isinstance(source, str) else None
+
+
+def _folder_source(folder: Path) -> str | None:
+    own_file = folder / "chat_template.jinja"
+    if own_file.is_file():
+        return own_file.read_text(encoding="utf-8")
+    listed = read_json(folder / "tokenizer_config.json").get("chat_template")
+    if isinstance(listed, list):  # several by name, of which "default" is for plain chat
+        listed = next((entry["template"] for entry in listed if entry["name"] == "default"), None)
+    return listed if isinstance(listed, str) else None
+
+
+def _refuse(message: str) -> NoReturn:
+    raise jinja2.TemplateError(message)
+
+
+def _to_json(value: Any, indent: int | None = None) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=indent)

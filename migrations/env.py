@@ -1,0 +1,34 @@
+"""How alembic reaches the database. `sessiond.store.migrate` is the way in."""
+
+import asyncio
+
+import sqlalchemy as sa
+from alembic import context
+
+from sessiond.store.database import parse_url, writer_engine
+from sessiond.store.schema import metadata
+
+
+def run(connection: sa.Connection) -> None:
+    """Migrate on one connection, in one transaction: of several starting servers one migrates."""
+    context.configure(
+        connection=connection,
+        target_metadata=metadata,
+        render_as_batch=True,
+        transactional_ddl=True,
+    )
+    with context.begin_transaction():
+        context.run_migrations()
+
+
+async def run_online() -> None:
+    """Open a connection for `run`, and close it whatever happens."""
+    engine = writer_engine(parse_url(context.config.attributes["url"]))
+    try:
+        async with engine.begin() as connection:
+            await connection.run_sync(run)
+    finally:
+        await engine.dispose()
+
+
+asyncio.run(run_online())

@@ -1,0 +1,107 @@
+"""Puts a server together out of its settings. Starts nothing."""
+
+import secrets
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from starlette.applications import Starlette
+
+from engine.client import EngineClient
+from engine.text.chat_template import load_chat_format
+from engine.text.tokenizer import load_tokenizer
+from sessiond.app import build_app, drain
+from sessiond.gateway.auth import NoAuth
+from sessiond.gateway.connections import Connections
+from sessiond.gateway.limits import GatewayLimits
+from sessiond.gateway.parts import Gateway
+from sessiond.metrics import Metrics
+from sessiond.sessions.service import ServiceLimits, SessionService
+from sessiond.sessions.text_format import TextFormat
+from sessiond.settings import Settings
+from sessiond.store.store import Store
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """The application and what has to be ended after it. The engine is its giver's."""
+
+    app: Starlette
+    gateway: Gateway
+    store: Store
+
+    async def drain(self) -> None:
+        """Refuse new work, let running turns end, close the sockets."""
+        await drain(self.gateway)
+
+    async def close(self) -> None:
+        """Close the database."""
+        await self.store.close()
+
+
+def load_text_format(model: Path) -> TextFormat:
+    """The chat format of the model at `model`. Blocks for some tenths of a second.
+
+    Raises:
+        ModelFileError: its files are damaged, or of an unknown kind.
+        TemplateError: its chat template can't be used.
+    """
+    return load_chat_format(model, load_tokenizer(model))
+
+
+def build_server(settings: Settings, engine: EngineClient, text: TextFormat) -> Server:
+    """Wire an application to an engine. The engine has started; `text` is that of its model.
+
+    Raises:
+        StoreConfigError: the database's URL can't work.
+    """
+    store = Store(settings.db)
+    metrics = Metrics()
+    service = SessionService(
+        store=store,
+        engine=engine,
+        text=text,
+        limits=_service_limits(settings),
+        clock=time.time,
+        new_id=new_id,
+        new_seed=lambda: secrets.randbits(63),  # SQL and msgspec know signed 64 bits
+        on_turn_ended=metrics.turn_ended,
+    )
+    gateway = Gateway(
+        service=service,
+        engine=engine,
+        auth=NoAuth(),
+        limits=_gateway_limits(settings),
+        connections=Connections(),
+        metrics=metrics,
+        clock=time.time,
+        new_id=new_id,
+    )
+    app = build_app(gateway, allowed_hosts=(*settings.allowed_hosts, settings.host))
+    return Server(app=app, gateway=gateway, store=store)
+
+
+def new_id(prefix: str) -> str:
+    """An id that nobody can guess and that never comes twice: `resp_…`."""
+    return f"{prefix}_{secrets.token_hex(16)}"
+
+
+def _service_limits(settings: Settings) -> ServiceLimits:
+    return ServiceLimits(
+        default_max_output_tokens=settings.default_max_output_tokens,
+        max_outstanding=settings.max_num_seqs + settings.max_queue,
+        turn_timeout_s=settings.turn_timeout,
+        queue_timeout_s=settings.queue_timeout,
+        http_hold_s=settings.http_hold_s,
+        drain_timeout_s=settings.drain_timeout_s,
+    )
+
+
+def _gateway_limits(settings: Settings) -> GatewayLimits:
+    return GatewayLimits(
+        max_frame_bytes=settings.max_frame_bytes,
+        max_body_bytes=settings.max_frame_bytes,
+        ping_interval_s=settings.ping_interval_s,
+        ping_timeout_s=settings.ping_timeout_s,
+        heartbeat_s=settings.ping_interval_s,
+    )

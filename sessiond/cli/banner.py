@@ -1,0 +1,116 @@
+"""What `sessiond serve` tells on the terminal. Plain lines; colour only where there is any."""
+
+from importlib.metadata import PackageNotFoundError, version
+
+from rich.console import Console
+from rich.text import Text
+
+from engine.byte_size import format_bytes
+from engine.messages import EngineInfo
+from sessiond.settings import Settings
+
+_DEFAULT_PORT = 8080
+_INDENT = 13
+
+
+def product_version() -> str:
+    """The installed version; "dev" in a tree that is not installed."""
+    try:
+        return version("sessiond")
+    except PackageNotFoundError:
+        return "dev"
+
+
+class Banner:
+    """Writes to one console, as the server comes up."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    def greet(self) -> None:
+        """Say what this is."""
+        self._console.print(
+            Text.assemble(
+                ("sessiond", "bold cyan"),
+                (f" {product_version()}", "dim"),
+                "  keeps each conversation's KV cache alive between turns",
+            )
+        )
+
+    def progress(self, text: str) -> None:
+        """Say what is being done now."""
+        self._console.print(Text(f"  {text}", "dim"))
+
+    def serving(self, settings: Settings, info: EngineInfo, url: str) -> None:
+        """Say what was found, where it listens, and how to talk to it."""
+        rows = {
+            "model": _model(info),
+            "context": _context(info),
+            "KV pool": _pool(info),
+            "database": Text(_without_password(settings.db)),
+            "listening": Text.assemble(
+                (url, "bold green"), f"   socket {url.replace('http', 'ws', 1)}/v1/responses"
+            ),
+            "chat": Text.assemble((_chat_command(url), "bold"), "   in another terminal"),
+            "clients": Text(f"any OpenAI client with base_url={url}/v1"),
+            "stop": Text(f"Ctrl-C; running turns get {settings.drain_timeout_s:g} s to finish"),
+        }
+        for name, value in rows.items():
+            self._row(name, value)
+
+    def _row(self, name: str, value: Text) -> None:
+        """One line, or on a narrow terminal some, under each other."""
+        lines: list[Text] = [value]
+        if self._console.is_terminal:
+            lines = list(value.wrap(self._console, max(20, self._console.width - _INDENT)))
+        for label, line in zip([name, *[""] * len(lines)], lines, strict=False):
+            line.rstrip()
+            self._console.print(Text.assemble((f"  {label:<10} ", "dim"), line), soft_wrap=True)
+
+    def draining(self, timeout_s: float) -> None:
+        """Say that it is going down."""
+        self._console.print(
+            Text(f"  stopping: running turns get {timeout_s:g} s; Ctrl-C again cuts them", "dim")
+        )
+
+    def stopped(self) -> None:
+        """Say that it went down in order."""
+        self._console.print(Text("  stopped", "dim"))
+
+
+def _model(info: EngineInfo) -> Text:
+    return Text(
+        f"{info.model} ({info.architecture}), {info.dtype} on {info.device}, "
+        f"attention {info.attention}, weights {format_bytes(info.weights_bytes)}"
+    )
+
+
+def _context(info: EngineInfo) -> Text:
+    return Text(
+        f"up to {info.max_model_len} tokens each; {info.max_num_seqs} turns generate at once, "
+        f"{info.max_num_waiting} may wait"
+    )
+
+
+def _pool(info: EngineInfo) -> Text:
+    tokens = info.total_blocks * info.block_size
+    return Text(
+        f"{format_bytes(info.pool_bytes)} for {tokens} tokens "
+        f"({info.total_blocks} blocks of {info.block_size}, {info.kv_dtype}): {info.pool_reason}"
+    )
+
+
+def _chat_command(url: str) -> str:
+    if url == f"http://127.0.0.1:{_DEFAULT_PORT}":
+        return "sessiond chat"
+    return f"sessiond chat --url {url}"
+
+
+def _without_password(db: str) -> str:
+    """A database URL as it may be shown."""
+    scheme, separator, rest = db.partition("://")
+    credentials, at, place = rest.rpartition("@")
+    if not at:
+        return db
+    user = credentials.partition(":")[0]
+    return f"{scheme}{separator}{user}:***@{place}"

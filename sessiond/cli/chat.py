@@ -1,0 +1,164 @@
+"""`sessiond chat`: a conversation at the terminal or from a script."""
+
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Annotated
+
+import typer
+
+from sessiond.cli.ask_server import DEFAULT_URL, UrlOption
+from sessiond.cli.chat_client import ChatClient, TurnOptions
+from sessiond.cli.chat_screen import Screen
+from sessiond.cli.chat_turn import Notice, ReplyText, TurnEnd
+from sessiond.cli.keyboard import Keyboard
+from sessiond.cli.server_api import ServerAddress, ServerApi, ServerError
+
+_COMMANDS = {
+    "/cancel": "stop the reply that is being written (Ctrl-C does the same)",
+    "/inspect": "show what the server holds of this conversation",
+    "/reset": "empty the conversation; the system prompt stays",
+    "/help": "show this list",
+    "/quit": "leave (so does Ctrl-D)",
+}
+
+
+def chat(  # noqa: PLR0913, PLR0917 -- one parameter per option
+    url: UrlOption = DEFAULT_URL,
+    system: Annotated[str | None, typer.Option(help="System prompt of the conversation.")] = None,
+    max_output_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Longest reply, in tokens.")
+    ] = None,
+    temperature: Annotated[
+        float | None, typer.Option(min=0.0, max=2.0, help="0 is greedy; the server's default is 1.")
+    ] = None,
+    conversation: Annotated[
+        str | None, typer.Option(help="Continue this conversation (conv_...).")
+    ] = None,
+    once: Annotated[
+        str | None, typer.Option(help="Send one message, print the reply, leave.")
+    ] = None,
+) -> None:
+    """Talk to a running server.
+
+    Lines piped in are sent one after the other: replies go to standard output, numbers and notices
+    to standard error, and the exit code is 1 if a turn failed.
+    """
+    try:
+        address = ServerAddress.parse(url)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--url") from error
+    options = TurnOptions(
+        instructions=system, max_output_tokens=max_output_tokens, temperature=temperature
+    )
+    keyboard = Keyboard()
+    screen = Screen(interactive=keyboard.interactive and once is None)
+    client = ChatClient(address, options, session_id=conversation)
+    session = ChatSession(client, ServerApi(address), screen, keyboard)
+    try:
+        client.connect()
+        good = session.run_once(once) if once is not None else session.run()
+    except ServerError as error:
+        screen.problem(f"{error}. Is it running? `sessiond serve` starts one.")
+        raise typer.Exit(1) from error
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+    finally:
+        client.close()
+    raise typer.Exit(0 if good else 1)
+
+
+class ChatSession:
+    """Runs lines of input, as messages or as commands, until there are no more."""
+
+    def __init__(
+        self, client: ChatClient, api: ServerApi, screen: Screen, keyboard: Keyboard
+    ) -> None:
+        self._client = client
+        self._api = api
+        self._screen = screen
+        self._keyboard = keyboard
+        self._commands: dict[str, Callable[[], None]] = {
+            "/cancel": self._cancel,
+            "/inspect": self._inspect,
+            "/reset": self._reset,
+            "/help": self._help,
+        }
+
+    def run(self) -> bool:
+        """Read and run lines until the end of input or `/quit`.
+
+        Returns:
+            False if a turn failed and nobody was there to see it.
+        """
+        interactive = self._keyboard.interactive
+        self._greet()
+        all_good = True
+        while (line := self._keyboard.read_line("> ")) is not None:
+            if line.strip() == "/quit":
+                break
+            if line.startswith("/"):
+                self._command(line.strip())
+            elif line.strip():
+                all_good &= self.run_once(line)
+        return all_good or interactive
+
+    def run_once(self, text: str) -> bool:
+        """Run one turn and show it. Returns whether it brought a reply."""
+        good = False
+        with self._keyboard.streaming():
+            for part in self._client.ask(text, cancel_wanted=self._keyboard.cancel_wanted):
+                match part:
+                    case ReplyText():
+                        self._screen.reply(part.text)
+                    case Notice():
+                        self._screen.remark(f"[{part.text}]")
+                    case TurnEnd():
+                        self._screen.turn_end(part)
+                        good = part.outcome in ("completed", "incomplete")
+        return good
+
+    def _greet(self) -> None:
+        if self._client.session_id is not None:
+            self._screen.session(self._api.session(self._client.session_id))
+        if self._keyboard.interactive:
+            self._screen.remark(
+                f"Talking to {self._api.model()}. Ctrl-C stops a reply, /help lists the commands."
+            )
+
+    def _command(self, name: str) -> None:
+        run = self._commands.get(name)
+        if run is None:
+            known = ", ".join(_COMMANDS)
+            self._screen.problem(
+                f"{name} is not a command. There are: {known}. "
+                "A line that begins with a space is sent as it is."
+            )
+            return
+        try:
+            run()
+        except ServerError as error:
+            self._screen.problem(str(error))
+
+    def _cancel(self) -> None:
+        self._screen.remark("Nothing is being written; /cancel works while a reply streams.")
+
+    def _help(self) -> None:
+        for name, meaning in _COMMANDS.items():
+            self._screen.remark(f"{name:10}{meaning}")
+
+    def _inspect(self) -> None:
+        if self._client.session_id is None:
+            self._screen.remark("There is no conversation yet: say something first.")
+            return
+        self._screen.session(self._api.session(self._client.session_id))
+
+    def _reset(self) -> None:
+        if (session_id := self._client.session_id) is not None:
+            try:
+                self._api.reset(session_id)
+            except ServerError as error:
+                if error.status != HTTPStatus.NOT_FOUND:
+                    raise
+                session_id = None  # the server forgot it: the next turn opens a new one
+            self._client.restart(session_id)
+        self._screen.remark("The conversation is empty again.")

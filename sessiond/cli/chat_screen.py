@@ -1,0 +1,116 @@
+"""What a chat shows. Replies go to standard output; in scripts all else goes to standard error."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from sessiond.cli.chat_turn import TurnEnd, TurnStats
+
+# a reply is untrusted text: no escape sequence of it may reach the terminal
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+class Screen:
+    """Prints a chat. `interactive`: a person at a terminal, not a script."""
+
+    def __init__(self, *, interactive: bool) -> None:
+        self._interactive = interactive
+        self._replies = Console(highlight=False, soft_wrap=True)
+        self._remarks = self._replies if interactive else Console(stderr=True, highlight=False)
+        self._at_line_start = True
+
+    def reply(self, text: str) -> None:
+        """Show more of a reply at once."""
+        clean = printable(text)
+        if not clean:
+            return
+        self._replies.out(clean, end="", highlight=False)
+        self._replies.file.flush()
+        self._at_line_start = clean.endswith("\n")
+
+    def remark(self, text: str) -> None:
+        """Show a line that is not part of a reply."""
+        self._end_line()
+        self._remarks.print(Text(printable(text), style="dim"), soft_wrap=True)
+
+    def problem(self, text: str) -> None:
+        """Show a line that says what went wrong."""
+        self._end_line()
+        self._remarks.print(Text(printable(text), style="red"), soft_wrap=True)
+
+    def turn_end(self, end: TurnEnd) -> None:
+        """Show how a turn ended and what it took."""
+        self._end_line()
+        if end.outcome in ("failed", "refused", "cut"):
+            self.problem(describe_fault(end))
+        elif end.stats is not None:
+            self.remark(f"[{describe_stats(end.stats, end.detail)}]")
+        elif end.detail:
+            self.remark(f"[{end.detail}]")
+
+    def session(self, facts: Mapping[str, Any]) -> None:
+        """Show a session's memory: one line of sums, one row per item."""
+        self._end_line()
+        self._remarks.print(Text(describe_session(facts)), soft_wrap=True)
+        table = Table("#", "response", "role", "start", "tokens", "kept", "status", box=None)
+        for number, turn in enumerate(facts.get("turns") or [], start=1):
+            names = ("response_id", "role", "start", "tokens", "kept", "status")
+            cells = [printable(str(turn.get(name, ""))) for name in names]
+            table.add_row(str(number), *[Text(cell) for cell in cells])
+        if table.row_count:
+            self._remarks.print(table)
+
+    def _end_line(self) -> None:
+        if not self._at_line_start:
+            self._replies.out("")
+            self._at_line_start = True
+
+
+def printable(text: str) -> str:
+    """Return the text without control characters other than newline and tab."""
+    return _CONTROLS.sub("", text)
+
+
+def describe_stats(stats: TurnStats, detail: str = "") -> str:
+    """Say in one line what a turn took."""
+    parts = [detail] if detail else []
+    parts.append(f"reused {stats.reused_tokens}")
+    if stats.recomputed_tokens:
+        parts.append(f"recomputed {stats.recomputed_tokens}")
+    parts += [f"new {stats.new_tokens}", f"reply {stats.output_tokens} tokens"]
+    if stats.ttft_s is not None:
+        parts.append(f"first token {stats.ttft_s:.2f} s")
+    if stats.tokens_per_s is not None:
+        parts.append(f"{stats.tokens_per_s:.1f} tokens/s")
+    return " · ".join(parts)
+
+
+def describe_fault(end: TurnEnd) -> str:
+    """Say what went wrong and where the conversation stands."""
+    code = f" ({end.code})" if end.code else ""
+    match end.outcome:
+        case "refused":
+            return f"refused{code}: {end.detail}"
+        case "failed":
+            return f"failed{code}: {end.detail}; the conversation stands as before this turn"
+        case _:
+            return f"cut: {end.detail}; the conversation stands as before this turn"
+
+
+def describe_session(facts: Mapping[str, Any]) -> str:
+    """Say in one line what a session holds."""
+    blocks, kv_bytes = facts.get("blocks") or {}, facts.get("kv_bytes") or {}
+    return (
+        f"{facts.get('id')} · {facts.get('state')} · context {facts.get('context', 'full')}, "
+        f"{facts.get('fidelity', 'exact')} · {facts.get('tokens_total')} tokens, "
+        f"{facts.get('tokens_kept')} seen by the model · {blocks.get('device')} blocks "
+        f"({blocks.get('shared')} shared) · {_mebibytes(kv_bytes.get('device'))}"
+    )
+
+
+def _mebibytes(count: object) -> str:
+    return f"{count / 2**20:.1f} MiB" if isinstance(count, int) else "? MiB"

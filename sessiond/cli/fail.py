@@ -1,0 +1,18 @@
+"""How a command ends that can't go on. Exit codes: 0 fine, 1 failed, 2 wrong usage."""
+
+from typing import NoReturn
+
+import typer
+
+FAILED = 1
+WRONG_USAGE = 2
+
+
+def fail(reason: object, code: int = FAILED) -> NoReturn:
+    """Say why on standard error and end the command.
+
+    Raises:
+        typer.Exit: always.
+    """
+    typer.echo(f"sessiond: {reason}", err=True)
+    raise typer.Exit(code)

@@ -1,0 +1,68 @@
+"""Owns standard input and Ctrl-C of a chat: lines at the prompt, a wish to cancel meanwhile."""
+
+import contextlib
+import os
+import select
+import signal
+import sys
+from collections import deque
+from collections.abc import Iterator
+from types import FrameType
+
+
+class Keyboard:
+    """Reads lines. While a reply streams, Ctrl-C or a typed `/cancel` asks to cancel it.
+
+    Other lines typed meanwhile wait for the next prompt. Main thread only (signals).
+    """
+
+    def __init__(self) -> None:
+        self.interactive = sys.stdin.isatty()
+        self._ahead: deque[str] = deque()
+        self._cancel_wanted = False
+        if self.interactive:
+            with contextlib.suppress(ImportError):
+                import readline  # noqa: F401 -- gives `input` editing and history
+
+    def read_line(self, prompt: str) -> str | None:
+        """Return the next line, None at the end of input."""
+        if self._ahead:
+            line = self._ahead.popleft()
+            if self.interactive:
+                sys.stdout.write(prompt + line + "\n")
+            return line
+        try:
+            return input(prompt if self.interactive else "")
+        except EOFError:
+            return None
+
+    @contextlib.contextmanager
+    def streaming(self) -> Iterator[None]:
+        """While this lasts, one Ctrl-C asks to cancel and a second raises KeyboardInterrupt."""
+        self._cancel_wanted = False
+        before = signal.signal(signal.SIGINT, self._on_interrupt)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    def cancel_wanted(self) -> bool:
+        """Whether the user asked to cancel since `streaming` began. Never waits."""
+        while self.interactive and select.select([sys.stdin], [], [], 0)[0]:
+            typed = os.read(sys.stdin.fileno(), 65536)  # a terminal gives one line at a time
+            if not typed:
+                break
+            self._take(typed.decode(errors="replace"))
+        return self._cancel_wanted
+
+    def _take(self, typed: str) -> None:
+        for line in typed.splitlines():
+            if line.strip() == "/cancel":
+                self._cancel_wanted = True
+            else:
+                self._ahead.append(line)
+
+    def _on_interrupt(self, _signal: int, _frame: FrameType | None) -> None:
+        if self._cancel_wanted:
+            raise KeyboardInterrupt
+        self._cancel_wanted = True

@@ -1,0 +1,102 @@
+"""`sessiond serve`: everything that a server needs, in order, and how it ends."""
+
+import asyncio
+import contextlib
+import resource
+import socket
+from pathlib import Path
+
+from rich.console import Console
+
+from engine.errors import ConfigError, EngineError
+from engine.files.catalog import UnknownModelError
+from engine.worker_client import WorkerEngine
+from sessiond.cli.banner import Banner
+from sessiond.cli.fail import WRONG_USAGE, fail
+from sessiond.cli.model import pull_with_progress
+from sessiond.settings import Settings
+
+
+def serve(settings: Settings) -> None:
+    """Serve conversations until Ctrl-C or SIGTERM.
+
+    Settings come from these flags, else from SESSIOND_* variables (--max-num-seqs is
+    SESSIOND_MAX_NUM_SEQS), else from sessiond.toml (or the file that SESSIOND_CONFIG names).
+    """
+    from sessiond.cli.logs import configure_logs
+    from sessiond.cli.server import PortTakenError, bind
+
+    configure_logs()
+    console = Console(highlight=False)
+    banner = Banner(console)
+    banner.greet()
+    _allow_many_sockets()
+    try:
+        listener = bind(settings.host, settings.port)
+    except PortTakenError as error:
+        fail(error)
+    with contextlib.closing(listener):
+        model = _fetch_model(settings.model, console)
+        _migrate(settings.db)
+        try:
+            asyncio.run(_serve(settings, model, listener, banner))
+        except ConfigError as error:
+            fail(
+                f"--{error.name.replace('_', '-')}={error.value}: allowed is {error.allowed}",
+                WRONG_USAGE,
+            )
+        except (EngineError, OSError) as error:
+            fail(error)
+        except SystemExit:  # uvicorn's way to say that the application's start failed
+            fail("the application did not start; the log above says why")
+    banner.stopped()
+
+
+async def _serve(settings: Settings, model: Path, listener: socket.socket, banner: Banner) -> None:
+    from sessiond.assembly import build_server, load_text_format
+    from sessiond.cli.server import ServerHooks, serve_until_signal, url_of
+
+    engine = WorkerEngine(settings.engine_config(), on_progress=banner.progress)
+    text, _ = await asyncio.gather(asyncio.to_thread(load_text_format, model), engine.start())
+    try:
+        server = build_server(settings, engine, text)
+        hooks = ServerHooks(
+            on_listening=lambda: banner.serving(settings, engine.info, url_of(listener)),
+            on_drain=lambda: banner.draining(settings.drain_timeout_s),
+            drain=server.drain,
+        )
+        try:
+            await serve_until_signal(server.app, server.gateway.limits, listener, hooks)
+        finally:
+            await server.close()
+    finally:
+        await engine.stop()
+
+
+def _fetch_model(name: str, console: Console) -> Path:
+    """Where the model is; fetched first if it is one that is known by name."""
+    try:
+        return pull_with_progress(name, console)
+    except UnknownModelError as error:
+        fail(f"--model={name}: {error}", WRONG_USAGE)
+    except EngineError as error:
+        fail(error)
+
+
+def _migrate(db: str) -> None:
+    from sessiond.store.errors import StoreConfigError, StoreError
+    from sessiond.store.migrate import upgrade
+
+    try:
+        upgrade(db)
+    except StoreConfigError as error:
+        fail(error, WRONG_USAGE)
+    except StoreError as error:
+        fail(error)
+
+
+def _allow_many_sockets() -> None:
+    """Raise the limit of open files to what the system allows: each socket is one."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

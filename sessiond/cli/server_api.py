@@ -1,0 +1,125 @@
+"""A server's address, and the HTTP side of it as a client of the command line asks it."""
+
+import json
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_TIMEOUT_S = 10.0
+
+
+class ServerError(Exception):
+    """The server can't be reached, or said no; the message is for the user.
+
+    `status` is that of its answer, None if there was no answer.
+    """
+
+    def __init__(self, message: str, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True)
+class ServerAddress:
+    """Where a server is: scheme, host and port, no path."""
+
+    http: str
+
+    @classmethod
+    def parse(cls, url: str) -> "ServerAddress":
+        """Read `http(s)://host:port`, `ws(s)://...` too, with or without `/v1` or `/v1/responses`.
+
+        Raises:
+            ValueError: names the URL and what is allowed.
+        """
+        parts = urllib.parse.urlsplit(url)
+        scheme = {"http": "http", "ws": "http", "https": "https", "wss": "https"}.get(parts.scheme)
+        if scheme is None or not parts.hostname:
+            raise ValueError(f"url={url!r}: allowed is http://HOST:PORT or https://HOST:PORT")
+        return cls(f"{scheme}://{parts.netloc}")
+
+    @property
+    def socket(self) -> str:
+        """The URL of the conversation socket."""
+        return "ws" + self.http.removeprefix("http") + "/v1/responses"
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether it is this machine, so that no proxy may come between."""
+        return urllib.parse.urlsplit(self.http).hostname in _LOOPBACK
+
+
+class ServerApi:
+    """Asks one server over HTTP. Blocking."""
+
+    def __init__(self, address: ServerAddress) -> None:
+        self._address = address
+        proxies: dict[str, str] | None = {} if address.is_loopback else None
+        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler(proxies))
+
+    def model(self) -> str:
+        """Name of the model that is served."""
+        models = self._call("GET", "/v1/models").get("data") or [{}]
+        return str(models[0].get("id", "unknown"))
+
+    def session(self, session_id: str) -> dict[str, Any]:
+        """What the server says of one session (`GET /v1/sessions/{id}`)."""
+        return self._call("GET", _session_path(session_id))
+
+    def reset(self, session_id: str) -> dict[str, Any]:
+        """Empty one session; its instructions stay."""
+        return self._call("POST", _session_path(session_id) + "/reset")
+
+    def sessions(self) -> Iterator[dict[str, Any]]:
+        """Every open session, latest activity first, page by page."""
+        after = ""
+        while True:
+            page = self._call("GET", f"/v1/sessions?limit=100{after}")
+            yield from page.get("data", [])
+            if not page.get("has_more"):
+                return
+            after = f"&after={urllib.parse.quote(str(page['last_id']), safe='')}"
+
+    def close(self, session_id: str) -> dict[str, Any]:
+        """End one session and give back all that it holds."""
+        return self._call("DELETE", _session_path(session_id))
+
+    def memory(self) -> dict[str, Any]:
+        """The leak audit (`GET /admin/memory`)."""
+        return self._call("GET", "/admin/memory")
+
+    def capacity(self) -> dict[str, Any]:
+        """What is free and what runs (`GET /health/capacity`)."""
+        return self._call("GET", "/health/capacity")
+
+    def _call(self, method: str, path: str) -> dict[str, Any]:
+        url = self._address.http + path
+        request = urllib.request.Request(url, method=method)  # noqa: S310 -- http(s) by `parse`
+        try:
+            with self._opener.open(request, timeout=_TIMEOUT_S) as answer:
+                body = json.load(answer)
+        except urllib.error.HTTPError as error:
+            with error:
+                raise ServerError(_refusal(error.code, error.read()), error.code) from error
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "reason", error)
+            raise ServerError(f"no server answers at {self._address.http} ({reason})") from error
+        if not isinstance(body, dict):
+            raise ServerError(f"{url} answered with something that is no JSON object")
+        return body
+
+
+def _session_path(session_id: str) -> str:
+    return "/v1/sessions/" + urllib.parse.quote(session_id, safe="")
+
+
+def _refusal(status: int, body: bytes) -> str:
+    try:
+        message = json.loads(body)["error"]["message"]
+    except (ValueError, KeyError, TypeError):
+        message = body[:200].decode(errors="replace").strip() or "no reason given"
+    return f"the server answered {status}: {message}"

@@ -1,0 +1,78 @@
+"""Makes a command's flags out of the settings, so that neither can lack what the other has."""
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+from pydantic.fields import FieldInfo
+
+from engine.byte_size import format_bytes
+from sessiond.cli.fail import WRONG_USAGE, fail
+from sessiond.setting_errors import BYTE_FIELDS, SettingError, load_settings
+from sessiond.settings import Settings
+
+_METAVARS = {int: "NUMBER", float: "NUMBER", str: "TEXT", tuple[str, ...]: "NAME,..."}
+
+
+def with_setting_flags(run: Callable[[Settings], None]) -> Callable[..., None]:
+    """A command with one flag per setting, which calls `run` with the settings that result.
+
+    Values are read by the settings alone, so a flag, a variable and a line of the file are judged
+    by the same rules and in the same words. Wrong ones end the command with exit code 2.
+    """
+
+    @functools.wraps(run)
+    def command(**flags: Any) -> None:
+        given = {name: value for name, value in flags.items() if value is not None}
+        try:
+            settings = load_settings(given)
+        except SettingError as error:
+            fail(f"{error}\nSee `sessiond serve --help`.", WRONG_USAGE)
+        run(settings)
+
+    fields = Settings.model_fields.items()
+    parameters = [_parameter(name, field) for name, field in fields]
+    command.__annotations__ = {p.name: p.annotation for p in parameters} | {"return": None}
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # typer reads it
+    return command
+
+
+def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
+    flag = name.replace("_", "-")
+    is_switch = field.annotation is bool
+    option = typer.Option(
+        f"--{flag}/--no-{flag}" if is_switch else f"--{flag}",
+        help=f"{field.description} (default: {default_text(name, field)})",
+        metavar=None if is_switch else _metavar(name, field),
+        show_default=False,
+    )
+    kind: Any = bool | None if is_switch else str | None
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, option]
+    )
+
+
+def _metavar(name: str, field: FieldInfo) -> str:
+    if name in BYTE_FIELDS:
+        return "SIZE"
+    kind: Any = field.annotation
+    choices: tuple[str, ...] = getattr(kind, "__args__", ())
+    return _METAVARS.get(kind) or "|".join(choices)
+
+
+def default_text(name: str, field: FieldInfo) -> str:
+    """A setting's default as people write it."""
+    default = field.get_default(call_default_factory=True, validated_data={})
+    match default:
+        case bool():
+            return "on" if default else "off"
+        case ():
+            return "none"
+        case int() if name in BYTE_FIELDS and default:
+            return format_bytes(default)
+        case float():
+            return f"{default:g}"
+        case _:
+            return str(default)

@@ -1,0 +1,59 @@
+"""Which sockets are open, and whether new work is taken. Asyncio thread only."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sessiond.errors import RequestError
+
+
+class Connections:
+    """Counts open sockets and tells them when to close."""
+
+    def __init__(self) -> None:
+        self._open: set[asyncio.Event] = set()
+        self._none_open = asyncio.Event()
+        self._none_open.set()
+        self._draining = False
+
+    @property
+    def open_count(self) -> int:
+        """How many sockets are open."""
+        return len(self._open)
+
+    @property
+    def draining(self) -> bool:
+        """Whether the server is on its way down: nothing new is let in."""
+        return self._draining
+
+    @contextmanager
+    def joined(self) -> Iterator[asyncio.Event]:
+        """Count a socket; the event is set when it has to close (1012)."""
+        leave = asyncio.Event()
+        self._open.add(leave)
+        self._none_open.clear()
+        try:
+            yield leave
+        finally:
+            self._open.discard(leave)
+            if not self._open:
+                self._none_open.set()
+
+    def refuse_if_draining(self) -> None:
+        """Let nothing new in on the way down.
+
+        Raises:
+            RequestError: `draining`.
+        """
+        if self._draining:
+            raise RequestError("draining", "the server is going down", retry_after_s=1)
+
+    def begin_drain(self) -> None:
+        """Refuse sockets and turns from now on."""
+        self._draining = True
+
+    async def close_all(self) -> None:
+        """Tell every socket to close and wait until all have."""
+        for leave in self._open:
+            leave.set()
+        await self._none_open.wait()

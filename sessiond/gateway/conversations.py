@@ -1,0 +1,131 @@
+"""`/v1/conversations`: sessions as the conversations of the Responses API, and their items."""
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from sessiond.facts import ConversationView, InputItem
+from sessiond.gateway.http import caller_of, page_limit, page_order, read_body
+from sessiond.gateway.parts import Gateway
+from sessiond.gateway.protocol import fields
+from sessiond.gateway.protocol.items import decode_input
+from sessiond.gateway.protocol.json_text import parse_object
+from sessiond.gateway.protocol.requests import decode_metadata
+from sessiond.gateway.protocol.resources import Json, conversation_object, list_object
+from sessiond.gateway.refusal import json_response
+from sessiond.gateway.rest import item_list, stored_item
+
+MAX_ITEMS = 20
+
+
+class ConversationsApi:
+    """Create, read, change and delete conversations; append and read their items."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._service = gateway.service
+
+    def routes(self) -> list[BaseRoute]:
+        """List the routes."""
+        one = "/v1/conversations/{session_id}"
+        item = f"{one}/items/{{item_id}}"
+        return [
+            Route("/v1/conversations", self.create, methods=["POST"]),
+            Route(one, self.read, methods=["GET"]),
+            Route(one, self.update, methods=["POST"]),
+            Route(one, self.delete, methods=["DELETE"]),
+            Route(f"{one}/items", self.list_items, methods=["GET"]),
+            Route(f"{one}/items", self.add_items, methods=["POST"]),
+            Route(item, self.read_item, methods=["GET"]),
+            Route(item, self.delete_item, methods=["DELETE"]),
+        ]
+
+    async def create(self, request: Request) -> Response:
+        """`POST /v1/conversations`."""
+        pairs = await self._body(request, frozenset({"items", "metadata"}))
+        view = await self._service.create_conversation(
+            caller_of(request, self._gateway.auth),
+            _items(pairs.get("items")),
+            decode_metadata(pairs.get("metadata")),
+        )
+        return json_response(_conversation(view))
+
+    async def read(self, request: Request) -> Response:
+        """`GET /v1/conversations/{id}`."""
+        caller = caller_of(request, self._gateway.auth)
+        view = await self._service.get_conversation(caller, request.path_params["session_id"])
+        return json_response(_conversation(view))
+
+    async def update(self, request: Request) -> Response:
+        """`POST /v1/conversations/{id}`: replace its metadata."""
+        pairs = await self._body(request, frozenset({"metadata"}))
+        view = await self._service.update_conversation(
+            caller_of(request, self._gateway.auth),
+            request.path_params["session_id"],
+            decode_metadata(pairs.get("metadata")),
+        )
+        return json_response(_conversation(view))
+
+    async def delete(self, request: Request) -> Response:
+        """`DELETE /v1/conversations/{id}`."""
+        session_id = request.path_params["session_id"]
+        await self._service.delete_conversation(caller_of(request, self._gateway.auth), session_id)
+        deleted = {"id": session_id, "object": "conversation.deleted", "deleted": True}
+        return json_response(deleted)
+
+    async def list_items(self, request: Request) -> Response:
+        """`GET /v1/conversations/{id}/items`."""
+        page = await self._service.list_items(
+            caller_of(request, self._gateway.auth),
+            request.path_params["session_id"],
+            limit=page_limit(request),
+            after=request.query_params.get("after"),
+            order=page_order(request),
+        )
+        return json_response(item_list(page))
+
+    async def add_items(self, request: Request) -> Response:
+        """`POST /v1/conversations/{id}/items`."""
+        pairs = await self._body(request, frozenset({"items"}))
+        items = await self._service.add_items(
+            caller_of(request, self._gateway.auth),
+            request.path_params["session_id"],
+            _items(pairs.get("items")),
+        )
+        return json_response(list_object([stored_item(item) for item in items], has_more=False))
+
+    async def read_item(self, request: Request) -> Response:
+        """`GET /v1/conversations/{id}/items/{item_id}`."""
+        item = await self._service.get_item(
+            caller_of(request, self._gateway.auth),
+            request.path_params["session_id"],
+            request.path_params["item_id"],
+        )
+        return json_response(stored_item(item))
+
+    async def delete_item(self, request: Request) -> Response:
+        """`DELETE /v1/conversations/{id}/items/{item_id}`."""
+        caller = caller_of(request, self._gateway.auth)
+        session_id = request.path_params["session_id"]
+        await self._service.delete_item(caller, session_id, request.path_params["item_id"])
+        view = await self._service.get_conversation(caller, session_id)
+        return json_response(_conversation(view))
+
+    async def _body(self, request: Request, known: frozenset[str]) -> dict[str, object]:
+        body = await read_body(request, self._gateway.limits.max_body_bytes)
+        pairs = parse_object(body) if body.strip() else {}
+        fields.only_known(pairs, known)
+        return pairs
+
+
+def _items(value: object) -> tuple[InputItem, ...]:
+    if value is None:
+        return ()
+    items = decode_input(fields.sequence("items", value), "items")
+    if len(items) > MAX_ITEMS:
+        fields.refuse("items", f"{len(items)} items", f"up to {MAX_ITEMS} items at a time")
+    return items
+
+
+def _conversation(view: ConversationView) -> Json:
+    return conversation_object(view.id, view.created_at, view.metadata)

@@ -1,0 +1,165 @@
+"""What operators and load balancers ask: health, capacity, models, metrics, the leak audit."""
+
+import asyncio
+from typing import cast
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from engine.errors import EngineUnavailableError
+from engine.messages import (
+    Answer,
+    AuditReport,
+    EngineInfo,
+    EngineStats,
+    GetAudit,
+    GetStats,
+    Query,
+)
+from sessiond.errors import RequestError
+from sessiond.gateway.http import caller_of
+from sessiond.gateway.parts import Gateway
+from sessiond.gateway.protocol.resources import Json, model_object
+from sessiond.gateway.refusal import json_response
+from sessiond.metrics import CONTENT_TYPE, Poll
+
+FITS_TOKENS = (1024, 4096)
+
+
+class HealthApi:
+    """Answers from the engine's own numbers, asked for when the question comes."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._engine = gateway.engine
+        self._started_at = gateway.clock()
+        self._leaked_blocks = 0
+
+    def routes(self) -> list[BaseRoute]:
+        """List the routes."""
+        return [
+            Route("/health/live", self.live, methods=["GET"]),
+            Route("/health/ready", self.ready, methods=["GET"]),
+            Route("/health/capacity", self.capacity, methods=["GET"]),
+            Route("/metrics", self.metrics, methods=["GET"]),
+            Route("/v1/models", self.models, methods=["GET"]),
+            Route("/v1/models/{model:path}", self.model, methods=["GET"]),
+            Route("/admin/memory", self.memory, methods=["GET"]),
+        ]
+
+    async def live(self, request: Request) -> Response:  # noqa: ARG002 -- Starlette's signature
+        """`GET /health/live`: the gateway answers."""
+        return json_response({"status": "ok"})
+
+    async def ready(self, request: Request) -> Response:  # noqa: ARG002 -- the same
+        """`GET /health/ready`: 200 if a turn would be taken now, else 503 and why not."""
+        if self._gateway.connections.draining:
+            return json_response({"status": "draining"}, 503)
+        if not self._engine.available:
+            return json_response({"status": "engine_unavailable"}, 503)
+        return json_response({"status": "ok"})
+
+    async def capacity(self, request: Request) -> Response:
+        """`GET /health/capacity`: free + cached + active = total."""
+        caller_of(request, self._gateway.auth)
+        accepting = self._engine.available and not self._gateway.connections.draining
+        return json_response(capacity_object(await self._stats(), self._engine.info, accepting))
+
+    async def models(self, request: Request) -> Response:
+        """`GET /v1/models`."""
+        caller_of(request, self._gateway.auth)
+        return json_response({"object": "list", "data": [self._model()]})
+
+    async def model(self, request: Request) -> Response:
+        """`GET /v1/models/{model}`."""
+        caller_of(request, self._gateway.auth)
+        name, known = request.path_params["model"], self._engine.info.model
+        if name != known:
+            message = f"model {name[:100]!a} is not served here: allowed is {known}"
+            raise RequestError("model_not_found", message, param="model")
+        return json_response(self._model())
+
+    async def memory(self, request: Request) -> Response:
+        """`GET /admin/memory`: the leak audit, for admins."""
+        if not caller_of(request, self._gateway.auth).is_admin:
+            raise RequestError("permission_denied", "the leak audit is for admins")
+        report = await self._audit()
+        return json_response(
+            {
+                "ok": report.ok,
+                "violations": report.violations,
+                "total_blocks": report.total_blocks,
+                "free_blocks": report.free_blocks,
+                "cached_blocks": report.cached_blocks,
+                "active_blocks": report.active_blocks,
+                "leaked_blocks": report.leaked_blocks,
+                "device_bytes": report.device_bytes,
+                "host_bytes": 0,
+                "disk_bytes": 0,
+                "rss_bytes": report.rss_bytes,
+            }
+        )
+
+    async def metrics(self, request: Request) -> Response:  # noqa: ARG002 -- the same
+        """`GET /metrics`: without a key, for scrapers. An engine that is away leaves a gap."""
+        info: EngineInfo | None = None
+        stats: EngineStats | None = None
+        if self._engine.available:
+            try:
+                info, stats = self._engine.info, await self._stats()
+                if stats.running == 0:  # an audit walks every block: not while someone waits
+                    self._leaked_blocks = (await self._audit()).leaked_blocks
+            except RequestError:
+                stats = None
+        poll = Poll(
+            info=info,
+            stats=stats,
+            restarts=self._engine.restarts,
+            sockets=self._gateway.connections.open_count,
+            leaked_blocks=self._leaked_blocks,
+        )
+        return Response(self._gateway.metrics.render(poll), media_type=CONTENT_TYPE)
+
+    def _model(self) -> Json:
+        return model_object(self._engine.info.model, self._started_at)
+
+    async def _stats(self) -> EngineStats:
+        return cast("EngineStats", await self._ask(GetStats()))
+
+    async def _audit(self) -> AuditReport:
+        return cast("AuditReport", await self._ask(GetAudit()))
+
+    async def _ask(self, query: Query) -> Answer:
+        try:
+            # a step may take long: whoever watches the server must not hang with it
+            async with asyncio.timeout(self._gateway.limits.ask_timeout_s):
+                return await self._engine.ask(query)
+        except (EngineUnavailableError, TimeoutError):
+            message = "the engine does not answer now; it is busy with a step, or starting again"
+            raise RequestError("engine_restarted", message, retry_after_s=1) from None
+
+
+def capacity_object(stats: EngineStats, info: EngineInfo, accepting: bool) -> Json:
+    """Build the capacity: `fits` counts further sessions of so many tokens each."""
+    usable = stats.free_blocks + stats.cached_blocks
+    return {
+        "accepting": accepting,
+        "block_size": info.block_size,
+        "kv_bytes_per_token": info.kv_bytes_per_token,
+        "total_blocks": stats.total_blocks,
+        "free_blocks": stats.free_blocks,
+        "cached_blocks": stats.cached_blocks,
+        "active_blocks": stats.active_blocks,
+        "host_blocks": 0,
+        "disk_blocks": 0,
+        "running": stats.running,
+        "waiting": stats.waiting,
+        "max_num_seqs": info.max_num_seqs,
+        "sessions": {
+            "live": stats.contexts,
+            "idle": stats.contexts - stats.running,
+            "parked": 0,
+        },
+        "fits": {str(tokens): usable // -(-tokens // info.block_size) for tokens in FITS_TOKENS},
+    }

@@ -1,0 +1,87 @@
+"""Bodies, queries and headers of HTTP requests, all bounded."""
+
+from collections.abc import Callable
+from typing import Literal
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.types import Receive, Scope
+
+from sessiond.errors import RequestError
+from sessiond.facts import Caller
+from sessiond.gateway.auth import Authenticator, bearer_key
+from sessiond.gateway.protocol import fields
+
+MAX_PAGE = 100
+DEFAULT_PAGE = 20
+SESSION_HEADER = b"x-session-id"
+_MAX_SESSION_HEADER = 256
+
+
+async def read_body(request: Request, max_bytes: int) -> bytes:
+    """Read a body, but never more than `max_bytes` of it.
+
+    Raises:
+        RequestError: `request_too_large`, told as soon as it is known.
+        ClientDisconnect: the client went away meanwhile.
+    """
+    too_large = RequestError("request_too_large", f"the body is over {max_bytes} bytes")
+    declared = request.headers.get("content-length", "")
+    if declared.isdecimal() and int(declared) > max_bytes:
+        raise too_large
+    body = bytearray()
+    while True:
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        body += message.get("body", b"")
+        if len(body) > max_bytes:
+            raise too_large
+        if not message.get("more_body", False):
+            return bytes(body)
+
+
+async def watch_disconnect(receive: Receive, gone: Callable[[], None]) -> None:
+    """Call `gone` when the client goes away. The body has been read."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    gone()
+
+
+def caller_of(request: Request, auth: Authenticator) -> Caller:
+    """Tell who asks.
+
+    Raises:
+        RequestError: `invalid_api_key`.
+    """
+    return auth.caller(bearer_key(request.headers.get("authorization")))
+
+
+def page_limit(request: Request) -> int:
+    """Read `?limit=`.
+
+    Raises:
+        RequestError: `invalid_value`.
+    """
+    text = request.query_params.get("limit")
+    if text is None:
+        return DEFAULT_PAGE
+    is_short_number = text.isascii() and text.isdigit() and len(text) <= 9
+    return fields.integer("limit", int(text) if is_short_number else text, 1, MAX_PAGE)
+
+
+def page_order(request: Request) -> Literal["asc", "desc"]:
+    """Read `?order=`.
+
+    Raises:
+        RequestError: `invalid_value`.
+    """
+    choices: tuple[Literal["asc", "desc"], ...] = ("asc", "desc")
+    return fields.one_of("order", request.query_params.get("order", "desc"), choices)
+
+
+def session_header(scope: Scope) -> list[tuple[bytes, bytes]]:
+    """Give back the client's `X-Session-Id` (any case; proxies write `_` for `-`), to echo it."""
+    for name, value in scope["headers"]:
+        if name.lower().replace(b"_", b"-") == SESSION_HEADER:
+            return [(SESSION_HEADER, value)] if len(value) <= _MAX_SESSION_HEADER else []
+    return []

@@ -1,0 +1,25 @@
+"""What the endpoints of the gateway work with."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from engine.client import EngineClient
+from sessiond.gateway.auth import Authenticator
+from sessiond.gateway.connections import Connections
+from sessiond.gateway.limits import GatewayLimits
+from sessiond.metrics import Metrics
+from sessiond.sessions.service import SessionService
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gateway:
+    """One of each. `clock` gives unix seconds, `new_id("sock")` gives `sock_…`."""
+
+    service: SessionService
+    engine: EngineClient
+    auth: Authenticator
+    limits: GatewayLimits
+    connections: Connections
+    metrics: Metrics
+    clock: Callable[[], float]
+    new_id: Callable[[str], str]

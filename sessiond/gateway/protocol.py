@@ -1,1 +1,0 @@
-"""Frames to requests and facts to events. No I/O."""

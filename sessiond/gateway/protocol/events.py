@@ -1,0 +1,173 @@
+"""Facts of a turn to the events of its stream. Pure; one encoder per turn."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import assert_never
+
+from sessiond.errors import RequestError
+from sessiond.facts import (
+    ContextChanged,
+    TextDelta,
+    TurnAccepted,
+    TurnBegun,
+    TurnFact,
+    TurnFinished,
+    TurnQueued,
+)
+from sessiond.gateway.protocol.resources import (
+    Json,
+    MessageStatus,
+    ResponseState,
+    output_message,
+    output_text,
+    request_error_object,
+    response_object,
+)
+
+DELTA = "response.output_text.delta"
+TERMINAL = frozenset({"response.completed", "response.incomplete", "response.failed"})
+
+
+class ResponseEncoder:
+    """Numbers and shapes the events of one turn.
+
+    Order: created, queued?, in_progress, then for a reply output_item.added, content_part.added,
+    output_text.delta*, output_text.done, content_part.done, output_item.done, then exactly one of
+    completed, incomplete, failed. `sequence_number` counts from 0 without a gap, over ours too.
+    """
+
+    def __init__(self, accepted: TurnAccepted, stream_id: str | None) -> None:
+        self._stream_id = stream_id
+        self._next_number = 0
+        self._text: list[str] = []
+        self._open = False
+        self.finished = False
+        self._state = ResponseState(
+            response_id=accepted.response_id,
+            session_id=accepted.session_id,
+            message_id=accepted.message_id,
+            previous_response_id=accepted.previous_response_id,
+            model=accepted.model,
+            instructions=accepted.instructions,
+            created_at=accepted.created_at,
+            request=accepted.request,
+            status="in_progress",
+        )
+
+    @property
+    def response(self) -> Json:
+        """The response object as it stands."""
+        return response_object(self._state)
+
+    def created(self) -> Json:
+        """Encode the first event."""
+        return self._event("response.created", response=self.response)
+
+    def encode(self, fact: TurnFact) -> Iterator[Json]:
+        """Encode what happened, in order. After the ending there is nothing more to encode."""
+        match fact:
+            case TurnQueued():
+                self._state = replace(self._state, status="queued")
+                yield self._event("response.queued", response=self.response)
+            case TurnBegun():
+                self._state = replace(self._state, status="in_progress")
+                yield self._event("response.in_progress", response=self.response)
+            case TextDelta():
+                yield from self._delta(fact.text)
+            case ContextChanged():
+                yield self._context_changed(fact)
+            case TurnFinished():
+                yield from self._finish(fact)
+            case _:
+                assert_never(fact)
+
+    def _delta(self, text: str) -> Iterator[Json]:
+        if not text:
+            return
+        if not self._open:
+            yield from self._open_item()
+        self._text.append(text)
+        yield self._event(DELTA, **self._place, delta=text, logprobs=[])
+
+    def _open_item(self) -> Iterator[Json]:
+        self._open = True
+        item = output_message(self._state.message_id, None, "in_progress")
+        yield self._event("response.output_item.added", output_index=0, item=item)
+        yield self._event("response.content_part.added", **self._place, part=output_text(""))
+
+    def _finish(self, fact: TurnFinished) -> Iterator[Json]:
+        has_reply = fact.status != "failed" and (
+            self._open or fact.text != "" or self._is_empty_reply(fact)
+        )
+        if has_reply:
+            sent = "".join(self._text)
+            if fact.text.startswith(sent):
+                yield from self._delta(fact.text[len(sent) :])
+            if not self._open:
+                yield from self._open_item()
+            yield from self._close_item(fact)
+        self._state = replace(
+            self._state,
+            status=fact.status,
+            text=fact.text if has_reply else None,
+            usage=fact.usage,
+            reason=fact.reason,
+            error=fact.error,
+        )
+        self.finished = True
+        yield self._event(f"response.{fact.status}", response=self.response)
+
+    def _is_empty_reply(self, fact: TurnFinished) -> bool:
+        """Tell whether the model chose to say nothing: an item without text, not no item."""
+        return fact.status == "completed" and self._state.request.generate
+
+    def _close_item(self, fact: TurnFinished) -> Iterator[Json]:
+        status: MessageStatus = "completed" if fact.status == "completed" else "incomplete"
+        text = fact.text
+        yield self._event("response.output_text.done", **self._place, text=text, logprobs=[])
+        yield self._event("response.content_part.done", **self._place, part=output_text(text))
+        item = output_message(self._state.message_id, text, status)
+        yield self._event("response.output_item.done", output_index=0, item=item)
+
+    def _context_changed(self, fact: ContextChanged) -> Json:
+        self._state = replace(self._state, context=fact.context, fidelity=fact.fidelity)
+        return self._event(
+            "session.context_changed",
+            session=fact.session_id,
+            reason=fact.reason,
+            dropped_turns=fact.dropped_turns,
+            tokens_before=fact.tokens_before,
+            tokens_after=fact.tokens_after,
+            context=fact.context,
+            fidelity=fact.fidelity,
+        )
+
+    @property
+    def _place(self) -> Json:
+        return {"item_id": self._state.message_id, "output_index": 0, "content_index": 0}
+
+    def _event(self, kind: str, **fields: object) -> Json:
+        event: Json = {"type": kind, "sequence_number": self._next_number, **fields}
+        if self._stream_id is not None:
+            event["stream_id"] = self._stream_id
+        self._next_number += 1
+        return event
+
+
+def error_event(error: RequestError, stream_id: str | None) -> Json:
+    """Encode what was wrong with a frame, or why its turn could not be accepted."""
+    inner = request_error_object(error)
+    if error.retry_after_s is not None:
+        inner["headers"] = {"retry-after": str(error.retry_after_s)}
+    event: Json = {"type": "error", "status": error.status, "error": inner}
+    if stream_id is not None:
+        event["stream_id"] = stream_id
+    return event
+
+
+def session_closed_event(session: str, stream_id: str | None) -> Json:
+    """Encode that a session was closed by its client."""
+    event: Json = {"type": "session.closed", "session": session}
+    if stream_id is not None:
+        event["stream_id"] = stream_id
+    return event

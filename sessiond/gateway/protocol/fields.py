@@ -1,0 +1,136 @@
+"""Checks of single fields. Every refusal names the field, its value and what is allowed."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NoReturn, TypeVar
+
+from sessiond.errors import RequestError
+
+MAX_SHOWN = 80
+MAX_INT = 2**31 - 1
+
+Choice = TypeVar("Choice", bound=str)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Neutral:
+    """A standard field of which this server knows only the values that ask for nothing."""
+
+    values: tuple[object, ...]
+    allowed: str
+
+
+def shown(value: object) -> str:
+    """Show a value in a message: JSON, cut to a line, plain ASCII."""
+    text = json.dumps(value)
+    return text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "…"
+
+
+def refuse(name: str, value: object, allowed: str) -> NoReturn:
+    """Refuse a value that is wrong.
+
+    Raises:
+        RequestError: always, `invalid_value`.
+    """
+    message = f"{name}={shown(value)}: allowed is {allowed}"
+    raise RequestError("invalid_value", message, param=name)
+
+
+def unsupported(name: str, value: object, allowed: str) -> NoReturn:
+    """Refuse a value that is right elsewhere and not offered here.
+
+    Raises:
+        RequestError: always, `unsupported_parameter`.
+    """
+    message = f"{name}={shown(value)} is not supported: allowed is {allowed}"
+    raise RequestError("unsupported_parameter", message, param=name)
+
+
+def only_neutral(pairs: Mapping[str, object], table: Mapping[str, Neutral]) -> None:
+    """Check each field of the table that is there. JSON equality: `false` is not 0.
+
+    A null says the same as an absent field, one level down too.
+    """
+    for name, neutral in table.items():
+        value = pairs.get(name)
+        if value is None:
+            continue
+        if isinstance(value, dict):
+            value = {key: inner for key, inner in value.items() if inner is not None}
+        if not any(type(value) is type(one) and value == one for one in neutral.values):
+            unsupported(name, pairs[name], neutral.allowed)
+
+
+def only_known(pairs: Mapping[str, object], known: frozenset[str], where: str = "") -> None:
+    """Refuse keys that nobody here would look at: ignoring one would be a silent lie."""
+    for name in pairs:
+        if name not in known:
+            path = f"{where}{name[:64]}"
+            unsupported(path, pairs[name], f"a request without it; known are {_listed(known)}")
+
+
+def text(name: str, value: object, *, longest: int | None = None) -> str:
+    """Take a string, of at most `longest` characters."""
+    if not isinstance(value, str) or (longest is not None and len(value) > longest):
+        limit = "" if longest is None else f" of up to {longest} characters"
+        refuse(name, value, f"a string{limit}")
+    return value
+
+
+def optional_text(name: str, value: object, *, longest: int | None = None) -> str | None:
+    """Take a string or null."""
+    return None if value is None else text(name, value, longest=longest)
+
+
+def boolean(name: str, value: object, default: bool) -> bool:
+    """Take a boolean; null is the default."""
+    if value is None:
+        return default
+    if not isinstance(value, bool):
+        refuse(name, value, "true or false")
+    return value
+
+
+def integer(name: str, value: object, lowest: int, highest: int = MAX_INT) -> int:
+    """Take an integer in a range, ends included."""
+    if isinstance(value, bool) or not isinstance(value, int) or not lowest <= value <= highest:
+        refuse(name, value, f"an integer from {lowest} to {highest}")
+    return value
+
+
+def number(name: str, value: object, default: float, lowest: float, highest: float) -> float:
+    """Take a number in a range, ends included; null is the default."""
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        refuse(name, value, f"a number from {lowest:g} to {highest:g}")
+    if not lowest <= value <= highest:
+        refuse(name, value, f"a number from {lowest:g} to {highest:g}")
+    return float(value)
+
+
+def one_of(name: str, value: object, choices: Sequence[Choice]) -> Choice:
+    """Take one of some words."""
+    for choice in choices:
+        if value == choice:
+            return choice
+    refuse(name, value, _listed(choices))
+
+
+def mapping(name: str, value: object) -> dict[str, object]:
+    """Take a JSON object."""
+    if not isinstance(value, dict):
+        refuse(name, value, "an object")
+    return value
+
+
+def sequence(name: str, value: object) -> list[object]:
+    """Take a JSON array."""
+    if not isinstance(value, list):
+        refuse(name, value, "an array")
+    return value
+
+
+def _listed(words: Sequence[str] | frozenset[str]) -> str:
+    return ", ".join(sorted(words) if isinstance(words, frozenset) else words)

@@ -1,0 +1,53 @@
+"""Input items: messages of text, the only kind that this server reads."""
+
+from sessiond.facts import InputItem, Role
+from sessiond.gateway.protocol import fields
+
+ROLES: tuple[Role, ...] = ("user", "assistant", "system", "developer")
+TEXT_PARTS = ("input_text", "output_text", "text")
+# ids, statuses and annotations come back from clients that resend what they were sent
+_ITEM_KEYS = frozenset({"type", "id", "role", "content", "status", "phase", "object"})
+_PART_KEYS = frozenset({"type", "text", "annotations", "logprobs", "prompt_cache_breakpoint"})
+
+
+def decode_input(value: object, name: str = "input") -> tuple[InputItem, ...]:
+    """Read `input`: null, a string (one user message) or a list of message items.
+
+    Raises:
+        RequestError: names the item.
+    """
+    if value is None:
+        return ()
+    if isinstance(value, str):
+        return (InputItem(role="user", text=value),)
+    if not isinstance(value, list):
+        fields.refuse(name, value, "a string or an array of message items")
+    return tuple(_item(f"{name}[{index}]", item) for index, item in enumerate(value))
+
+
+def _item(name: str, value: object) -> InputItem:
+    item = fields.mapping(name, value)
+    kind = item.get("type")
+    if kind is not None and kind != "message":
+        fields.unsupported(f"{name}.type", kind, "message")
+    fields.only_known(item, _ITEM_KEYS, f"{name}.")
+    role = fields.one_of(f"{name}.role", item.get("role"), ROLES)
+    return InputItem(role=role, text=_content(f"{name}.content", item.get("content")))
+
+
+def _content(name: str, value: object) -> str:
+    """Read a message's content. The texts of several parts join without anything between."""
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, list):
+        fields.refuse(name, value, "a string or an array of text parts")
+    return "".join(_part(f"{name}[{index}]", part) for index, part in enumerate(value))
+
+
+def _part(name: str, value: object) -> str:
+    part = fields.mapping(name, value)
+    kind = part.get("type")
+    if kind not in TEXT_PARTS:
+        fields.unsupported(f"{name}.type", kind, ", ".join(TEXT_PARTS))
+    fields.only_known(part, _PART_KEYS, f"{name}.")
+    return fields.text(f"{name}.text", part.get("text"))

@@ -1,0 +1,286 @@
+"""Frames of the socket and bodies of HTTP to validated requests.
+
+Each field of the Responses API is decided here: used, known but neutral (`NEUTRAL`), taken without
+effect (`NO_EFFECT`), or refused by name. Sources: OpenAI Responses API; RFC 8259 for the text.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Literal, assert_never
+
+from sessiond.errors import RequestError
+from sessiond.facts import UNSET, TurnRequest, Unset
+from sessiond.gateway.protocol import fields
+from sessiond.gateway.protocol.fields import Neutral
+from sessiond.gateway.protocol.items import decode_input
+from sessiond.gateway.protocol.json_text import parse_object
+
+MAX_ID = 128
+MAX_SEED = 2**63 - 1
+MAX_STOPS = 16
+MAX_STOP_CHARS = 256
+MAX_METADATA = 16
+MAX_METADATA_KEY = 64
+MAX_METADATA_VALUE = 512
+MAX_DEADLINE_MS = 24 * 3600 * 1000
+_TRUNCATIONS: tuple[Literal["auto", "disabled"], ...] = ("auto", "disabled")
+FRAME_TYPES: tuple[Literal["response.create", "response.cancel", "session.close"], ...] = (
+    "response.create",
+    "response.cancel",
+    "session.close",
+)
+
+_STREAM_ID = re.compile(r"[A-Za-z0-9_.-]{1,256}")
+
+_USED = frozenset({
+    "model", "input", "instructions", "conversation", "previous_response_id", "generate",
+    "max_output_tokens", "temperature", "top_p", "top_k", "min_p", "seed", "stop", "truncation",
+    "metadata",
+})  # fmt: skip
+# asked of tools, users and billing, of which there is nothing here that could differ
+NO_EFFECT = frozenset({
+    "parallel_tool_calls", "max_tool_calls", "user", "safety_identifier", "prompt_cache_key",
+})  # fmt: skip
+NEUTRAL = {
+    "background": Neutral(values=(False,), allowed="false in this version"),
+    "context_management": Neutral(
+        values=([], [{"type": "none"}]), allowed='[{"type":"none"}] in this version'
+    ),
+    "moderation": Neutral(values=(), allowed="null"),
+    "prompt": Neutral(values=(), allowed="null"),
+    "prompt_cache_options": Neutral(
+        values=({}, {"mode": "implicit"}), allowed='null or "implicit"'
+    ),
+    "prompt_cache_retention": Neutral(values=("in_memory",), allowed='null or "in_memory"'),
+    "reasoning": Neutral(values=({}, {"effort": "none"}), allowed='null or {"effort":"none"}'),
+    "service_tier": Neutral(values=("auto", "default"), allowed='null, "auto" or "default"'),
+    "store": Neutral(values=(True,), allowed="true in this version"),
+    "stream_options": Neutral(values=({}, {"include_obfuscation": False}), allowed="null"),
+    "text": Neutral(
+        values=(
+            {},
+            {"format": {"type": "text"}},
+            {"format": {"type": "text"}, "verbosity": "medium"},
+            {"verbosity": "medium"},
+        ),
+        allowed='plain text: {"format":{"type":"text"}}',
+    ),
+    "tool_choice": Neutral(values=("auto", "none"), allowed='"auto" or "none": there are no tools'),
+    "tools": Neutral(values=([],), allowed="an empty array: this server runs no tools"),
+    "top_logprobs": Neutral(values=(0,), allowed="0"),
+}
+# parts of items that never occur here: nothing is left out by leaving them out
+INCLUDABLE = (
+    "code_interpreter_call.outputs",
+    "computer_call_output.output.image_url",
+    "file_search_call.results",
+    "message.input_image.image_url",
+    "reasoning.encrypted_content",
+    "web_search_call.action.sources",
+    "web_search_call.results",
+)
+_BODY_KEYS = _USED | NO_EFFECT | NEUTRAL.keys() | {"include", "stream"}
+_CREATE_KEYS = _BODY_KEYS | {"type", "stream_id"}
+_CANCEL_KEYS = frozenset({"type", "stream_id", "response_id", "keep"})
+_CLOSE_KEYS = frozenset({"type", "stream_id", "session"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateFrame:
+    """`response.create`: one turn, in the lane `stream_id` (None: the unnamed lane)."""
+
+    stream_id: str | None
+    request: TurnRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelFrame:
+    """`response.cancel`. Without `response_id`: the oldest unfinished turn of the lane."""
+
+    stream_id: str | None
+    response_id: str | None
+    keep: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CloseFrame:
+    """`session.close`."""
+
+    stream_id: str | None
+    session: str
+
+
+ClientFrame = CreateFrame | CancelFrame | CloseFrame
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateBody:
+    """The body of `POST /v1/responses`."""
+
+    request: TurnRequest
+    stream: bool
+
+
+def lane_of(frame: dict[str, object]) -> str | None:
+    """Find the lane that a frame names, even if the rest of it is wrong; None if it names none."""
+    name = frame.get("stream_id")
+    return name if isinstance(name, str) and _STREAM_ID.fullmatch(name) else None
+
+
+def decode_frame(frame: dict[str, object]) -> ClientFrame:
+    """Read a parsed frame of the socket.
+
+    Raises:
+        RequestError: names field, value and what is allowed.
+    """
+    kind = fields.one_of("type", frame.get("type"), FRAME_TYPES)
+    stream_id = _stream_id(frame.get("stream_id"))
+    match kind:
+        case "response.create":
+            fields.only_known(frame, _CREATE_KEYS)
+            fields.boolean("stream", frame.get("stream"), default=True)
+            return CreateFrame(stream_id=stream_id, request=_turn_request(frame))
+        case "response.cancel":
+            fields.only_known(frame, _CANCEL_KEYS)
+            return CancelFrame(
+                stream_id=stream_id,
+                response_id=fields.optional_text("response_id", frame.get("response_id")),
+                keep=fields.boolean("keep", frame.get("keep"), default=True),
+            )
+        case "session.close":
+            fields.only_known(frame, _CLOSE_KEYS)
+            session = fields.text("session", frame.get("session"))
+            return CloseFrame(stream_id=stream_id, session=session)
+        case _:
+            assert_never(kind)
+
+
+def decode_create_body(body: bytes) -> CreateBody:
+    """Read the body of `POST /v1/responses`.
+
+    Raises:
+        RequestError: names field, value and what is allowed.
+    """
+    pairs = parse_object(body)
+    fields.only_known(pairs, _BODY_KEYS)
+    stream = fields.boolean("stream", pairs.get("stream"), default=False)
+    return CreateBody(request=_turn_request(pairs), stream=stream)
+
+
+def decode_metadata(value: object, name: str = "metadata") -> dict[str, str]:
+    """Read metadata: up to 16 pairs of strings, keys of up to 64, values of up to 512 characters.
+
+    Raises:
+        RequestError: names the pair.
+    """
+    if value is None:
+        return {}
+    pairs = fields.mapping(name, value)
+    if len(pairs) > MAX_METADATA:
+        fields.refuse(name, f"{len(pairs)} pairs", f"up to {MAX_METADATA} pairs")
+    found = {}
+    for key, one in pairs.items():
+        if len(key) > MAX_METADATA_KEY:
+            fields.refuse(name, key, f"keys of up to {MAX_METADATA_KEY} characters")
+        found[key] = fields.text(f"{name}.{key}", one, longest=MAX_METADATA_VALUE)
+    return found
+
+
+def _turn_request(pairs: dict[str, object]) -> TurnRequest:
+    fields.only_neutral(pairs, NEUTRAL)
+    _check_without_effect(pairs)
+    metadata = decode_metadata(pairs.get("metadata"))
+    if metadata.get("priority", "normal") != "normal":
+        fields.unsupported("metadata.priority", metadata["priority"], '"normal" in this version')
+    conversation = _conversation(pairs.get("conversation"))
+    previous = fields.optional_text("previous_response_id", pairs.get("previous_response_id"))
+    if conversation is not None and previous is not None:
+        message = f"previous_response_id={fields.shown(previous)} and conversation: allowed is one"
+        raise RequestError("invalid_value", message, param="previous_response_id")
+    return TurnRequest(
+        model=fields.optional_text("model", pairs.get("model"), longest=256),
+        input=decode_input(pairs.get("input")),
+        instructions=_instructions(pairs),
+        conversation=conversation,
+        previous_response_id=previous,
+        generate=fields.boolean("generate", pairs.get("generate"), default=True),
+        max_output_tokens=_optional_integer("max_output_tokens", pairs, 1),
+        temperature=fields.number("temperature", pairs.get("temperature"), 1.0, 0.0, 2.0),
+        top_p=fields.number("top_p", pairs.get("top_p"), 1.0, 0.0, 1.0),
+        top_k=_optional_integer("top_k", pairs, 0) or 0,
+        min_p=fields.number("min_p", pairs.get("min_p"), 0.0, 0.0, 1.0),
+        seed=_optional_integer("seed", pairs, 0, MAX_SEED),
+        stop=_stop(pairs.get("stop")),
+        truncation=_truncation(pairs.get("truncation")),
+        deadline_ms=_deadline_ms(metadata.get("deadline_ms")),
+        metadata=metadata,
+    )
+
+
+def _check_without_effect(pairs: dict[str, object]) -> None:
+    for name in ("user", "safety_identifier", "prompt_cache_key"):
+        fields.optional_text(name, pairs.get(name), longest=512)
+    fields.boolean("parallel_tool_calls", pairs.get("parallel_tool_calls"), default=True)
+    _optional_integer("max_tool_calls", pairs, 0)
+    include = pairs.get("include")
+    for index, part in enumerate(fields.sequence("include", [] if include is None else include)):
+        if part not in INCLUDABLE:
+            fields.unsupported(f"include[{index}]", part, ", ".join(INCLUDABLE))
+
+
+def _stream_id(value: object) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str) or not _STREAM_ID.fullmatch(value):
+        fields.refuse("stream_id", value, "1 to 256 of A-Z a-z 0-9 _ . -")
+    return value
+
+
+def _instructions(pairs: dict[str, object]) -> str | Unset | None:
+    if "instructions" not in pairs:
+        return UNSET
+    return fields.optional_text("instructions", pairs["instructions"])
+
+
+def _conversation(value: object) -> str | None:
+    if isinstance(value, dict):
+        fields.only_known(value, frozenset({"id"}), "conversation.")
+        return fields.text("conversation.id", value.get("id"), longest=MAX_ID)
+    return fields.optional_text("conversation", value, longest=MAX_ID)
+
+
+def _optional_integer(
+    name: str, pairs: dict[str, object], lowest: int, highest: int = fields.MAX_INT
+) -> int | None:
+    value = pairs.get(name)
+    return None if value is None else fields.integer(name, value, lowest, highest)
+
+
+def _stop(value: object) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    stops = [value] if isinstance(value, str) else fields.sequence("stop", value)
+    if len(stops) > MAX_STOPS:
+        fields.refuse("stop", f"{len(stops)} strings", f"up to {MAX_STOPS} strings")
+    found = tuple(
+        fields.text(f"stop[{index}]", one, longest=MAX_STOP_CHARS)
+        for index, one in enumerate(stops)
+    )
+    if "" in found:
+        fields.refuse("stop", "", "strings that are not empty")
+    return found
+
+
+def _truncation(value: object) -> Literal["auto", "disabled"] | None:
+    return None if value is None else fields.one_of("truncation", value, _TRUNCATIONS)
+
+
+def _deadline_ms(value: str | None) -> int | None:
+    if value is None:
+        return None
+    allowed = f'a string of digits, "1" to "{MAX_DEADLINE_MS}"'
+    if not (value.isascii() and value.isdigit() and len(value) <= len(str(MAX_DEADLINE_MS))):
+        fields.refuse("metadata.deadline_ms", value, allowed)
+    if not 1 <= int(value) <= MAX_DEADLINE_MS:
+        fields.refuse("metadata.deadline_ms", value, allowed)
+    return int(value)

@@ -1,0 +1,125 @@
+"""`/v1/responses` over HTTP: the socket's turns for clients without one."""
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp
+
+from sessiond.facts import ItemPage, ItemView, ResponseView
+from sessiond.gateway.http import caller_of, page_limit, page_order, read_body
+from sessiond.gateway.parts import Gateway
+from sessiond.gateway.protocol import fields
+from sessiond.gateway.protocol.json_text import parse_object
+from sessiond.gateway.protocol.requests import decode_create_body
+from sessiond.gateway.protocol.resources import (
+    Json,
+    ResponseState,
+    list_object,
+    message_item,
+    response_object,
+)
+from sessiond.gateway.refusal import json_response
+from sessiond.gateway.turn_stream import EventStream, whole_response
+
+
+class ResponsesApi:
+    """Create, read, cancel and forget responses."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._service = gateway.service
+
+    def routes(self) -> list[BaseRoute]:
+        """List the routes."""
+        one = "/v1/responses/{response_id}"
+        return [
+            Route("/v1/responses", self.create, methods=["POST"]),
+            Route(one, self.read, methods=["GET"]),
+            Route(one, self.delete, methods=["DELETE"]),
+            Route(f"{one}/cancel", self.cancel, methods=["POST"]),
+            Route(f"{one}/input_items", self.input_items, methods=["GET"]),
+        ]
+
+    async def create(self, request: Request) -> Response | ASGIApp:
+        """`POST /v1/responses`: JSON, or events with `stream`."""
+        limits = self._gateway.limits
+        caller = caller_of(request, self._gateway.auth)
+        body = decode_create_body(await read_body(request, limits.max_body_bytes))
+        bound = await self._service.bind(caller, body.request, attachment=None, lane=None)
+        turn = await self._service.run(bound)
+        if body.stream:
+            return EventStream(turn, limits)
+        return await whole_response(turn, request, limits)
+
+    async def read(self, request: Request) -> Response:
+        """`GET /v1/responses/{id}`."""
+        if request.query_params.get("stream", "false").lower() not in {"false", "0"}:
+            fields.unsupported("stream", request.query_params["stream"], "false in this version")
+        caller = caller_of(request, self._gateway.auth)
+        view = await self._service.get_response(caller, request.path_params["response_id"])
+        return json_response(stored_response(view))
+
+    async def delete(self, request: Request) -> Response:
+        """`DELETE /v1/responses/{id}`."""
+        caller = caller_of(request, self._gateway.auth)
+        response_id = request.path_params["response_id"]
+        await self._service.delete_response(caller, response_id)
+        return json_response({"id": response_id, "object": "response", "deleted": True})
+
+    async def cancel(self, request: Request) -> Response:
+        """`POST /v1/responses/{id}/cancel`, with `{"keep": false}` or without a body."""
+        caller = caller_of(request, self._gateway.auth)
+        response_id = request.path_params["response_id"]
+        body = await read_body(request, self._gateway.limits.max_body_bytes)
+        pairs = parse_object(body) if body.strip() else {}
+        fields.only_known(pairs, frozenset({"keep"}))
+        keep = fields.boolean("keep", pairs.get("keep"), default=True)
+        await self._service.cancel(caller, response_id, attachment=None, keep=keep)
+        view = await self._service.get_response(caller, response_id)
+        return json_response(stored_response(view))
+
+    async def input_items(self, request: Request) -> Response:
+        """`GET /v1/responses/{id}/input_items`."""
+        page = await self._service.input_items(
+            caller_of(request, self._gateway.auth),
+            request.path_params["response_id"],
+            limit=page_limit(request),
+            after=request.query_params.get("after"),
+            order=page_order(request),
+        )
+        return json_response(item_list(page))
+
+
+def stored_response(view: ResponseView) -> Json:
+    """Build the response object of a stored turn."""
+    accepted, finished = view.accepted, view.finished
+    is_reply = finished is not None and (
+        finished.text != "" or (finished.status == "completed" and accepted.request.generate)
+    )
+    return response_object(
+        ResponseState(
+            response_id=accepted.response_id,
+            session_id=accepted.session_id,
+            message_id=accepted.message_id,
+            previous_response_id=accepted.previous_response_id,
+            model=accepted.model,
+            instructions=accepted.instructions,
+            created_at=accepted.created_at,
+            request=accepted.request,
+            status=finished.status if finished else "in_progress",
+            text=finished.text if finished and is_reply else None,
+            usage=finished.usage if finished else None,
+            reason=finished.reason if finished else None,
+            error=finished.error if finished else None,
+        )
+    )
+
+
+def stored_item(item: ItemView) -> Json:
+    """Build a stored message."""
+    return message_item(item.id, item.role, item.text, item.status)
+
+
+def item_list(page: ItemPage) -> Json:
+    """Build a page of stored messages."""
+    return list_object([stored_item(item) for item in page.items], has_more=page.has_more)

@@ -1,0 +1,30 @@
+"""How uvicorn serves the gateway: what the contract promises of its sockets."""
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from sessiond.gateway.limits import GatewayLimits
+from sessiond.gateway.websocket_protocol import GatewayWebSocketProtocol
+
+BACKLOG = 2048
+CLOSE_GRACE_S = 5
+
+
+def uvicorn_config(app: ASGIApp, limits: GatewayLimits) -> uvicorn.Config:
+    """Frame limit, pings and endings of the gateway. Signals and listening are the caller's."""
+    return uvicorn.Config(
+        app,
+        lifespan="on",
+        http="h11",
+        ws=GatewayWebSocketProtocol,
+        ws_per_message_deflate=False,  # 40 KiB per idle socket, for text that is sent in small bits
+        ws_max_size=limits.max_frame_bytes,
+        ws_ping_interval=limits.ping_interval_s,
+        ws_ping_timeout=limits.ping_timeout_s,
+        access_log=False,
+        log_config=None,
+        server_header=False,
+        proxy_headers=False,
+        backlog=BACKLOG,
+        timeout_graceful_shutdown=CLOSE_GRACE_S,
+    )

@@ -1,0 +1,209 @@
+"""`GET /v1/responses` (Upgrade): the conversation over a socket. Asyncio thread only.
+
+Reader, writer and each lane are separate tasks: uvicorn reads no pong while a message waits to be
+received, so a reader that generated would be closed for being silent.
+"""
+
+import asyncio
+import logging
+from typing import assert_never
+
+import msgspec
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from sessiond.errors import RequestError
+from sessiond.facts import AttachmentId, Caller
+from sessiond.gateway.auth import bearer_key, choose_subprotocol, subprotocol_key
+from sessiond.gateway.http import session_header
+from sessiond.gateway.jobs import EventJob, Job, TurnJob, internal_error
+from sessiond.gateway.lanes import Lanes
+from sessiond.gateway.parts import Gateway
+from sessiond.gateway.protocol.events import error_event, session_closed_event
+from sessiond.gateway.protocol.json_text import parse_object
+from sessiond.gateway.protocol.requests import (
+    CancelFrame,
+    ClientFrame,
+    CloseFrame,
+    CreateFrame,
+    decode_frame,
+    lane_of,
+)
+from sessiond.gateway.protocol.resources import Json
+from sessiond.gateway.refusal import error_response
+
+logger = logging.getLogger(__name__)
+
+GOING_AWAY_FOR_RESTART = 1012
+TRY_AGAIN_LATER = 1013
+INTERNAL_FAULT = 1011
+
+
+class SocketEnded(Exception):  # noqa: N818 -- how a socket ends, mostly no error
+    """Ends all tasks of a socket. `close_code` None: the peer is gone, there is none to tell."""
+
+    def __init__(self, close_code: int | None, reason: str) -> None:
+        super().__init__(reason)
+        self.close_code = close_code
+        self.reason = reason
+
+
+class SocketEndpoint:
+    """Accepts sockets, or refuses them by a denial response."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+
+    async def serve(self, websocket: WebSocket) -> None:
+        """Serve one socket from handshake to close."""
+        offered = websocket.scope["subprotocols"]
+        try:
+            self._gateway.connections.refuse_if_draining()
+            subprotocol = choose_subprotocol(offered)
+            key = bearer_key(websocket.headers.get("authorization")) or subprotocol_key(offered)
+            caller = self._gateway.auth.caller(key)
+        except RequestError as error:
+            await websocket.send_denial_response(error_response(error))
+            return
+        await websocket.accept(subprotocol, session_header(websocket.scope))
+        await SocketConnection(self._gateway, websocket, caller).run()
+
+
+class SocketConnection:
+    """One accepted socket: its tasks, its queue of events, its sessions' attachment."""
+
+    def __init__(self, gateway: Gateway, websocket: WebSocket, caller: Caller) -> None:
+        self._gateway = gateway
+        self._service = gateway.service
+        self._websocket = websocket
+        self._caller = caller
+        self._attachment = AttachmentId(gateway.new_id("sock"))
+        # full: lanes wait, their turns' deltas merge; without progress the writer closes 1013
+        self._outbound: asyncio.Queue[Json] = asyncio.Queue(gateway.limits.max_outbound_events)
+
+    async def run(self) -> None:
+        """Serve until either side ends it; then let go of the sessions and say why."""
+        with self._gateway.connections.joined() as leave:
+            self._service.attach(self._attachment)
+            try:
+                ended = await self._serve(leave)
+            finally:
+                await self._service.detach(self._attachment)
+            if ended.close_code is not None:
+                await self._close(ended.close_code, ended.reason)
+
+    async def _serve(self, leave: asyncio.Event) -> SocketEnded:
+        lanes: Lanes[Job] | None = None
+        ended = SocketEnded(INTERNAL_FAULT, "a fault of the server")
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                limits = self._gateway.limits
+                lanes = Lanes(tasks, max_lanes=limits.max_lanes, max_jobs=limits.max_lane_frames)
+                tasks.create_task(self._write())
+                tasks.create_task(self._leave(leave, lanes))
+                await self._read(lanes)
+        except* SocketEnded as endings:
+            first = endings.exceptions[0]
+            ended = first if isinstance(first, SocketEnded) else ended
+        except* Exception:
+            logger.exception("socket broke off")
+        for job in lanes.all_jobs() if lanes is not None else ():
+            await job.abandon()
+        return ended
+
+    async def _read(self, lanes: Lanes[Job]) -> None:
+        while True:
+            message = await self._websocket.receive()
+            if message["type"] == "websocket.disconnect":
+                raise SocketEnded(None, f"closed by the peer: {message.get('code')}")
+            await self._handle(message.get("text"), lanes)
+
+    async def _handle(self, text: str | None, lanes: Lanes[Job]) -> None:
+        stream_id: str | None = None
+        try:
+            pairs = _parse(text)
+            stream_id = lane_of(pairs)
+            await self._act(decode_frame(pairs), lanes)
+        except RequestError as error:
+            await self._refuse(error, stream_id, lanes)
+        except Exception:
+            logger.exception("a frame met a fault")
+            await self._refuse(internal_error(), stream_id, lanes)
+
+    async def _refuse(self, error: RequestError, stream_id: str | None, lanes: Lanes[Job]) -> None:
+        event = error_event(error, stream_id)
+        if lanes.has_room(stream_id):
+            lanes.put(stream_id, EventJob(event, self._outbound.put))
+        else:
+            await self._outbound.put(event)
+
+    async def _act(self, frame: ClientFrame, lanes: Lanes[Job]) -> None:
+        match frame:
+            case CreateFrame():
+                await self._create(frame, lanes)
+            case CancelFrame():
+                await self._cancel(frame, lanes)
+            case CloseFrame():
+                await self._service.close_session(self._caller, frame.session)
+                await self._outbound.put(session_closed_event(frame.session, frame.stream_id))
+            case _:
+                assert_never(frame)
+
+    async def _create(self, frame: CreateFrame, lanes: Lanes[Job]) -> None:
+        if not lanes.has_room(frame.stream_id):
+            limits = self._gateway.limits
+            message = (
+                f"more than {limits.max_lane_frames} frames wait in one lane, "
+                f"or frames in more than {limits.max_lanes} lanes"
+            )
+            raise RequestError("queue_full", message, retry_after_s=limits.retry_after_s)
+        bound = await self._service.bind(
+            self._caller, frame.request, attachment=self._attachment, lane=frame.stream_id
+        )
+        job = TurnJob(self._service, bound, frame.stream_id, self._outbound.put)
+        lanes.put(frame.stream_id, job)
+
+    async def _cancel(self, frame: CancelFrame, lanes: Lanes[Job]) -> None:
+        response_id = frame.response_id
+        if response_id is None and frame.stream_id is not None:
+            waiting = (job.response_id for job in lanes.jobs(frame.stream_id))
+            response_id = next((found for found in waiting if found is not None), None)
+            if response_id is None:
+                return
+        await self._service.cancel(
+            self._caller, response_id, attachment=self._attachment, keep=frame.keep
+        )
+
+    async def _write(self) -> None:
+        encode = msgspec.json.Encoder().encode
+        while True:
+            event = await self._outbound.get()
+            try:
+                async with asyncio.timeout(self._gateway.limits.send_timeout_s):
+                    await self._websocket.send_text(encode(event).decode())
+            except TimeoutError:
+                raise SocketEnded(TRY_AGAIN_LATER, "events are not read fast enough") from None
+            except WebSocketDisconnect as gone:
+                raise SocketEnded(None, f"the peer is gone: {gone.code}") from None
+            self._outbound.task_done()
+
+    async def _leave(self, leave: asyncio.Event, lanes: Lanes[Job]) -> None:
+        await leave.wait()
+        try:
+            async with asyncio.timeout(self._gateway.limits.send_timeout_s):
+                await lanes.idle()
+                await self._outbound.join()
+        except TimeoutError:
+            logger.warning("a socket is closed with events unsent")
+        raise SocketEnded(GOING_AWAY_FOR_RESTART, "the server restarts")
+
+    async def _close(self, code: int, reason: str) -> None:
+        try:
+            await self._websocket.close(code, reason)
+        except (WebSocketDisconnect, RuntimeError):
+            logger.debug("the peer was gone before it could be told %d", code)
+
+
+def _parse(text: str | None) -> dict[str, object]:
+    if text is None:
+        raise RequestError("invalid_json", "a binary frame: allowed is JSON text")
+    return parse_object(text)

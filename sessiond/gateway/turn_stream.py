@@ -1,0 +1,128 @@
+"""A turn over HTTP: as one JSON object, or as server-sent events. Asyncio thread only.
+
+Both watch for the client's going away beside the turn and cancel it then; what it still says is
+read to the end, which is near.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from sessiond.errors import RequestError
+from sessiond.facts import TurnError, TurnFact, TurnFinished
+from sessiond.gateway.http import session_header, watch_disconnect
+from sessiond.gateway.limits import GatewayLimits
+from sessiond.gateway.protocol.events import ResponseEncoder
+from sessiond.gateway.protocol.resources import Json
+from sessiond.gateway.refusal import json_response
+from sessiond.sessions.service import Turn
+
+HEARTBEAT = b": still here\n\n"
+
+
+async def whole_response(turn: Turn, request: Request, limits: GatewayLimits) -> Response:
+    """Wait for the turn's ending and build the response object.
+
+    Raises:
+        RequestError: the turn failed, with its code.
+    """
+    encoder = ResponseEncoder(turn.accepted, None)
+    error: TurnError | None = None
+    async with asyncio.TaskGroup() as tasks:
+        watch = tasks.create_task(watch_disconnect(request.receive, lambda: leave_behind(turn)))
+        async for fact in turn.facts():
+            for _ in encoder.encode(fact):
+                pass
+            if isinstance(fact, TurnFinished):
+                error = fact.error
+        watch.cancel()
+    if error is not None:
+        raise RequestError(error.code, error.message, retry_after_s=_retry_after_s(error, limits))
+    headers = {"X-Session-Id": turn.accepted.session_id}
+    headers |= {
+        key.decode(): value.decode("latin-1") for key, value in session_header(request.scope)
+    }
+    return json_response(encoder.response, headers=headers)
+
+
+def leave_behind(turn: Turn) -> None:
+    """End a turn that nobody waits for: its session is as it was before."""
+    turn.cancel(keep=False, reason="disconnected")
+
+
+class EventStream:
+    """An ASGI response: the turn's events as they come, a comment in each silence."""
+
+    def __init__(self, turn: Turn, limits: GatewayLimits) -> None:
+        self._turn = turn
+        self._limits = limits
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the events to the terminal one."""
+        headers = [
+            (b"content-type", b"text/event-stream; charset=utf-8"),
+            (b"cache-control", b"no-store"),
+            (b"x-accel-buffering", b"no"),
+            (b"x-session-id", self._turn.accepted.session_id.encode()),
+        ]
+        echoed = session_header(scope)
+        headers = [*headers[:-1], *echoed] if echoed else headers
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        async with asyncio.TaskGroup() as tasks:
+            watch = tasks.create_task(watch_disconnect(receive, self._leave_behind))
+            await self._send_events(send)
+            watch.cancel()
+
+    def _leave_behind(self) -> None:
+        leave_behind(self._turn)
+
+    async def _send_events(self, send: Send) -> None:
+        encoder = ResponseEncoder(self._turn.accepted, None)
+        is_read = await self._send(send, sse(encoder.created()))
+        async for fact in with_silence(self._turn.facts(), self._limits.heartbeat_s):
+            events = [] if fact is None else list(encoder.encode(fact))
+            chunk = HEARTBEAT if fact is None else b"".join(sse(event) for event in events)
+            # a client that stopped reading is cancelled once; the rest is read for its ending
+            is_read = is_read and await self._send(send, chunk)
+        if is_read:
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _send(self, send: Send, chunk: bytes) -> bool:
+        try:
+            async with asyncio.timeout(self._limits.send_timeout_s):
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        except TimeoutError:
+            self._leave_behind()
+            return False
+        return True
+
+
+def sse(event: Json) -> bytes:
+    """Write one event in the format of server-sent events (WHATWG HTML, section 9.2)."""
+    return b"event: %b\ndata: %b\n\n" % (event["type"].encode(), msgspec.json.encode(event))
+
+
+async def with_silence(
+    facts: AsyncIterator[TurnFact], every_s: float
+) -> AsyncIterator[TurnFact | None]:
+    """Pass facts on; None stands for a silence of `every_s`."""
+    while True:
+        following = asyncio.ensure_future(anext(facts, None))
+        try:
+            while not (await asyncio.wait({following}, timeout=every_s))[0]:
+                yield None
+        finally:
+            following.cancel()
+        fact = following.result()
+        if fact is None:
+            return
+        yield fact
+
+
+def _retry_after_s(error: TurnError, limits: GatewayLimits) -> int | None:
+    is_wait = error.code in {"queue_full", "queue_timeout", "engine_restarted"}
+    return limits.retry_after_s if is_wait else None

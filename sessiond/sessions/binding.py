@@ -1,0 +1,147 @@
+"""Decides at receipt which session a turn belongs to, and holds the place. Asyncio thread only."""
+
+from engine.ids import SessionId
+from sessiond.errors import RequestError
+from sessiond.facts import AttachmentId, Caller, TurnRequest
+from sessiond.sessions.bound import BoundTurn
+from sessiond.sessions.lifecycle import State
+from sessiond.sessions.live import LiveSession
+from sessiond.sessions.parts import Parts
+from sessiond.sessions.refusals import busy, conversation_not_found, response_not_found
+from sessiond.sessions.retention import Retention
+from sessiond.sessions.seat import Claim
+from sessiond.store.records import SessionRecord, TurnRecord
+
+
+class Binder:
+    """New session, next turn of one, or fork."""
+
+    def __init__(self, parts: Parts, *, retention: Retention) -> None:
+        self._engine = parts.engine
+        self._store = parts.store
+        self._sessions = parts.sessions
+        self._retention = retention
+        self._clock = parts.clock
+        self._new_id = parts.new_id
+
+    async def bind(
+        self,
+        caller: Caller,
+        request: TurnRequest,
+        *,
+        attachment: AttachmentId | None,
+        lane: str | None,
+    ) -> BoundTurn:
+        """Hold the turn's place in its session.
+
+        Raises:
+            RequestError: there is no such session or turn for the caller, or it is busy.
+        """
+        self._check_model(request.model)
+        claim = Claim(None if attachment is None else (attachment, lane))
+        live = await self._claim(caller, request, claim)
+        self._retention.join(attachment, live)
+        return BoundTurn(
+            caller=caller,
+            request=request,
+            attachment=attachment,
+            live=live,
+            claim=claim,
+            response_id=self._new_id("resp"),
+            message_id=self._new_id("msg"),
+            received_at=self._clock(),
+        )
+
+    async def load(self, caller: Caller, session_id: str) -> LiveSession:
+        """An open session of the caller.
+
+        Raises:
+            RequestError: there is none.
+        """
+        live = await self._sessions.load(caller, session_id, self._check_session)
+        if live is None:
+            raise conversation_not_found(session_id)
+        return live
+
+    async def _claim(self, caller: Caller, request: TurnRequest, claim: Claim) -> LiveSession:
+        match request.conversation, request.previous_response_id:
+            case None, None:
+                live = self._new_session(caller)
+                live.claim(claim)
+            case str(session_id), None:
+                live = await self.load(caller, session_id)
+                if not live.claim(claim):
+                    raise busy(session_id)
+            case None, str(response_id):
+                live = await self._at_response(caller, response_id, claim)
+            case _:
+                raise RequestError(
+                    "invalid_value",
+                    "conversation and previous_response_id exclude each other",
+                    param="previous_response_id",
+                )
+        return live
+
+    async def _at_response(self, caller: Caller, response_id: str, claim: Claim) -> LiveSession:
+        """Continue at the tip of an idle session; anywhere else, fork."""
+        turn = await self._store.find_turn(caller.user_id, response_id)
+        if turn is None or not turn.is_checkpoint:
+            raise response_not_found(response_id)
+        live = await self._sessions.load(caller, turn.session_id, self._check_session)
+        if live is None:  # the session was closed
+            raise response_not_found(response_id)
+        if live.tip_id != response_id or live.seat.is_taken:
+            self._retention.join(None, live)
+            live = self._fork(caller, turn)
+        live.claim(claim)
+        return live
+
+    def _new_session(self, caller: Caller) -> LiveSession:
+        live = LiveSession(
+            id=SessionId(self._new_id("conv")),
+            user_id=caller.user_id,
+            salt=caller.salt,
+            prompt=None,
+            tip_id=None,
+            tokens=0,
+            awaits_reply=False,
+            state=State.NEW,
+            stored=False,
+        )
+        self._sessions.add(live)
+        return live
+
+    def _fork(self, caller: Caller, turn: TurnRecord) -> LiveSession:
+        live = LiveSession(
+            id=SessionId(self._new_id("conv")),
+            user_id=caller.user_id,
+            salt=caller.salt,
+            prompt=turn.prompt,
+            tip_id=turn.id,
+            tokens=turn.context_tokens or 0,
+            awaits_reply=turn.awaits_reply,
+            state=State.COLD,
+            stored=False,
+            base_session_id=SessionId(turn.session_id),
+        )
+        self._sessions.add(live)
+        return live
+
+    def _check_model(self, model: str | None) -> None:
+        served = self._engine.info.model
+        if model is not None and model != served:
+            raise RequestError(
+                "model_not_found",
+                f"model {model!r} is not served here: allowed is {served!r}",
+                param="model",
+            )
+
+    def _check_session(self, record: SessionRecord) -> None:
+        info = self._engine.info
+        if (record.model, record.vocab_size) != (info.model, info.vocab_size):
+            raise RequestError(
+                "model_not_found",
+                f"the conversation's token ids are those of {record.model!r} "
+                f"({record.vocab_size} tokens), which is not served now",
+                param="model",
+            )

@@ -1,0 +1,66 @@
+"""A request that holds its place in a session, from receipt to the turn's end."""
+
+import asyncio
+from typing import Literal, Protocol
+
+from sessiond.facts import AttachmentId, Caller, TurnRequest
+from sessiond.sessions.live import LiveSession
+from sessiond.sessions.seat import Claim
+
+CancelReason = Literal["cancelled", "disconnected"]
+StopReason = Literal["cancelled", "disconnected", "deadline", "queue_timeout"]
+
+
+class Cancellable(Protocol):
+    """A turn that the engine works on."""
+
+    def cancel(self, keep: bool, reason: CancelReason = "cancelled") -> None:
+        """Stop it; twice, or after the end: nothing happens."""
+        ...
+
+
+class BoundTurn:
+    """Ends in `SessionService.run` or `.drop`; `ended` tells when nothing of it is left to do."""
+
+    def __init__(  # noqa: PLR0913 -- a record of what was decided, each part by its name
+        self,
+        *,
+        caller: Caller,
+        request: TurnRequest,
+        attachment: AttachmentId | None,
+        live: LiveSession,
+        claim: Claim,
+        response_id: str,
+        message_id: str,
+        received_at: float,
+    ) -> None:
+        self.caller = caller
+        self.request = request
+        self.attachment = attachment
+        self.live = live
+        self.claim = claim
+        self.response_id = response_id
+        self.message_id = message_id
+        self.received_at = received_at
+        self.begun = False
+        self.ended = asyncio.Event()
+        self._turn: Cancellable | None = None
+        self._stop: tuple[bool, CancelReason] | None = None
+
+    @property
+    def session_id(self) -> str:
+        """The session that the turn will be part of."""
+        return self.live.id
+
+    def stop(self, keep: bool, reason: CancelReason = "cancelled") -> None:
+        """Cancel the turn, now or as soon as the engine has it. The first word holds."""
+        if self._stop is None:
+            self._stop = (keep, reason)
+            if self._turn is not None:
+                self._turn.cancel(keep, reason)
+
+    def started(self, turn: Cancellable) -> None:
+        """The engine has the turn."""
+        self._turn = turn
+        if self._stop is not None:
+            turn.cancel(*self._stop)

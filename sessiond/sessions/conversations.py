@@ -1,0 +1,227 @@
+"""Changes of sessions that no engine works on: open, add items, reset, close."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from engine.ids import SessionId, TurnId
+from engine.messages import TurnCounts, TurnDone
+from sessiond.errors import RequestError
+from sessiond.facts import (
+    Caller,
+    ConversationView,
+    InputItem,
+    ItemPage,
+    ItemView,
+    TurnAccepted,
+    TurnRequest,
+)
+from sessiond.sessions.binding import Binder
+from sessiond.sessions.endings import KeptEnd, end_of
+from sessiond.sessions.lifecycle import Event, State
+from sessiond.sessions.live import LiveSession
+from sessiond.sessions.parts import Parts
+from sessiond.sessions.planning import Planner, TurnPlan
+from sessiond.sessions.refusals import busy, conversation_not_found
+from sessiond.sessions.retention import Retention
+from sessiond.sessions.runner import TurnRunner
+from sessiond.sessions.seat import Claim
+from sessiond.sessions.starter import new_items, new_turn
+from sessiond.store.items import Order
+from sessiond.store.records import NewSession, SessionRecord
+
+
+@dataclass(slots=True)
+class _Change:
+    """What has become of a session that someone held. None: nothing."""
+
+    event: Event | None = None
+
+
+class Conversations:
+    """Each change holds its session, as a turn does."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        *,
+        binder: Binder,
+        planner: Planner,
+        runner: TurnRunner,
+        retention: Retention,
+    ) -> None:
+        self._engine = parts.engine
+        self._store = parts.store
+        self._sessions = parts.sessions
+        self._binder = binder
+        self._planner = planner
+        self._runner = runner
+        self._retention = retention
+        self._clock = parts.clock
+        self._new_id = parts.new_id
+
+    async def create(
+        self, caller: Caller, items: tuple[InputItem, ...], metadata: dict[str, str]
+    ) -> ConversationView:
+        """Open a session, with items in its context."""
+        session_id = SessionId(self._new_id("conv"))
+        now = self._clock()
+        prompt = await self._planner.new_front(None, None)
+        session = NewSession(
+            id=session_id,
+            user_id=caller.user_id,
+            model=self._engine.info.model,
+            vocab_size=self._engine.info.vocab_size,
+            prompt_id=prompt.id,
+            tip_id=None,
+            context_tokens=len(prompt.ids),
+            metadata=metadata,
+            created_at=now,
+        )
+        await self._store.create_session(session, prompt)
+        if items:
+            try:
+                await self.add_items(caller, session_id, items)
+            except RequestError:
+                await self.close(caller, session_id)
+                raise
+        return ConversationView(id=session_id, created_at=now, metadata=metadata)
+
+    async def get(self, caller: Caller, session_id: str) -> ConversationView:
+        """An open session as a conversation."""
+        record = await self._record(caller, session_id)
+        return ConversationView(
+            id=record.id, created_at=record.created_at, metadata=record.metadata
+        )
+
+    async def update(
+        self, caller: Caller, session_id: str, metadata: dict[str, str]
+    ) -> ConversationView:
+        """Replace its metadata."""
+        if not await self._store.set_metadata(caller.user_id, session_id, metadata):
+            raise conversation_not_found(session_id)
+        return await self.get(caller, session_id)
+
+    async def add_items(
+        self, caller: Caller, session_id: str, items: tuple[InputItem, ...]
+    ) -> tuple[ItemView, ...]:
+        """Append messages to the context; the next turn computes them."""
+        if not items:
+            raise RequestError("invalid_value", "items is empty", param="items")
+        live = await self._binder.load(caller, session_id)
+        async with self._held(live) as change:
+            request = TurnRequest(input=items, generate=False)
+            plan = await self._planner.plan(live, request)
+            accepted = self._accept(live, plan, request)
+            views = new_items(accepted, self._new_id)
+            end = self._appended(caller, plan, accepted)
+            turn = new_turn(caller.user_id, plan, accepted, views)
+            await self._store.append_turn(turn, end.row, prompt=plan.new_prompt)
+            live.prompt = plan.prompt
+            live.tip_id, live.tokens = end.row.id, end.row.context_tokens
+            live.awaits_reply = plan.awaits_reply
+            change.event = Event.ADVANCE
+        return views
+
+    async def list_items(
+        self, caller: Caller, session_id: str, *, limit: int, after: str | None, order: Order
+    ) -> ItemPage:
+        """The messages in the session's context."""
+        record = await self._record(caller, session_id)
+        return await self._store.context_items(
+            caller.user_id, record.tip_id, limit=limit, after=after, order=order
+        )
+
+    async def get_item(self, caller: Caller, session_id: str, item_id: str) -> ItemView:
+        """One message of the session's context."""
+        record = await self._record(caller, session_id)
+        item = await self._store.find_item(caller.user_id, record.tip_id, item_id)
+        if item is None:
+            raise RequestError(
+                "conversation_not_found",
+                f"there is no item {item_id!r} in conversation {session_id!r}",
+                param="item_id",
+            )
+        return item
+
+    async def delete_item(self, caller: Caller, session_id: str, item_id: str) -> None:
+        """Refused: a context is cut at turns only."""
+        await self.get_item(caller, session_id, item_id)
+        raise RequestError(
+            "unsupported_parameter",
+            "items can't be deleted one by one: fork at an earlier response, or reset the session",
+            param="item_id",
+        )
+
+    async def reset(self, caller: Caller, session_id: str) -> None:
+        """Empty the context but for the instructions."""
+        live = await self._binder.load(caller, session_id)
+        async with self._held(live) as change:
+            if not await self._store.reset_session(caller.user_id, session_id, self._clock()):
+                raise conversation_not_found(session_id)
+            self._retention.unplace(live)
+            live.tip_id, live.awaits_reply = None, False
+            live.tokens = live.prompt.tokens if live.prompt else 0
+            change.event = Event.RESET
+
+    async def close(self, caller: Caller, session_id: str) -> None:
+        """Cancel what runs, give back all KV, end the session."""
+        live = await self._binder.load(caller, session_id)
+        claim = Claim(None)
+        live.claim_to_close(claim)
+        for bound in self._runner.bound_turns():
+            if bound.live is live:
+                self._runner.drop(bound, conversation_not_found(session_id))
+                bound.stop(keep=False)
+        event: Event | None = None
+        try:
+            await claim.granted()
+            await self._store.close_session(caller.user_id, session_id, self._clock())
+            event = Event.CLOSE
+        finally:
+            live.leave(claim, event)
+            if live.state is State.CLOSED:
+                self._retention.forget(live)
+
+    @asynccontextmanager
+    async def _held(self, live: LiveSession) -> AsyncIterator[_Change]:
+        claim, change = Claim(None), _Change()
+        if not live.claim(claim):
+            raise busy(live.id)
+        self._retention.join(None, live)
+        try:
+            await self._sessions.refresh(live)
+            yield change
+        finally:
+            live.leave(claim, change.event)
+            self._retention.settle(live, None)
+
+    async def _record(self, caller: Caller, session_id: str) -> SessionRecord:
+        record = await self._store.find_session(caller.user_id, session_id)
+        if record is None or record.closed_at is not None:
+            raise conversation_not_found(session_id)
+        return record
+
+    def _accept(self, live: LiveSession, plan: TurnPlan, request: TurnRequest) -> TurnAccepted:
+        return TurnAccepted(
+            response_id=self._new_id("resp"),
+            session_id=live.id,
+            message_id=self._new_id("msg"),
+            previous_response_id=None,
+            model=self._engine.info.model,
+            instructions=plan.prompt.text,
+            created_at=self._clock(),
+            request=request,
+        )
+
+    def _appended(self, caller: Caller, plan: TurnPlan, accepted: TurnAccepted) -> KeptEnd:
+        """The end of a turn that was never run."""
+        ending = TurnDone(
+            turn=TurnId(accepted.response_id), text="", kept_ids=[], counts=TurnCounts()
+        )
+        end = end_of(
+            ending, user_id=caller.user_id, accepted=accepted, plan=plan, now=self._clock()
+        )
+        if not isinstance(end, KeptEnd):
+            raise TypeError(end)
+        return end

@@ -1,0 +1,182 @@
+"""Follows a turn from submit to its end: timers, facts, commit 2. One task per turn."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import assert_never
+
+from engine.client import TurnEvents
+from engine.errors import EngineUnavailableError
+from engine.messages import (
+    TruncateContext,
+    TurnDelta,
+    TurnDone,
+    TurnEnding,
+    TurnFailed,
+    TurnIncomplete,
+    TurnStarted,
+)
+from sessiond.facts import TextDelta, TurnBegun, TurnError, TurnFinished, TurnQueued, TurnUsage
+from sessiond.sessions.endings import KeptEnd, LostEnd, end_of, failed
+from sessiond.sessions.lifecycle import Event
+from sessiond.sessions.live import Placement
+from sessiond.sessions.parts import Parts
+from sessiond.sessions.turn import Turn
+from sessiond.store.errors import StaleSessionError, StoreError
+from sessiond.store.records import KeptTurn, LostTurn
+
+logger = logging.getLogger(__name__)
+
+_QUEUED_AFTER_S = 0.05  # a turn that starts sooner is not told to have waited
+_COMMIT_PAUSES_S = (0.05, 0.2, 0.8, None)  # before each new try; None: no more
+_NOT_STORED = TurnError(
+    code="internal_error",
+    message="the turn could not be stored; the conversation stands where it stood before it",
+)
+
+
+class TurnDriver:
+    """Knows no state between turns; what a turn changes is its session."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._engine = parts.engine
+        self._store = parts.store
+        self._limits = parts.limits
+        self._clock = parts.clock
+
+    async def drive(self, turn: Turn, events: TurnEvents) -> tuple[TurnFinished, Event | None]:
+        """Follow the turn to its end and store that; tell the reader everything but the end.
+
+        Returns:
+            What the reader is told once the session is free, and what that means for the session
+            (None: nothing changed).
+        """
+        try:
+            ending = await self._follow(turn, events)
+            end = end_of(
+                ending,
+                user_id=turn.bound.caller.user_id,
+                accepted=turn.accepted,
+                plan=turn.plan,
+                now=self._clock(),
+            )
+            match end:
+                case KeptEnd():
+                    return await self._keep(turn, end)
+                case LostEnd():
+                    if end.row.error is not None and end.row.error.code == "engine_restarted":
+                        turn.bound.live.placement = None  # also when only this context was lost
+                    await self._lose(end.row)
+                    return end.finished, None
+                case _:
+                    assert_never(end)
+        except Exception:
+            logger.exception("turn %s broke off", turn.accepted.response_id)
+            turn.end_early(keep=False, reason="cancelled")
+            turn.bound.live.stale, turn.bound.live.placement = True, None
+            return self._failure(turn, TurnUsage()).finished, None
+
+    async def _follow(self, turn: Turn, events: TurnEvents) -> TurnEnding:
+        with ExitStack() as until_ended, ExitStack() as until_started:
+            self._start_timers(turn, until_started, until_ended)
+            async for event in events:
+                match event:
+                    case TurnStarted():
+                        until_started.close()
+                        turn.stream.put(TurnBegun())
+                    case TurnDelta():
+                        turn.stream.put(TextDelta(text=event.text))
+                    case TurnDone() | TurnIncomplete() | TurnFailed():
+                        return event
+                    case _:
+                        assert_never(event)
+        raise RuntimeError("the engine's events stopped without an ending")
+
+    def _start_timers(self, turn: Turn, until_started: ExitStack, until_ended: ExitStack) -> None:
+        loop = asyncio.get_running_loop()
+
+        def after(stack: ExitStack, seconds: float, action: Callable[[], None]) -> None:
+            stack.callback(loop.call_later(max(0.0, seconds), action).cancel)
+
+        after(until_started, _QUEUED_AFTER_S, lambda: turn.stream.put(TurnQueued()))
+        if self._limits.queue_timeout_s:
+            after(
+                until_started,
+                self._limits.queue_timeout_s,
+                lambda: turn.end_early(keep=False, reason="queue_timeout"),
+            )
+        for seconds in self._time_left(turn):
+            after(until_ended, seconds, lambda: turn.end_early(keep=True, reason="deadline"))
+
+    def _time_left(self, turn: Turn) -> list[float]:
+        left = []
+        if self._limits.turn_timeout_s:
+            left.append(self._limits.turn_timeout_s)
+        if turn.accepted.request.deadline_ms is not None:
+            waited = self._clock() - turn.bound.received_at
+            left.append(turn.accepted.request.deadline_ms / 1000 - waited)
+        return left
+
+    async def _keep(self, turn: Turn, end: KeptEnd) -> tuple[TurnFinished, Event | None]:
+        """Commit 2; when it can't be done the context goes back to the last finished turn."""
+        if await self._commit(end.row):
+            _advance(turn, end.row)
+            return end.finished, Event.ADVANCE
+        turn.bound.live.stale = True  # a commit that raised may have held
+        self._truncate(turn)
+        failure = self._failure(turn, end.finished.usage)
+        await self._lose(failure.row)
+        return failure.finished, None
+
+    async def _commit(self, row: KeptTurn) -> bool:
+        for pause_s in _COMMIT_PAUSES_S:
+            try:
+                await self._store.keep_turn(row)
+            except StoreError as error:
+                logger.warning("turn %s is not stored: %s", row.id, error)
+                if pause_s is None or isinstance(error, StaleSessionError):
+                    break
+                await asyncio.sleep(pause_s)
+            else:
+                return True
+        return False
+
+    def _truncate(self, turn: Turn) -> None:
+        live, length = turn.bound.live, turn.plan.start_tokens
+        try:
+            if live.placement is not None and live.placement.epoch == self._engine.epoch:
+                self._engine.send(TruncateContext(session=live.id, length=length))
+        except EngineUnavailableError:
+            live.placement = None
+
+    async def _lose(self, row: LostTurn) -> None:
+        try:
+            await self._store.lose_turn(row)
+        except StoreError as error:
+            # The row stays `running`, in no context, until the next start marks it.
+            logger.warning("turn %s: its end is not stored: %s", row.id, error)
+
+    def _failure(self, turn: Turn, usage: TurnUsage) -> LostEnd:
+        return failed(
+            _NOT_STORED,
+            usage,
+            user_id=turn.bound.caller.user_id,
+            accepted=turn.accepted,
+            now=self._clock(),
+        )
+
+
+def _advance(turn: Turn, row: KeptTurn) -> None:
+    live = turn.bound.live
+    live.prompt = turn.plan.prompt
+    live.tip_id = row.id
+    live.tokens = row.context_tokens
+    live.awaits_reply = turn.plan.awaits_reply
+    if live.placement is not None:
+        live.placement = Placement(
+            epoch=live.placement.epoch,
+            prompt_id=row.prompt_id,
+            tip_id=row.id,
+            tokens=row.context_tokens,
+        )

@@ -1,0 +1,153 @@
+"""What the engine's ending of a turn means for its row, its session and its client. Pure."""
+
+from dataclasses import dataclass
+from typing import assert_never
+
+from engine.messages import TurnCounts, TurnDone, TurnEnding, TurnFailed, TurnIncomplete
+from sessiond.facts import (
+    IncompleteReason,
+    ItemView,
+    TurnAccepted,
+    TurnError,
+    TurnFinished,
+    TurnStatus,
+    TurnUsage,
+)
+from sessiond.sessions.planning import TurnPlan
+from sessiond.store.records import KeptTurn, LostTurn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptEnd:
+    """What is written of a turn that the context keeps, and then told."""
+
+    row: KeptTurn
+    finished: TurnFinished
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LostEnd:
+    """What is written of a turn that joins no context, and then told."""
+
+    row: LostTurn
+    finished: TurnFinished
+
+
+TurnEnd = KeptEnd | LostEnd
+
+
+def end_of(
+    ending: TurnEnding, *, user_id: str, accepted: TurnAccepted, plan: TurnPlan, now: float
+) -> TurnEnd:
+    """Decide what becomes of a turn."""
+    match ending:
+        case TurnDone():
+            return _kept(ending, "completed", None, user_id, accepted, plan, now)
+        case TurnIncomplete(rolled_back=False):
+            return _kept(ending, "incomplete", _reason(ending), user_id, accepted, plan, now)
+        case TurnIncomplete():
+            finished = TurnFinished(
+                status="incomplete",
+                text=ending.text,
+                usage=usage_of(ending.counts),
+                reason=_reason(ending),
+            )
+            return _lost(finished, user_id, accepted, now)
+        case TurnFailed():
+            return failed(
+                TurnError(code=ending.code, message=ending.message),
+                usage_of(ending.counts),
+                user_id=user_id,
+                accepted=accepted,
+                now=now,
+            )
+        case _:
+            assert_never(ending)
+
+
+def failed(
+    error: TurnError, usage: TurnUsage, *, user_id: str, accepted: TurnAccepted, now: float
+) -> LostEnd:
+    """End a turn without an answer."""
+    finished = TurnFinished(status="failed", text="", usage=usage, error=error)
+    return _lost(finished, user_id, accepted, now)
+
+
+def usage_of(counts: TurnCounts) -> TurnUsage:
+    """The engine's counts as a client is told them."""
+    return TurnUsage(
+        reused_tokens=counts.reused_tokens,
+        recomputed_tokens=counts.recomputed_tokens,
+        new_tokens=counts.new_tokens,
+        output_tokens=counts.output_tokens,
+        kv_bytes=counts.kv_bytes,
+        blocks=counts.blocks,
+        queue_ms=counts.queue_ms,
+        ttft_ms=counts.ttft_ms,
+        total_ms=counts.total_ms,
+    )
+
+
+def _kept(  # noqa: PLR0913, PLR0917 -- the parts of one ending, private
+    ending: TurnDone | TurnIncomplete,
+    status: TurnStatus,
+    reason: IncompleteReason | None,
+    user_id: str,
+    accepted: TurnAccepted,
+    plan: TurnPlan,
+    now: float,
+) -> KeptEnd:
+    finished = TurnFinished(
+        status=status, text=ending.text, usage=usage_of(ending.counts), reason=reason
+    )
+    row = KeptTurn(
+        id=accepted.response_id,
+        user_id=user_id,
+        session_id=accepted.session_id,
+        parent_id=plan.parent_id,
+        prompt_id=plan.prompt.id,
+        status=status,
+        reason=reason,
+        reply_ids=tuple(ending.kept_ids),
+        reply=_reply(accepted, finished, now) if accepted.request.generate else None,
+        context_tokens=plan.start_tokens + len(plan.input_ids) + len(ending.kept_ids),
+        usage=finished.usage,
+        finished_at=now,
+    )
+    return KeptEnd(row=row, finished=finished)
+
+
+def _lost(finished: TurnFinished, user_id: str, accepted: TurnAccepted, now: float) -> LostEnd:
+    row = LostTurn(
+        id=accepted.response_id,
+        user_id=user_id,
+        status="failed" if finished.error else "cancelled",
+        reason=finished.reason,
+        error=finished.error,
+        reply=_reply(accepted, finished, now) if finished.text else None,
+        usage=finished.usage,
+        finished_at=now,
+    )
+    return LostEnd(row=row, finished=finished)
+
+
+def _reply(accepted: TurnAccepted, finished: TurnFinished, now: float) -> ItemView:
+    return ItemView(
+        id=accepted.message_id,
+        session_id=accepted.session_id,
+        response_id=accepted.response_id,
+        role="assistant",
+        text=finished.text,
+        status="completed" if finished.status == "completed" else "incomplete",
+        created_at=now,
+    )
+
+
+def _reason(ending: TurnIncomplete) -> IncompleteReason:
+    match ending.reason:
+        case "disconnected":
+            return "cancelled"  # the client that would be told is gone
+        case "max_output_tokens" | "cancelled" | "deadline" | "context_length":
+            return ending.reason
+        case _:
+            assert_never(ending.reason)

@@ -1,0 +1,235 @@
+"""Sessions and turns as operators and clients see them. Reads only."""
+
+import asyncio
+
+from engine.errors import EngineUnavailableError
+from engine.ids import SessionId
+from engine.messages import ContextView, GetContext
+from sessiond.facts import (
+    BlockCounts,
+    ByteCounts,
+    Caller,
+    ItemPage,
+    PageRow,
+    ResponseView,
+    SessionPage,
+    SessionState,
+    SessionView,
+    TurnAccepted,
+    TurnFinished,
+    TurnSummary,
+)
+from sessiond.sessions.lifecycle import State
+from sessiond.sessions.live import LiveSession
+from sessiond.sessions.parts import Parts
+from sessiond.sessions.refusals import conversation_not_found, response_not_found
+from sessiond.sessions.request_form import unpack_request
+from sessiond.store.items import Order
+from sessiond.store.records import SessionDetail, SessionRecord, TurnRecord
+
+_POLICY = "none"  # nothing trims a context yet
+
+
+class Inspector:
+    """Joins what SQL, memory and the engine say."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._engine = parts.engine
+        self._store = parts.store
+        self._sessions = parts.sessions
+
+    async def session(
+        self, caller: Caller, session_id: str, *, include_page_table: bool
+    ) -> SessionView:
+        """One session, closed ones included.
+
+        Raises:
+            RequestError: there is none.
+        """
+        detail = await self._store.session_detail(caller.user_id, session_id)
+        if detail is None:
+            raise conversation_not_found(session_id)
+        return await self._view(detail, include_page_table=include_page_table)
+
+    async def sessions(self, caller: Caller, limit: int, after: str | None) -> SessionPage:
+        """Open sessions without their turns, latest activity first."""
+        details, has_more = await self._store.list_sessions(
+            caller.user_id, limit=limit, after=after
+        )
+        views = [self._view(detail, include_page_table=False) for detail in details]
+        return SessionPage(sessions=tuple(await asyncio.gather(*views)), has_more=has_more)
+
+    async def response(self, caller: Caller, response_id: str) -> ResponseView:
+        """A stored turn, whatever became of it.
+
+        Raises:
+            RequestError: there is none.
+        """
+        turn = await self._turn(caller, response_id)
+        text = await self._store.reply_text(caller.user_id, response_id)
+        accepted = TurnAccepted(
+            response_id=turn.id,
+            session_id=turn.session_id,
+            message_id=turn.message_id,
+            previous_response_id=turn.previous_response_id,
+            model=turn.model,
+            instructions=turn.prompt.text,
+            created_at=turn.created_at,
+            request=unpack_request(turn.request),
+        )
+        return ResponseView(
+            accepted=accepted, finished=_finished(turn, text), finished_at=turn.finished_at
+        )
+
+    async def input_items(
+        self, caller: Caller, response_id: str, *, limit: int, after: str | None, order: Order
+    ) -> ItemPage:
+        """The messages that came with the turn.
+
+        Raises:
+            RequestError: there is no such turn.
+        """
+        await self._turn(caller, response_id)
+        return await self._store.turn_items(
+            caller.user_id, response_id, limit=limit, after=after, order=order
+        )
+
+    async def _turn(self, caller: Caller, response_id: str) -> TurnRecord:
+        turn = await self._store.find_turn(caller.user_id, response_id)
+        if turn is None or turn.deleted_at is not None:
+            raise response_not_found(response_id)
+        return turn
+
+    async def _view(self, detail: SessionDetail, *, include_page_table: bool) -> SessionView:
+        session = detail.session
+        live = self._sessions.find(session.user_id, session.id)
+        held = await self._context(live)
+        pages = held.page_table if held and include_page_table else []
+        return SessionView(
+            id=session.id,
+            user=session.user_id,
+            model=session.model,
+            state=self._state(session, live),
+            tier="device" if held and held.blocks else "none",
+            policy=_POLICY,
+            retention=session.retention,
+            priority=session.priority,
+            fidelity=session.fidelity,
+            created_at=session.created_at,
+            last_active_at=session.last_active_at,
+            turns=_summaries(detail),
+            tokens_total=session.context_tokens,
+            tokens_kept=session.context_tokens,
+            blocks=BlockCounts(
+                device=held.blocks if held else 0, shared=held.shared_blocks if held else 0
+            ),
+            kv_bytes=ByteCounts(device=held.kv_bytes if held else 0),
+            usage=detail.usage,
+            instructions=session.prompt.text,
+            page_table=tuple(
+                PageRow(
+                    block=page.block,
+                    first=page.first,
+                    last=page.last,
+                    base=page.base,
+                    references=page.references,
+                    hashed=page.hashed,
+                )
+                for page in pages
+            )
+            if include_page_table
+            else None,
+        )
+
+    async def _context(self, live: LiveSession | None) -> ContextView | None:
+        """What the engine holds; None when it holds nothing, or can't be asked."""
+        if live is None or live.placement is None or live.placement.epoch != self._engine.epoch:
+            return None
+        try:
+            answer = await self._engine.ask(GetContext(session=SessionId(live.id)))
+        except EngineUnavailableError:
+            return None
+        return answer if isinstance(answer, ContextView) else None
+
+    def _state(self, session: SessionRecord, live: LiveSession | None) -> SessionState:
+        if session.closed_at is not None:
+            return "closed"
+        if live is None:
+            return "new" if session.tip_id is None else "cold"
+        placed = live.placement is not None and live.placement.epoch == self._engine.epoch
+        if live.state is State.IDLE and not placed:
+            return "cold"  # the engine has restarted since
+        return live.state.value
+
+
+def _finished(turn: TurnRecord, text: str) -> TurnFinished | None:
+    if turn.status == "running":
+        return None
+    return TurnFinished(
+        status="incomplete" if turn.status == "cancelled" else turn.status,
+        text=text,
+        usage=turn.usage,
+        reason=turn.reason,
+        error=turn.error,
+    )
+
+
+def _summaries(detail: SessionDetail) -> tuple[TurnSummary, ...]:
+    """The context part by part, then what joined none."""
+    front = detail.session.prompt.tokens
+    parts = []
+    if front and detail.context:
+        parts.append(
+            TurnSummary(
+                response_id=detail.context[0].id,
+                role="system",
+                start=0,
+                tokens=front,
+                kept=front,
+                status="completed",
+            )
+        )
+    start = front
+    for turn in detail.context:
+        after = start + (turn.context_tokens or 0) - turn.start_tokens
+        parts += _parts(turn, start, after)
+        start = after
+    for turn in detail.others:
+        parts.append(
+            TurnSummary(
+                response_id=turn.id,
+                role="user",
+                start=turn.start_tokens,
+                tokens=turn.input_tokens,
+                kept=0,
+                status=turn.status,
+            )
+        )
+    return tuple(parts)
+
+
+def _parts(turn: TurnRecord, start: int, after: int) -> list[TurnSummary]:
+    """Places are those of the present context: its front may be another than the turn's."""
+    reply = start + turn.input_tokens
+    parts = [
+        TurnSummary(
+            response_id=turn.id,
+            role="user",
+            start=start,
+            tokens=turn.input_tokens,
+            kept=turn.input_tokens,
+            status=turn.status,
+        )
+    ]
+    if after > reply:
+        parts.append(
+            TurnSummary(
+                response_id=turn.id,
+                role="assistant",
+                start=reply,
+                tokens=after - reply,
+                kept=after - reply,
+                status=turn.status,
+            )
+        )
+    return parts

@@ -1,0 +1,22 @@
+"""Bounds of the service: values only."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceLimits:
+    """Seconds and tokens.
+
+    A `turn_timeout_s` or `queue_timeout_s` of 0 is none. `max_outstanding` counts turns that run
+    or wait; `max_cold_contexts` the sessions without KV whose ids the engine still remembers.
+    """
+
+    default_max_output_tokens: int = 1024
+    max_outstanding: int = 1024
+    turn_timeout_s: float = 0.0
+    queue_timeout_s: float = 0.0
+    http_hold_s: float = 60.0
+    engine_ready_timeout_s: float = 60.0
+    drain_timeout_s: float = 30.0
+    reap_every_s: float = 1.0
+    max_cold_contexts: int = 1024

@@ -1,0 +1,160 @@
+"""Sessions that something is known of beyond their rows. Asyncio thread only."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from engine.ids import SessionId
+from sessiond.facts import Caller
+from sessiond.sessions.lifecycle import Event, State, after
+from sessiond.sessions.refusals import conversation_not_found
+from sessiond.sessions.seat import Claim, Seat
+from sessiond.store.records import Prompt, SessionRecord
+from sessiond.store.store import Store
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Which context the engine holds for a session, and since which of its starts."""
+
+    epoch: int
+    prompt_id: str
+    tip_id: str | None
+    tokens: int
+
+
+@dataclass(slots=True, kw_only=True)
+class LiveSession:
+    """What is known of a session in memory. `tokens`: of its context, the front included.
+
+    `prompt` None: it is being opened, its front is not encoded yet. Not `stored`: its first turn
+    stores it. `base_session_id`: of a fork, where the turn it was cut at was made.
+    """
+
+    id: SessionId
+    user_id: str
+    salt: bytes
+    prompt: Prompt | None
+    tip_id: str | None
+    tokens: int
+    awaits_reply: bool
+    state: State
+    stored: bool
+    base_session_id: SessionId | None = None
+    stale: bool = False
+    placement: Placement | None = None
+    seat: Seat = field(default_factory=Seat)
+
+    def claim(self, claim: Claim) -> bool:
+        """Hold the session, or wait in line; False: neither can be."""
+        was_free = not self.seat.is_taken
+        taken = self.seat.try_take(claim)
+        if taken and was_free:
+            self.state = after(self.state, Event.CLAIM)
+        return taken
+
+    def claim_to_close(self, claim: Claim) -> None:
+        """Be the next to hold the session, and the last: those that wait are refused."""
+        self.seat.refuse_all(conversation_not_found(self.id))
+        if not self.seat.is_taken:
+            self.state = after(self.state, Event.CLAIM)
+        self.seat.take_or_wait(claim)
+
+    def leave(self, claim: Claim, event: Event | None = None) -> None:
+        """Give up the session, with what has become of it; the next in line holds it at once.
+
+        `event` None: nothing has changed. Of a claim that waits only the place in line is lost.
+        """
+        if not self.seat.holds(claim):
+            self.seat.leave(claim)
+            return
+        if event is None:
+            event = Event.UNDO_FIRST if self.tip_id is None else Event.UNDO
+        self.state = after(self.state, event)
+        if self.state is State.CLOSED:
+            self.seat.refuse_all(conversation_not_found(self.id))
+        self.seat.leave(claim)
+        if self.seat.is_taken:
+            self.state = after(self.state, Event.CLAIM)
+
+    def take(self, record: SessionRecord) -> None:
+        """Take over what the row says."""
+        self.prompt = record.prompt
+        self.tip_id = record.tip_id
+        self.tokens = record.context_tokens
+        self.awaits_reply = record.awaits_reply
+        self.stale = False
+
+
+class LiveSessions:
+    """The sessions in memory, by id."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._sessions: dict[SessionId, LiveSession] = {}
+
+    def __iter__(self) -> Iterator[LiveSession]:
+        return iter(tuple(self._sessions.values()))
+
+    def add(self, live: LiveSession) -> None:
+        """Keep a session that no row speaks of yet."""
+        self._sessions[live.id] = live
+
+    def remove(self, live: LiveSession) -> None:
+        """Forget a session; nobody may hold it."""
+        self._sessions.pop(live.id, None)
+
+    def get(self, session_id: str) -> LiveSession | None:
+        """A session that is in memory, whosever it is."""
+        return self._sessions.get(SessionId(session_id))
+
+    def find(self, user_id: str, session_id: str) -> LiveSession | None:
+        """A stored session of the user that is in memory."""
+        live = self.get(session_id)
+        return live if live is not None and live.user_id == user_id and live.stored else None
+
+    async def load(
+        self, caller: Caller, session_id: str, check: Callable[[SessionRecord], None]
+    ) -> LiveSession | None:
+        """A stored, open session of the caller; None when there is none.
+
+        `check` may refuse the row. No await lies between the return and what is returned: the
+        session is in the table, and can't have left it.
+        """
+        live = self.find(caller.user_id, session_id)
+        if live is not None:
+            return live
+        record = await self._store.find_session(caller.user_id, session_id)
+        if record is None or record.closed_at is not None:
+            return None
+        check(record)
+        live = self.find(caller.user_id, session_id)  # another task may have loaded it meanwhile
+        if live is None:
+            live = _from_record(record, caller.salt)
+            self.add(live)
+        return live
+
+    async def refresh(self, live: LiveSession) -> None:
+        """Read the row again if it is not known whether a write of it held.
+
+        Raises:
+            RequestError: the session was closed.
+        """
+        if live.stale:
+            record = await self._store.find_session(live.user_id, live.id)
+            if record is None or record.closed_at is not None:
+                raise conversation_not_found(live.id)
+            live.take(record)
+
+
+def _from_record(record: SessionRecord, salt: bytes) -> LiveSession:
+    return LiveSession(
+        id=SessionId(record.id),
+        user_id=record.user_id,
+        salt=salt,
+        prompt=record.prompt,
+        tip_id=record.tip_id,
+        tokens=record.context_tokens,
+        awaits_reply=record.awaits_reply,
+        state=State.NEW if record.tip_id is None else State.COLD,
+        stored=True,
+    )

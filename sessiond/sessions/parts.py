@@ -1,0 +1,22 @@
+"""What every part of the session service is built on. A value; owns nothing."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from engine.client import EngineClient
+from sessiond.sessions.limits import ServiceLimits
+from sessiond.sessions.live import LiveSessions
+from sessiond.store.store import Store
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """`clock` gives unix seconds; `new_id("resp")` gives `resp_…`, never the same twice."""
+
+    engine: EngineClient
+    store: Store
+    sessions: LiveSessions
+    limits: ServiceLimits
+    clock: Callable[[], float]
+    new_id: Callable[[str], str]
+    new_seed: Callable[[], int]

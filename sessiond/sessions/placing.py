@@ -1,0 +1,110 @@
+"""Brings a session's context into the engine and hands it a turn. Asyncio thread only."""
+
+import asyncio
+from dataclasses import dataclass
+
+from engine.client import TurnEvents
+from engine.errors import EngineUnavailableError
+from engine.ids import SessionId
+from engine.messages import ForkContext, SetContext, SubmitTurn
+from sessiond.errors import RequestError
+from sessiond.sessions.live import LiveSession, Placement
+from sessiond.sessions.parts import Parts
+from sessiond.sessions.planning import TurnPlan
+
+_TRIES = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Parent:
+    """A session whose context, as it was placed, begins with the one that is wanted."""
+
+    session: LiveSession
+    placement: Placement
+
+    def covers(self, wanted: Placement) -> bool:
+        """Whether the engine still holds it, and enough of it."""
+        return (
+            self.session.placement is self.placement
+            and self.placement.epoch == wanted.epoch
+            and self.placement.prompt_id == wanted.prompt_id
+            and self.placement.tokens >= wanted.tokens
+        )
+
+
+class Placer:
+    """A context goes the cheapest way: it is there; a fork of one that is there; ids from SQL."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._engine = parts.engine
+        self._store = parts.store
+        self._sessions = parts.sessions
+        self._ready_timeout_s = parts.limits.engine_ready_timeout_s
+
+    async def submit(self, live: LiveSession, plan: TurnPlan, command: SubmitTurn) -> TurnEvents:
+        """Place the context that the plan starts from, then submit.
+
+        Raises:
+            RequestError: the engine did not come back in time.
+            StoreError: the ids can't be read.
+        """
+        try:
+            async with asyncio.timeout(self._ready_timeout_s):
+                parent = await self._parent(live, plan)
+                for _ in range(_TRIES):
+                    await self._engine.ready()
+                    try:
+                        return await self._try_submit(live, plan, command, parent)
+                    except EngineUnavailableError:
+                        continue
+        except TimeoutError:
+            pass
+        raise RequestError("engine_restarted", "the engine restarts; try again", retry_after_s=1)
+
+    async def _try_submit(
+        self,
+        live: LiveSession,
+        plan: TurnPlan,
+        command: SubmitTurn,
+        parent: _Parent | None,
+    ) -> TurnEvents:
+        ids: list[int] | None = None
+        while True:
+            # No await from here to the submit: an engine that restarts in between would get a
+            # turn on a context that it does not have.
+            wanted = Placement(
+                epoch=self._engine.epoch,
+                prompt_id=plan.prompt.id,
+                tip_id=plan.parent_id,
+                tokens=plan.start_tokens,
+            )
+            if live.placement != wanted:
+                if parent is not None and parent.covers(wanted):
+                    self._fork(live, parent.session.id, wanted.tokens)
+                elif ids is not None:
+                    # Before a session's first turn its front was never computed.
+                    computed = len(ids) if wanted.tip_id else 0
+                    self._engine.send(
+                        SetContext(session=live.id, salt=live.salt, ids=ids, computed=computed)
+                    )
+                else:
+                    ids = await self._store.context_ids(
+                        live.user_id, wanted.prompt_id, wanted.tip_id
+                    )
+                    continue
+                live.placement = wanted
+            return self._engine.submit(command)
+
+    def _fork(self, live: LiveSession, parent: SessionId, length: int) -> None:
+        self._engine.send(ForkContext(session=live.id, parent=parent, length=length))
+
+    async def _parent(self, live: LiveSession, plan: TurnPlan) -> _Parent | None:
+        """The session of which this one is a fork, if the engine may still hold the part."""
+        if live.placement is not None or live.base_session_id is None:
+            return None
+        parent = self._sessions.get(live.base_session_id)
+        if parent is None or parent.placement is None or plan.parent_id is None:
+            return None
+        seen = parent.placement
+        inside = await self._store.is_in_context(live.user_id, plan.parent_id, seen.tip_id)
+        return _Parent(session=parent, placement=seen) if inside else None

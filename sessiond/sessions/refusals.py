@@ -1,0 +1,26 @@
+"""Refusals that several parts of the service give. Pure."""
+
+from sessiond.errors import RequestError
+
+
+def busy(session_id: str) -> RequestError:
+    """A turn runs in the session, and not from where the caller could queue behind it."""
+    return RequestError(
+        "turn_in_progress", f"a turn is in progress in {session_id}", param="conversation"
+    )
+
+
+def conversation_not_found(session_id: str) -> RequestError:
+    """There is no such open session for the caller."""
+    return RequestError(
+        "conversation_not_found", f"there is no conversation {session_id!r}", param="conversation"
+    )
+
+
+def response_not_found(response_id: str) -> RequestError:
+    """There is no such checkpoint for the caller."""
+    return RequestError(
+        "previous_response_not_found",
+        f"there is no finished response {response_id!r}",
+        param="previous_response_id",
+    )

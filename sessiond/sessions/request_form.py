@@ -1,0 +1,28 @@
+"""A turn's parameters as they are stored with it: what a request said but for items and ids. Pure.
+
+Columns of their own hold the session, the instructions and the previous response.
+"""
+
+from dataclasses import fields
+from typing import Any
+
+import msgspec
+
+from sessiond.facts import TurnRequest
+
+_ELSEWHERE = {"input", "instructions", "conversation", "previous_response_id"}
+_STORED = [field.name for field in fields(TurnRequest) if field.name not in _ELSEWHERE]
+
+
+def pack_request(request: TurnRequest) -> dict[str, Any]:
+    """As values that JSON has."""
+    packed: dict[str, Any] = msgspec.to_builtins({n: getattr(request, n) for n in _STORED})
+    return packed
+
+
+def unpack_request(packed: dict[str, Any]) -> TurnRequest:
+    """Fields that the row lacks (stored by an older version) have their defaults."""
+    values: dict[str, Any] = {name: packed[name] for name in _STORED if name in packed}
+    for name, value in values.items():
+        values[name] = tuple(value) if isinstance(value, list) else value
+    return TurnRequest(**values)

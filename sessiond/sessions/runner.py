@@ -1,0 +1,188 @@
+"""Runs bound turns, from their place in line to their end. Owns their tasks."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any
+
+from engine.client import TurnEvents
+from sessiond.errors import RequestError
+from sessiond.facts import AttachmentId, TurnFinished
+from sessiond.sessions.bound import BoundTurn
+from sessiond.sessions.drain_rate import DrainRate
+from sessiond.sessions.driver import TurnDriver
+from sessiond.sessions.parts import Parts
+from sessiond.sessions.retention import Retention
+from sessiond.sessions.starter import TurnStarter
+from sessiond.sessions.turn import Turn
+
+logger = logging.getLogger(__name__)
+
+_AFTER_CANCEL_S = 5.0
+
+
+class TurnRunner:
+    """Every bound turn leaves its session on one of three ways: dropped, refused, driven."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        *,
+        starter: TurnStarter,
+        driver: TurnDriver,
+        retention: Retention,
+        on_turn_ended: Callable[[TurnFinished], None],
+    ) -> None:
+        self._starter = starter
+        self._driver = driver
+        self._retention = retention
+        self._on_turn_ended = on_turn_ended
+        self._limits = parts.limits
+        self._clock = parts.clock
+        self._drain_rate = DrainRate()
+        self._draining = False
+        self._bound: dict[str, BoundTurn] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    # --- places ----------------------------------------------------------------------------------
+
+    def check_room(self) -> None:
+        """See whether one more turn may be bound.
+
+        Raises:
+            RequestError: the server drains, or as many turns as may be run or wait.
+        """
+        self._check_draining()
+        if len(self._bound) >= self._limits.max_outstanding:
+            raise RequestError(
+                "queue_full",
+                f"{len(self._bound)} turns run or wait, which is the most there may be",
+                retry_after_s=self._drain_rate.retry_after_s(self._clock()),
+            )
+
+    def add(self, bound: BoundTurn) -> None:
+        """Take charge of a bound turn."""
+        self._bound[bound.response_id] = bound
+
+    def find(self, response_id: str) -> BoundTurn | None:
+        """A bound turn that has not ended."""
+        return self._bound.get(response_id)
+
+    def bound_turns(self) -> list[BoundTurn]:
+        """All bound turns that have not ended."""
+        return list(self._bound.values())
+
+    def drop(self, bound: BoundTurn, refusal: RequestError | None = None) -> None:
+        """Give up a place; who runs it all the same is refused. A turn that has begun goes on."""
+        if not bound.begun and not bound.ended.is_set():
+            refusal = refusal or RequestError("internal_error", "the turn was given up")
+            bound.claim.refuse(refusal)
+            bound.live.leave(bound.claim)
+            self._settle(bound)
+
+    # --- turns -----------------------------------------------------------------------------------
+
+    async def run(self, bound: BoundTurn) -> Turn:
+        """Wait for the place in the lane, then begin.
+
+        Raises:
+            RequestError: the turn can't be served; its place is given up.
+        """
+        try:
+            await bound.claim.granted()
+        except (asyncio.CancelledError, RequestError):
+            self.drop(bound)
+            raise
+        bound.begun = True
+        # A task of its own: a reader that leaves between the two commits must not cut it in half.
+        task = self._spawn(self._begin(bound))
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            bound.stop(keep=False, reason="disconnected")
+            raise
+
+    def stop_of(self, attachment: AttachmentId, *, keep: bool) -> None:
+        """Cancel what a socket has begun; before that, what is about to begin."""
+        own = [bound for bound in self._bound.values() if bound.attachment == attachment]
+        begun = [bound for bound in own if bound.begun]
+        for bound in begun or own:
+            bound.stop(keep)
+
+    async def drain(self) -> None:
+        """Refuse new turns; wait for those that run, then keep what they have."""
+        self._draining = True
+        # Those that have not begun are refused when they would.
+        await self.ended(self._begun(), self._limits.drain_timeout_s)
+        left = self._begun()
+        for bound in left:
+            bound.stop(keep=True)
+        await self.ended(left, _AFTER_CANCEL_S)
+
+    async def stop(self) -> None:
+        """Cut every task. Rows of turns that still ran are marked at the next start."""
+        self._draining = True
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    @staticmethod
+    async def ended(turns: Iterable[BoundTurn], within_s: float | None = None) -> None:
+        """Wait until all turns have ended, or the time is over."""
+        waits = [asyncio.ensure_future(bound.ended.wait()) for bound in turns]
+        if not waits:
+            return
+        try:
+            await asyncio.wait(waits, timeout=within_s)
+        finally:
+            for wait in waits:
+                wait.cancel()
+
+    def _begun(self) -> list[BoundTurn]:
+        return [bound for bound in self._bound.values() if bound.begun]
+
+    async def _begin(self, bound: BoundTurn) -> Turn:
+        try:
+            self._check_draining()
+            turn, events = await self._starter.start(bound)
+        except BaseException:
+            bound.live.leave(bound.claim)
+            self._settle(bound)
+            raise
+        self._spawn(self._drive(turn, events))
+        bound.started(turn)
+        return turn
+
+    async def _drive(self, turn: Turn, events: TurnEvents) -> None:
+        finished, event = await self._driver.drive(turn, events)
+        bound = turn.bound
+        bound.live.leave(bound.claim, event)
+        self._settle(bound)
+        self._on_turn_ended(finished)
+        turn.stream.put(finished)  # last: whoever reads it may begin the next turn at once
+
+    def _settle(self, bound: BoundTurn) -> None:
+        if not bound.live.stored and not bound.live.seat.is_taken:
+            self._retention.forget(bound.live)
+        else:
+            self._retention.settle(bound.live, bound.attachment)
+        del self._bound[bound.response_id]
+        self._drain_rate.ended(self._clock())
+        bound.ended.set()
+
+    def _check_draining(self) -> None:
+        if self._draining:
+            raise RequestError("draining", "the server is going down", retry_after_s=1)
+
+    def _spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._forget)
+        return task
+
+    def _forget(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, RequestError):
+            logger.error("a turn's task failed", exc_info=error)

@@ -1,0 +1,283 @@
+"""Conversations and their turns: binds, stores, runs, ends. One asyncio loop; owns what is live."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Literal
+
+from engine.client import EngineClient
+from sessiond.facts import (
+    AttachmentId,
+    Caller,
+    ConversationView,
+    InputItem,
+    ItemPage,
+    ItemView,
+    ResponseView,
+    SessionPage,
+    SessionView,
+    TurnFinished,
+    TurnRequest,
+)
+from sessiond.sessions.binding import Binder
+from sessiond.sessions.bound import BoundTurn
+from sessiond.sessions.conversations import Conversations
+from sessiond.sessions.driver import TurnDriver
+from sessiond.sessions.inspection import Inspector
+from sessiond.sessions.limits import ServiceLimits
+from sessiond.sessions.live import LiveSessions
+from sessiond.sessions.parts import Parts
+from sessiond.sessions.placing import Placer
+from sessiond.sessions.planning import Planner
+from sessiond.sessions.refusals import response_not_found
+from sessiond.sessions.retention import Retention
+from sessiond.sessions.runner import TurnRunner
+from sessiond.sessions.starter import TurnStarter
+from sessiond.sessions.text_format import TextFormat
+from sessiond.sessions.transcript import Transcript
+from sessiond.sessions.turn import Turn
+from sessiond.store.store import Store
+
+logger = logging.getLogger(__name__)
+
+__all__ = ["BoundTurn", "ServiceLimits", "SessionService", "Turn"]
+
+
+class SessionService:
+    """See the module. Errors that the caller is told are raised as `RequestError`."""
+
+    def __init__(  # noqa: PLR0913 -- the whole wiring, each part by its name
+        self,
+        *,
+        store: Store,
+        engine: EngineClient,
+        text: TextFormat,
+        limits: ServiceLimits,
+        clock: Callable[[], float],
+        new_id: Callable[[str], str],
+        new_seed: Callable[[], int],
+        on_turn_ended: Callable[[TurnFinished], None] = lambda _: None,
+    ) -> None:
+        """`clock` gives unix seconds; `new_id("resp")` gives `resp_…`, never the same twice.
+
+        `on_turn_ended` is called once per turn, whether or not someone reads its facts.
+        """
+        parts = Parts(
+            engine=engine,
+            store=store,
+            sessions=LiveSessions(store),
+            limits=limits,
+            clock=clock,
+            new_id=new_id,
+            new_seed=new_seed,
+        )
+        transcript = Transcript(text)
+        planner = Planner(parts, transcript=transcript)
+        starter = TurnStarter(parts, planner=planner, placer=Placer(parts), transcript=transcript)
+        self._parts = parts
+        self._retention = Retention(parts)
+        self._binder = Binder(parts, retention=self._retention)
+        self._runner = TurnRunner(
+            parts,
+            starter=starter,
+            driver=TurnDriver(parts),
+            retention=self._retention,
+            on_turn_ended=on_turn_ended,
+        )
+        self._conversations = Conversations(
+            parts,
+            binder=self._binder,
+            planner=planner,
+            runner=self._runner,
+            retention=self._retention,
+        )
+        self._inspector = Inspector(parts)
+        self._reaper: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Mark what an earlier run left running as failed; start the reaper."""
+        await self._parts.store.fail_running(self._parts.clock())
+        self._reaper = asyncio.create_task(self._reap())
+
+    async def drain(self) -> None:
+        """Refuse new turns, wait for those that run, then cancel them with what they have."""
+        await self._runner.drain()
+
+    async def stop(self) -> None:
+        """End every task. The store and the engine are the caller's to stop."""
+        if self._reaper is not None:
+            self._reaper.cancel()
+            await asyncio.gather(self._reaper, return_exceptions=True)
+        await self._runner.stop()
+
+    async def bind(
+        self,
+        caller: Caller,
+        request: TurnRequest,
+        *,
+        attachment: AttachmentId | None,
+        lane: str | None,
+    ) -> BoundTurn:
+        """Decide at receipt where the turn belongs, and hold that place."""
+        self._runner.check_room()
+        bound = await self._binder.bind(caller, request, attachment=attachment, lane=lane)
+        self._runner.add(bound)
+        return bound
+
+    async def run(self, bound: BoundTurn) -> Turn:
+        """Wait for the place in the lane, store the turn (commit 1), hand it to the engine."""
+        return await self._runner.run(bound)
+
+    async def drop(self, bound: BoundTurn) -> None:
+        """Give up a place that was not run."""
+        self._runner.drop(bound)
+
+    async def cancel(
+        self,
+        caller: Caller,
+        response_id: str | None,
+        *,
+        attachment: AttachmentId | None,
+        keep: bool,
+    ) -> None:
+        """Cancel a turn; an ended one is fine.
+
+        None: the turns that the attachment has begun, or, when it has begun none, those that are
+        about to.
+        """
+        if response_id is None:
+            if attachment is not None:
+                self._runner.stop_of(attachment, keep=keep)
+            return
+        found = self._runner.find(response_id)
+        if found is not None and found.caller.user_id == caller.user_id:
+            found.stop(keep)
+        elif await self._parts.store.find_turn(caller.user_id, response_id) is None:
+            raise response_not_found(response_id)
+
+    def attach(self, attachment: AttachmentId) -> None:
+        """A socket came."""
+        self._retention.attach(attachment)
+
+    async def detach(self, attachment: AttachmentId) -> None:
+        """A socket left: sessions that no other holds are cancelled, rolled back and released."""
+        freed = self._retention.leave(attachment)
+        left = [
+            bound
+            for bound in self._runner.bound_turns()
+            if bound.live in freed and bound.attachment is not None
+        ]
+        for bound in left:
+            self._runner.drop(bound)
+            bound.stop(keep=False, reason="disconnected")
+        await self._runner.ended(left)
+        for live in freed:
+            self._retention.settle(live, attachment)
+
+    async def hold(self, session_id: str, seconds: float) -> None:
+        """Keep an unattached session's KV for so long from now."""
+        live = self._parts.sessions.get(session_id)
+        if live is not None:
+            self._retention.hold(live, seconds)
+
+    async def list_sessions(self, caller: Caller, limit: int, after: str | None) -> SessionPage:
+        """The caller's open sessions, latest activity first; `after` is the id of the last seen."""
+        return await self._inspector.sessions(caller, limit, after)
+
+    async def get_session(
+        self, caller: Caller, session_id: str, *, include_page_table: bool = False
+    ) -> SessionView:
+        """One session with its turns and what it holds."""
+        return await self._inspector.session(
+            caller, session_id, include_page_table=include_page_table
+        )
+
+    async def reset_session(self, caller: Caller, session_id: str) -> SessionView:
+        """Empty the context but for the instructions. Busy: `turn_in_progress`."""
+        await self._conversations.reset(caller, session_id)
+        return await self._inspector.session(caller, session_id, include_page_table=False)
+
+    async def close_session(self, caller: Caller, session_id: str) -> None:
+        """Cancel what runs, give back all KV, end the session."""
+        await self._conversations.close(caller, session_id)
+
+    async def create_conversation(
+        self, caller: Caller, items: tuple[InputItem, ...], metadata: dict[str, str]
+    ) -> ConversationView:
+        """Open a session with items in its context and nothing computed."""
+        return await self._conversations.create(caller, items, metadata)
+
+    async def get_conversation(self, caller: Caller, session_id: str) -> ConversationView:
+        """An open session as a conversation."""
+        return await self._conversations.get(caller, session_id)
+
+    async def update_conversation(
+        self, caller: Caller, session_id: str, metadata: dict[str, str]
+    ) -> ConversationView:
+        """Replace its metadata."""
+        return await self._conversations.update(caller, session_id, metadata)
+
+    async def delete_conversation(self, caller: Caller, session_id: str) -> None:
+        """The same as `close_session`."""
+        await self._conversations.close(caller, session_id)
+
+    async def list_items(
+        self,
+        caller: Caller,
+        session_id: str,
+        *,
+        limit: int = 20,
+        after: str | None = None,
+        order: Literal["asc", "desc"] = "desc",
+    ) -> ItemPage:
+        """The messages in the session's context."""
+        return await self._conversations.list_items(
+            caller, session_id, limit=limit, after=after, order=order
+        )
+
+    async def add_items(
+        self, caller: Caller, session_id: str, items: tuple[InputItem, ...]
+    ) -> tuple[ItemView, ...]:
+        """Append messages to the context; nothing is computed. Busy: `turn_in_progress`."""
+        return await self._conversations.add_items(caller, session_id, items)
+
+    async def get_item(self, caller: Caller, session_id: str, item_id: str) -> ItemView:
+        """One message of the session's context."""
+        return await self._conversations.get_item(caller, session_id, item_id)
+
+    async def delete_item(self, caller: Caller, session_id: str, item_id: str) -> None:
+        """Refused: a context is cut at turns only."""
+        await self._conversations.delete_item(caller, session_id, item_id)
+
+    async def get_response(self, caller: Caller, response_id: str) -> ResponseView:
+        """A stored turn, whatever became of it."""
+        return await self._inspector.response(caller, response_id)
+
+    async def input_items(
+        self,
+        caller: Caller,
+        response_id: str,
+        *,
+        limit: int = 20,
+        after: str | None = None,
+        order: Literal["asc", "desc"] = "desc",
+    ) -> ItemPage:
+        """The messages that came with the turn."""
+        return await self._inspector.input_items(
+            caller, response_id, limit=limit, after=after, order=order
+        )
+
+    async def delete_response(self, caller: Caller, response_id: str) -> None:
+        """Forget the id. What it added stays in the contexts that were built on it."""
+        if not await self._parts.store.delete_turn(
+            caller.user_id, response_id, self._parts.clock()
+        ):
+            raise response_not_found(response_id)
+
+    async def _reap(self) -> None:
+        while True:
+            await asyncio.sleep(self._parts.limits.reap_every_s)
+            try:
+                self._retention.reap()
+            except Exception:
+                logger.exception("the reaper met a fault; it goes on")

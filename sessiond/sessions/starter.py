@@ -1,0 +1,175 @@
+"""From a bound turn that holds its session to one that the engine has: plan, commit 1, submit."""
+
+import logging
+from collections.abc import Callable
+
+from engine.client import TurnEvents
+from engine.ids import SessionId, TurnId
+from engine.messages import Sampling, SubmitTurn
+from sessiond.errors import RequestError
+from sessiond.facts import ItemView, TurnAccepted, TurnError, TurnUsage
+from sessiond.sessions.bound import BoundTurn
+from sessiond.sessions.endings import failed
+from sessiond.sessions.live import LiveSession
+from sessiond.sessions.parts import Parts
+from sessiond.sessions.placing import Placer
+from sessiond.sessions.planning import Planner, TurnPlan
+from sessiond.sessions.request_form import pack_request
+from sessiond.sessions.transcript import Transcript
+from sessiond.sessions.turn import Turn
+from sessiond.store.errors import StoreError
+from sessiond.store.records import NewSession, NewTurn
+
+logger = logging.getLogger(__name__)
+
+
+class TurnStarter:
+    """Knows no state between turns."""
+
+    def __init__(
+        self, parts: Parts, *, planner: Planner, placer: Placer, transcript: Transcript
+    ) -> None:
+        self._engine = parts.engine
+        self._store = parts.store
+        self._sessions = parts.sessions
+        self._planner = planner
+        self._placer = placer
+        self._transcript = transcript
+        self._clock = parts.clock
+        self._new_id = parts.new_id
+
+    async def start(self, bound: BoundTurn) -> tuple[Turn, TurnEvents]:
+        """Start the turn that holds its session.
+
+        Raises:
+            RequestError: the turn can't be served; nothing of it is in any context.
+        """
+        live = bound.live
+        try:
+            await self._sessions.refresh(live)
+            plan = await self._planner.plan(live, bound.request)
+            accepted = self._accept(bound, plan)
+            await self._store_running(bound, plan, accepted)
+            try:
+                events = await self._placer.submit(live, plan, self._command(plan, accepted))
+            except Exception as error:
+                await self._store_failed(bound, accepted, error)
+                raise
+        except StoreError as error:
+            raise RequestError("internal_error", "the turn could not be stored") from error
+        return Turn(bound=bound, plan=plan, accepted=accepted, engine=self._engine), events
+
+    def _accept(self, bound: BoundTurn, plan: TurnPlan) -> TurnAccepted:
+        return TurnAccepted(
+            response_id=bound.response_id,
+            session_id=bound.live.id,
+            message_id=bound.message_id,
+            previous_response_id=bound.request.previous_response_id,
+            model=self._engine.info.model,
+            instructions=plan.prompt.text,
+            created_at=self._clock(),
+            request=bound.request,
+        )
+
+    async def _store_running(
+        self, bound: BoundTurn, plan: TurnPlan, accepted: TurnAccepted
+    ) -> None:
+        """Commit 1."""
+        live = bound.live
+        items = new_items(accepted, self._new_id)
+        await self._store.begin_turn(
+            new_turn(bound.caller.user_id, plan, accepted, items),
+            session=None if live.stored else self._session_row(live, plan, accepted),
+            prompt=plan.new_prompt,
+        )
+        live.stored = True
+        if live.prompt is None:  # it was opened with this front
+            live.prompt, live.tokens = plan.prompt, plan.start_tokens
+
+    def _session_row(self, live: LiveSession, plan: TurnPlan, accepted: TurnAccepted) -> NewSession:
+        return NewSession(
+            id=live.id,
+            user_id=live.user_id,
+            model=accepted.model,
+            vocab_size=self._engine.info.vocab_size,
+            prompt_id=live.prompt.id if live.prompt else plan.prompt.id,
+            tip_id=live.tip_id,
+            context_tokens=live.tokens if live.prompt else plan.start_tokens,
+            created_at=accepted.created_at,
+        )
+
+    def _command(self, plan: TurnPlan, accepted: TurnAccepted) -> SubmitTurn:
+        request = accepted.request
+        return SubmitTurn(
+            turn=TurnId(accepted.response_id),
+            session=SessionId(accepted.session_id),
+            ids=list(plan.input_ids),
+            close_ids=self._transcript.close_ids if request.generate else [],
+            stop_ids=self._transcript.stop_ids,
+            sampling=Sampling(
+                temperature=request.temperature,
+                top_p=request.top_p,
+                top_k=request.top_k,
+                min_p=request.min_p,
+                seed=plan.seed,
+                stop=request.stop,
+            ),
+            max_output_tokens=plan.max_output_tokens,
+            generate=request.generate,
+        )
+
+    async def _store_failed(
+        self, bound: BoundTurn, accepted: TurnAccepted, error: Exception
+    ) -> None:
+        code = error.code if isinstance(error, RequestError) else "internal_error"
+        end = failed(
+            TurnError(code=code, message=str(error)),
+            TurnUsage(),
+            user_id=bound.caller.user_id,
+            accepted=accepted,
+            now=self._clock(),
+        )
+        try:
+            await self._store.lose_turn(end.row)
+        except StoreError:
+            logger.warning("turn %s stays marked as running", end.row.id)
+
+
+def new_items(accepted: TurnAccepted, new_id: Callable[[str], str]) -> tuple[ItemView, ...]:
+    """The messages that a turn brings, under ids of ours: a client may send one twice."""
+    return tuple(
+        ItemView(
+            id=new_id("msg"),
+            session_id=accepted.session_id,
+            response_id=accepted.response_id,
+            role=item.role,
+            text=item.text,
+            status="completed",
+            created_at=accepted.created_at,
+        )
+        for item in accepted.request.input
+    )
+
+
+def new_turn(
+    user_id: str, plan: TurnPlan, accepted: TurnAccepted, items: tuple[ItemView, ...]
+) -> NewTurn:
+    """The row that commit 1 writes."""
+    return NewTurn(
+        id=accepted.response_id,
+        user_id=user_id,
+        session_id=accepted.session_id,
+        parent_id=plan.parent_id,
+        prompt_id=plan.prompt.id,
+        message_id=accepted.message_id,
+        model=accepted.model,
+        generate=accepted.request.generate,
+        awaits_reply=plan.awaits_reply,
+        request=pack_request(accepted.request),
+        previous_response_id=accepted.previous_response_id,
+        seed=plan.seed,
+        start_tokens=plan.start_tokens,
+        input_ids=plan.input_ids,
+        items=items,
+        created_at=accepted.created_at,
+    )

@@ -1,0 +1,134 @@
+"""Reads settings, and says in words what is wrong with one: its source, name, value, allowed."""
+
+import difflib
+import os
+import tomllib
+from collections.abc import Mapping
+from typing import Any, Literal, get_args, get_origin
+
+import annotated_types
+from pydantic import ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+
+from engine.byte_size import BYTE_SIZES
+from engine.errors import ConfigError
+from sessiond.settings import ENV_PREFIX, ByteSize, Settings, config_file
+
+# Environment variables with our prefix that are no settings of a server.
+OTHER_VARIABLES = frozenset({"SESSIOND_CONFIG", "SESSIOND_URL", "SESSIOND_SOAK"})
+
+
+class SettingError(Exception):
+    """Settings that can't be used, one line each."""
+
+
+def load_settings(flags: Mapping[str, object]) -> Settings:
+    """Settings from all sources; `flags` holds the flags that were given, by field name.
+
+    Raises:
+        SettingError: names every wrong setting, its value and what is allowed.
+    """
+    _refuse_unknown_variables()
+    try:
+        return Settings(**flags)  # type: ignore[arg-type]  # values of flags are read by pydantic
+    except ValidationError as error:
+        lines = [_line(details, flags) for details in error.errors()]
+        raise SettingError("\n".join(lines)) from error
+    except ConfigError as error:
+        where = _source(error.name, flags)
+        raise SettingError(f"{where}={error.value}: allowed is {error.allowed}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise SettingError(f"{config_file()} is not TOML: {error}") from error
+
+
+def allowed_values(name: str) -> str:
+    """What a setting may be, in words."""
+    field = Settings.model_fields[name]
+    kind: Any = field.annotation
+    if get_origin(kind) is Literal:
+        *others, last = get_args(kind)
+        return f"{', '.join(others)} or {last}" if others else str(last)
+    if name == "db":
+        return "a SQLAlchemy URL, as sqlite+aiosqlite:////path/to/file.db"
+    words = BYTE_SIZES if name in BYTE_FIELDS else _KINDS[kind]
+    return words + _bounds(field)
+
+
+_KINDS = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "a text that is not empty",
+    tuple[str, ...]: "names with commas between",
+}
+
+
+BYTE_FIELDS = frozenset(n for n, kind in Settings.__annotations__.items() if kind == ByteSize)
+
+
+def _bounds(field: FieldInfo) -> str:
+    least = next((rule.ge for rule in field.metadata if isinstance(rule, annotated_types.Ge)), None)
+    above = next((rule.gt for rule in field.metadata if isinstance(rule, annotated_types.Gt)), None)
+    most = next((rule.le for rule in field.metadata if isinstance(rule, annotated_types.Le)), None)
+    match least, above, most:
+        case None, None, None:
+            return ""
+        case None, _, None:
+            return f" above {above}"
+        case None, _, _:
+            return f" above {above}, up to {most}"
+        case _, _, None:
+            return f", {least} or more"
+        case _:
+            return f" from {least} to {most}"
+
+
+def _line(details: ErrorDetails, flags: Mapping[str, object]) -> str:
+    name = str(details["loc"][0])
+    where = _source(name, flags)
+    if name not in Settings.model_fields:
+        return f"{where}: there is no such setting; {_did_you_mean(name)}"
+    value = _as_given(name, details["input"], flags)
+    return f"{where}={value}: allowed is {allowed_values(name)}"
+
+
+def _as_given(name: str, value: object, flags: Mapping[str, object]) -> object:
+    """The value as the user wrote it: an inner error shows only a part of it."""
+    return flags.get(name, os.environ.get(f"{ENV_PREFIX}{name.upper()}", value))
+
+
+def _source(name: str, flags: Mapping[str, object]) -> str:
+    """The setting as its user wrote it, by the source that won."""
+    if name in flags:
+        return f"--{name.replace('_', '-')}"
+    variable = f"{ENV_PREFIX}{name.upper()}"
+    if variable in os.environ:
+        return variable
+    return f"{config_file()}: {name}" if name in _file_names() else name
+
+
+def _file_names() -> frozenset[str]:
+    try:
+        with config_file().open("rb") as file:
+            return frozenset(tomllib.load(file))
+    except OSError:
+        return frozenset()
+
+
+def _refuse_unknown_variables() -> None:
+    known = {f"{ENV_PREFIX}{name.upper()}" for name in Settings.model_fields} | OTHER_VARIABLES
+    unknown = [n for n in os.environ if n.upper().startswith(ENV_PREFIX) and n.upper() not in known]
+    if unknown:
+        lines = [
+            f"{name}={os.environ[name]}: there is no such setting; "
+            f"{_did_you_mean(name[len(ENV_PREFIX) :].lower())}"
+            for name in sorted(unknown)
+        ]
+        raise SettingError("\n".join(lines))
+
+
+def _did_you_mean(name: str) -> str:
+    names = sorted(Settings.model_fields)
+    near = difflib.get_close_matches(name, names, n=1)
+    return f"did you mean {near[0]}?" if near else f"allowed are {', '.join(names)}"

@@ -1,0 +1,141 @@
+"""Connections and transactions. Owns the pools; nothing outside the store sees a connection."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+
+from sessiond.store.errors import StoreConfigError, StoreError
+
+T = TypeVar("T")
+Work = Callable[[AsyncConnection], Awaitable[T]]
+
+_ALLOWED = "sqlite+aiosqlite:///FILE or postgresql+psycopg://USER@HOST/NAME"
+_BUSY_TIMEOUT_MS = 5000
+_READERS = 4
+
+
+class Database:
+    """Two pools on one database: readers beside a single writer.
+
+    SQLite takes one writer at a time; a pool of one connection lets them queue in turn instead of
+    polling for the lock. Against other processes `BEGIN IMMEDIATE` takes that lock at once, since
+    a reader that becomes a writer ignores the busy timeout.
+
+    Raises:
+        StoreConfigError: the URL is of no kind that can be used.
+    """
+
+    def __init__(self, url: str) -> None:
+        parsed = parse_url(url)
+        self._writer = writer_engine(parsed)
+        self._reader = self._writer if not _is_sqlite(parsed) else _sqlite_reader(parsed)
+        self._running: set[asyncio.Task[Any]] = set()
+
+    async def read(self, work: Work[T]) -> T:
+        """Run `work` in one transaction that only reads.
+
+        Raises:
+            StoreError: the database failed.
+        """
+        return await self._finish(self._transact(self._reader, work))
+
+    async def write(self, work: Work[T]) -> T:
+        """Run `work` in one transaction; all of it is written, or nothing.
+
+        Raises:
+            StoreError: the database failed, or `work` raised one.
+        """
+        return await self._finish(self._transact(self._writer, work))
+
+    async def close(self) -> None:
+        """Wait for what runs and close every connection."""
+        await asyncio.gather(*self._running, return_exceptions=True)
+        await self._writer.dispose()
+        await self._reader.dispose()
+
+    @staticmethod
+    async def _transact(engine: AsyncEngine, work: Work[T]) -> T:
+        try:
+            async with engine.begin() as connection:
+                return await work(connection)
+        except sa.exc.SQLAlchemyError as error:
+            raise StoreError(str(error)) from error
+
+    async def _finish(self, transaction: Coroutine[Any, Any, T]) -> T:
+        """Run to the end even when the caller is cancelled: a cut transaction loses a connection.
+
+        The caller's cancellation waits for that end, so that what it does next sees it.
+        """
+        task = asyncio.create_task(transaction)
+        self._running.add(task)
+        task.add_done_callback(self._forget)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            await asyncio.wait([task])
+            raise
+
+    def _forget(self, task: asyncio.Task[Any]) -> None:
+        self._running.discard(task)
+        if not task.cancelled():
+            task.exception()  # seen: whoever still waits gets it too
+
+
+def parse_url(url: str) -> URL:
+    """The URL taken apart.
+
+    Raises:
+        StoreConfigError: it is of no kind that can be used.
+    """
+    try:
+        parsed = make_url(url)
+    except sa.exc.ArgumentError as error:
+        raise StoreConfigError(url, _ALLOWED) from error
+    if parsed.drivername == "sqlite+aiosqlite":
+        if parsed.database in {None, "", ":memory:"}:
+            raise StoreConfigError(url, _ALLOWED + " (memory can't be shared by connections)")
+    elif parsed.drivername != "postgresql+psycopg":
+        raise StoreConfigError(parsed.render_as_string(hide_password=True), _ALLOWED)
+    return parsed
+
+
+def writer_engine(url: URL) -> AsyncEngine:
+    """Connections whose transactions may write."""
+    if not _is_sqlite(url):
+        return create_async_engine(url, pool_pre_ping=True)
+    return _sqlite(url, begin="BEGIN IMMEDIATE", connections=1)
+
+
+def _sqlite_reader(url: URL) -> AsyncEngine:
+    return _sqlite(url, begin="BEGIN DEFERRED", connections=_READERS)
+
+
+def _is_sqlite(url: URL) -> bool:
+    return url.get_backend_name() == "sqlite"
+
+
+def _sqlite(url: URL, *, begin: str, connections: int) -> AsyncEngine:
+    engine = create_async_engine(url, pool_size=connections, max_overflow=0)
+
+    def prepare(connection: Any, _record: object) -> None:
+        connection.isolation_level = None  # the driver would begin transactions by its own rules
+        cursor = connection.cursor()
+        for pragma in (
+            f"busy_timeout={_BUSY_TIMEOUT_MS}",  # first: the next one needs the lock
+            "journal_mode=WAL",
+            "synchronous=NORMAL",
+            "foreign_keys=ON",
+        ):
+            cursor.execute(f"PRAGMA {pragma}")
+        cursor.close()
+
+    def start(connection: sa.Connection) -> None:
+        connection.exec_driver_sql(begin)
+
+    sa.event.listen(engine.sync_engine, "connect", prepare)
+    sa.event.listen(engine.sync_engine, "begin", start)
+    return engine

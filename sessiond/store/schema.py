@@ -1,0 +1,120 @@
+"""The tables. What they mean; `migrations` makes them, a test compares the two.
+
+A context is never stored whole: a turn holds the ids that it added, and its parent is the turn that
+it was built on, so that forks share their ancestors' rows.
+"""
+
+import sqlalchemy as sa
+
+metadata = sa.MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s_%(referred_table_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+users = sa.Table(
+    "users",
+    metadata,
+    sa.Column("id", sa.String(255), primary_key=True),
+    sa.Column("created_at", sa.Double, nullable=False),
+)
+
+# The front of a context. Its ids are frozen at its making: a template may look at the clock.
+system_prompts = sa.Table(
+    "system_prompts",
+    metadata,
+    sa.Column("id", sa.String(64), primary_key=True),
+    sa.Column("user_id", sa.ForeignKey("users.id"), nullable=False),
+    sa.Column("text", sa.Text),  # null: no instructions
+    # A system message that opened the conversation: it stands where the template puts one, with
+    # the instructions before it, or in place of the template's default.
+    sa.Column("opening_text", sa.Text),
+    sa.Column("token_ids", sa.LargeBinary, nullable=False),
+    sa.Column("tokens", sa.Integer, nullable=False),
+)
+
+sessions = sa.Table(
+    "sessions",
+    metadata,
+    sa.Column("id", sa.String(64), primary_key=True),
+    sa.Column("user_id", sa.ForeignKey("users.id"), nullable=False),
+    sa.Column("model", sa.String(255), nullable=False),
+    sa.Column("vocab_size", sa.Integer, nullable=False),  # with the model: whose ids these are
+    sa.Column("system_prompt_id", sa.ForeignKey("system_prompts.id"), nullable=False),
+    # The last finished turn. No foreign key: turns point here, and a circle can't be inserted.
+    sa.Column("tip_id", sa.String(64)),
+    sa.Column("context_tokens", sa.Integer, nullable=False),
+    sa.Column("retention", sa.String(16), nullable=False),
+    sa.Column("priority", sa.String(16), nullable=False),
+    sa.Column("fidelity", sa.String(16), nullable=False),
+    sa.Column("metadata", sa.JSON, nullable=False),
+    sa.Column("created_at", sa.Double, nullable=False),
+    sa.Column("last_active_at", sa.Double, nullable=False),
+    sa.Column("closed_at", sa.Double),
+    sa.Index(None, "user_id", "last_active_at", "id"),
+)
+
+turns = sa.Table(
+    "turns",
+    metadata,
+    sa.Column("id", sa.String(64), primary_key=True),
+    sa.Column("user_id", sa.ForeignKey("users.id"), nullable=False),
+    sa.Column("session_id", sa.ForeignKey("sessions.id"), nullable=False),
+    sa.Column("parent_id", sa.ForeignKey("turns.id")),
+    sa.Column("system_prompt_id", sa.ForeignKey("system_prompts.id"), nullable=False),
+    sa.Column("message_id", sa.String(64), nullable=False),
+    sa.Column("model", sa.String(255), nullable=False),
+    sa.Column("status", sa.String(16), nullable=False),
+    sa.Column("generate", sa.Boolean, nullable=False),
+    sa.Column("awaits_reply", sa.Boolean, nullable=False),  # the context ends in a question
+    sa.Column("request", sa.JSON, nullable=False),
+    sa.Column("previous_response_id", sa.String(64)),  # as the client said it
+    sa.Column("seed", sa.BigInteger, nullable=False),
+    sa.Column("start_tokens", sa.Integer, nullable=False),  # of the context before the turn
+    sa.Column("input_tokens", sa.Integer, nullable=False),  # ids in input_ids
+    sa.Column("context_tokens", sa.Integer),  # of the context after it; null: it joined none
+    sa.Column("input_ids", sa.LargeBinary, nullable=False),
+    sa.Column("reply_ids", sa.LargeBinary),
+    sa.Column("reason", sa.String(32)),
+    sa.Column("error_code", sa.String(64)),
+    sa.Column("error_message", sa.Text),
+    sa.Column("reused_tokens", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("restored_tokens", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("recomputed_tokens", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("new_tokens", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("output_tokens", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("kv_bytes", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("blocks", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("queue_ms", sa.Double, nullable=False, server_default="0"),
+    sa.Column("ttft_ms", sa.Double),
+    sa.Column("total_ms", sa.Double, nullable=False, server_default="0"),
+    sa.Column("created_at", sa.Double, nullable=False),
+    sa.Column("finished_at", sa.Double),
+    sa.Column("deleted_at", sa.Double),  # the id is forgotten, what it added is not
+    sa.CheckConstraint(
+        "status IN ('running', 'completed', 'incomplete', 'failed', 'cancelled')", name="status"
+    ),
+    sa.Index(None, "session_id", "created_at"),
+    sa.Index(None, "parent_id"),
+    sa.Index(None, "status"),
+)
+
+items = sa.Table(
+    "items",
+    metadata,
+    sa.Column("id", sa.String(64), primary_key=True),
+    sa.Column("user_id", sa.ForeignKey("users.id"), nullable=False),
+    sa.Column("session_id", sa.ForeignKey("sessions.id"), nullable=False),
+    sa.Column("turn_id", sa.ForeignKey("turns.id"), nullable=False),
+    sa.Column("position", sa.Integer, nullable=False),  # in the turn; the reply is the last
+    sa.Column("is_reply", sa.Boolean, nullable=False),
+    sa.Column("role", sa.String(16), nullable=False),
+    sa.Column("text", sa.Text, nullable=False),
+    sa.Column("status", sa.String(16), nullable=False),
+    sa.Column("created_at", sa.Double, nullable=False),
+    sa.UniqueConstraint("turn_id", "position"),
+)

@@ -1,0 +1,183 @@
+"""SQL of sessions and the fronts of their contexts."""
+
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from sessiond.store.errors import StaleSessionError
+from sessiond.store.records import KeptTurn, NewPrompt, NewSession, Prompt, SessionRecord
+from sessiond.store.schema import sessions, system_prompts, turns, users
+from sessiond.store.token_ids import pack
+
+_RECORD = (
+    sa.select(
+        sessions,
+        system_prompts.c.text.label("prompt_text"),
+        system_prompts.c.opening_text,
+        system_prompts.c.tokens.label("prompt_tokens"),
+        sa.func.coalesce(turns.c.awaits_reply, sa.false()).label("awaits_reply"),
+    )
+    .join(system_prompts, system_prompts.c.id == sessions.c.system_prompt_id)
+    .outerjoin(turns, turns.c.id == sessions.c.tip_id)
+)
+
+
+async def ensure_user(connection: AsyncConnection, user_id: str, now: float) -> None:
+    """Store the user unless it is known."""
+    dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
+    await connection.execute(
+        dialect.insert(users).values(id=user_id, created_at=now).on_conflict_do_nothing()
+    )
+
+
+async def insert_prompt(connection: AsyncConnection, user_id: str, prompt: NewPrompt) -> None:
+    """Store a front."""
+    await connection.execute(
+        system_prompts.insert().values(
+            id=prompt.id,
+            user_id=user_id,
+            text=prompt.text,
+            opening_text=prompt.opening_text,
+            token_ids=pack(prompt.ids),
+            tokens=len(prompt.ids),
+        )
+    )
+
+
+async def insert(connection: AsyncConnection, session: NewSession) -> None:
+    """Store a session."""
+    await connection.execute(
+        sessions.insert().values(
+            id=session.id,
+            user_id=session.user_id,
+            model=session.model,
+            vocab_size=session.vocab_size,
+            system_prompt_id=session.prompt_id,
+            tip_id=session.tip_id,
+            context_tokens=session.context_tokens,
+            retention="release",
+            priority="normal",
+            fidelity="exact",
+            metadata=session.metadata,
+            created_at=session.created_at,
+            last_active_at=session.created_at,
+        )
+    )
+
+
+async def find(connection: AsyncConnection, user_id: str, session_id: str) -> SessionRecord | None:
+    """One session of the user, closed ones included."""
+    rows = await connection.execute(
+        _RECORD.where(sessions.c.id == session_id, sessions.c.user_id == user_id)
+    )
+    row = rows.one_or_none()
+    return None if row is None else _record(row)
+
+
+async def page(
+    connection: AsyncConnection, user_id: str, *, limit: int, after: str | None
+) -> tuple[tuple[SessionRecord, ...], bool]:
+    """Open sessions of the user, latest activity first, and whether others follow."""
+    place = sa.tuple_(sessions.c.last_active_at, sessions.c.id)
+    select = _RECORD.where(sessions.c.user_id == user_id, sessions.c.closed_at.is_(None))
+    if after is not None:
+        seen = (
+            sa.select(sessions.c.last_active_at, sessions.c.id)
+            .where(sessions.c.id == after, sessions.c.user_id == user_id)
+            .subquery("seen")
+        )
+        select = select.join(seen, place < sa.tuple_(seen.c.last_active_at, seen.c.id))
+    ordered = select.order_by(sessions.c.last_active_at.desc(), sessions.c.id.desc())
+    rows = (await connection.execute(ordered.limit(limit + 1))).all()
+    return tuple(_record(row) for row in rows[:limit]), len(rows) > limit
+
+
+async def advance(connection: AsyncConnection, turn: KeptTurn) -> None:
+    """Move the tip to a turn that was built on the present one.
+
+    Raises:
+        StaleSessionError: the session is closed, or its tip is another.
+    """
+    changed = await connection.execute(
+        sessions.update()
+        .where(
+            sessions.c.id == turn.session_id,
+            sessions.c.user_id == turn.user_id,
+            sessions.c.tip_id.is_not_distinct_from(turn.parent_id),
+            sessions.c.closed_at.is_(None),
+        )
+        .values(
+            tip_id=turn.id,
+            system_prompt_id=turn.prompt_id,
+            context_tokens=turn.context_tokens,
+            last_active_at=turn.finished_at,
+        )
+    )
+    if changed.rowcount != 1:
+        raise StaleSessionError(f"session {turn.session_id} has moved on from {turn.parent_id}")
+
+
+async def reset(connection: AsyncConnection, user_id: str, session_id: str, now: float) -> bool:
+    """Empty the context but for its front; returns whether the session was there."""
+    tokens = (
+        sa.select(system_prompts.c.tokens)
+        .where(system_prompts.c.id == sessions.c.system_prompt_id)
+        .scalar_subquery()
+    )
+    return await _change(
+        connection, user_id, session_id, tip_id=None, context_tokens=tokens, last_active_at=now
+    )
+
+
+async def close(connection: AsyncConnection, user_id: str, session_id: str, now: float) -> bool:
+    """End an open session; returns whether it was there."""
+    return await _change(connection, user_id, session_id, closed_at=now)
+
+
+async def set_metadata(
+    connection: AsyncConnection, user_id: str, session_id: str, metadata: dict[str, str]
+) -> bool:
+    """Replace the metadata of an open session; returns whether it was there."""
+    return await _change(connection, user_id, session_id, metadata=metadata)
+
+
+async def _change(
+    connection: AsyncConnection, user_id: str, session_id: str, **values: Any
+) -> bool:
+    changed = await connection.execute(
+        sessions.update()
+        .where(
+            sessions.c.id == session_id,
+            sessions.c.user_id == user_id,
+            sessions.c.closed_at.is_(None),
+        )
+        .values(**values)
+    )
+    return changed.rowcount == 1
+
+
+def _record(row: sa.Row[*tuple[Any, ...]]) -> SessionRecord:
+    return SessionRecord(
+        id=row.id,
+        user_id=row.user_id,
+        model=row.model,
+        vocab_size=row.vocab_size,
+        prompt=Prompt(
+            id=row.system_prompt_id,
+            text=row.prompt_text,
+            opening_text=row.opening_text,
+            tokens=row.prompt_tokens,
+        ),
+        tip_id=row.tip_id,
+        context_tokens=row.context_tokens,
+        awaits_reply=row.awaits_reply,
+        retention=row.retention,
+        priority=row.priority,
+        fidelity=row.fidelity,
+        metadata=row.metadata,
+        created_at=row.created_at,
+        last_active_at=row.last_active_at,
+        closed_at=row.closed_at,
+    )

@@ -1,0 +1,239 @@
+"""All SQL, as the transactions that the sessions need. Owns the database; shared by all tasks.
+
+Every question names the user whose rows it is about: rows of others do not exist for it.
+"""
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from sessiond.facts import ItemPage, ItemView, TurnError
+from sessiond.store import chains, items, sessions, turns
+from sessiond.store.database import Database
+from sessiond.store.items import Order
+from sessiond.store.records import (
+    KeptTurn,
+    LostTurn,
+    NewPrompt,
+    NewSession,
+    NewTurn,
+    SessionDetail,
+    SessionRecord,
+    TurnRecord,
+)
+
+_INTERRUPTED = TurnError(code="engine_restarted", message="the server stopped during the turn")
+
+
+class Store:
+    """Each method is one transaction: all of it happens, or nothing.
+
+    Raises:
+        StoreConfigError: the URL is of no kind that can be used.
+        StoreError: from every method, when the database fails.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._database = Database(url)
+
+    async def close(self) -> None:
+        """Wait for what runs and close every connection."""
+        await self._database.close()
+
+    async def fail_running(self, now: float) -> int:
+        """Mark the turns that an earlier run left running as failed; returns how many."""
+        return await self._database.write(
+            lambda connection: turns.fail_running(connection, _INTERRUPTED, now)
+        )
+
+    # --- turns -----------------------------------------------------------------------------------
+
+    async def begin_turn(
+        self, turn: NewTurn, *, session: NewSession | None, prompt: NewPrompt | None
+    ) -> None:
+        """Commit 1: a running turn with its items, and what it is the first to use."""
+
+        async def work(connection: AsyncConnection) -> None:
+            await _insert_front(connection, turn.user_id, session, prompt, turn.created_at)
+            await turns.insert(connection, turn)
+
+        await self._database.write(work)
+
+    async def keep_turn(self, turn: KeptTurn) -> None:
+        """Commit 2: the reply, its ids, the usage, and the session's new tip.
+
+        Twice is as good as once: of a commit that raised nobody knows whether it held.
+
+        Raises:
+            StaleSessionError: the session is closed, or its tip is not the turn's parent.
+        """
+
+        async def work(connection: AsyncConnection) -> None:
+            if await turns.keep(connection, turn):
+                await sessions.advance(connection, turn)
+
+        await self._database.write(work)
+
+    async def lose_turn(self, turn: LostTurn) -> None:
+        """End a turn that joins no context."""
+        await self._database.write(lambda connection: turns.lose(connection, turn))
+
+    async def append_turn(self, turn: NewTurn, kept: KeptTurn, *, prompt: NewPrompt | None) -> None:
+        """Both commits in one: a turn that no engine works on.
+
+        Raises:
+            StaleSessionError: the session is closed, or its tip is not the turn's parent.
+        """
+
+        async def work(connection: AsyncConnection) -> None:
+            if prompt is not None:
+                await sessions.insert_prompt(connection, turn.user_id, prompt)
+            await turns.insert(connection, turn)
+            await turns.keep(connection, kept)
+            await sessions.advance(connection, kept)
+
+        await self._database.write(work)
+
+    async def find_turn(self, user_id: str, turn_id: str) -> TurnRecord | None:
+        """One turn, deleted ones included."""
+        return await self._database.read(
+            lambda connection: turns.find(connection, user_id, turn_id)
+        )
+
+    async def reply_text(self, user_id: str, turn_id: str) -> str:
+        """The text of a turn's reply; "" when there is none."""
+        return await self._database.read(
+            lambda connection: items.reply_text(connection, user_id, turn_id)
+        )
+
+    async def delete_turn(self, user_id: str, turn_id: str, now: float) -> bool:
+        """Forget a finished turn's id; returns whether there was one to forget."""
+        return await self._database.write(
+            lambda connection: turns.mark_deleted(connection, user_id, turn_id, now)
+        )
+
+    # --- contexts --------------------------------------------------------------------------------
+
+    async def context_ids(self, user_id: str, prompt_id: str, tip_id: str | None) -> list[int]:
+        """All token ids of the context that has this front and ends in this turn."""
+        return await self._database.read(
+            lambda connection: chains.context_ids(connection, user_id, prompt_id, tip_id)
+        )
+
+    async def is_in_context(self, user_id: str, turn_id: str, tip_id: str | None) -> bool:
+        """Whether a turn is part of the context that ends in `tip_id`."""
+        return await self._database.read(
+            lambda connection: chains.is_in_chain(connection, user_id, turn_id, tip_id)
+        )
+
+    # --- sessions --------------------------------------------------------------------------------
+
+    async def create_session(self, session: NewSession, prompt: NewPrompt) -> None:
+        """Store an empty session and its front."""
+        await self._database.write(
+            lambda connection: _insert_front(
+                connection, session.user_id, session, prompt, session.created_at
+            )
+        )
+
+    async def find_session(self, user_id: str, session_id: str) -> SessionRecord | None:
+        """One session, closed ones included."""
+        return await self._database.read(
+            lambda connection: sessions.find(connection, user_id, session_id)
+        )
+
+    async def session_detail(self, user_id: str, session_id: str) -> SessionDetail | None:
+        """One session with its turns and sums, all of one moment."""
+
+        async def work(connection: AsyncConnection) -> SessionDetail | None:
+            session = await sessions.find(connection, user_id, session_id)
+            if session is None:
+                return None
+            return SessionDetail(
+                session=session,
+                context=await turns.chain(connection, user_id, session.tip_id),
+                others=await turns.outside_context(connection, user_id, session_id),
+                usage=await turns.usage_of(connection, user_id, session_id),
+            )
+
+        return await self._database.read(work)
+
+    async def list_sessions(
+        self, user_id: str, *, limit: int, after: str | None
+    ) -> tuple[tuple[SessionDetail, ...], bool]:
+        """Open sessions without their turns, latest activity first; whether others follow."""
+
+        async def work(
+            connection: AsyncConnection,
+        ) -> tuple[tuple[SessionDetail, ...], bool]:
+            found, has_more = await sessions.page(connection, user_id, limit=limit, after=after)
+            details = [
+                SessionDetail(
+                    session=session,
+                    context=(),
+                    others=(),
+                    usage=await turns.usage_of(connection, user_id, session.id),
+                )
+                for session in found
+            ]
+            return tuple(details), has_more
+
+        return await self._database.read(work)
+
+    async def reset_session(self, user_id: str, session_id: str, now: float) -> bool:
+        """Empty the context but for its front; returns whether the session was open."""
+        return await self._database.write(
+            lambda connection: sessions.reset(connection, user_id, session_id, now)
+        )
+
+    async def close_session(self, user_id: str, session_id: str, now: float) -> bool:
+        """End a session; returns whether it was open."""
+        return await self._database.write(
+            lambda connection: sessions.close(connection, user_id, session_id, now)
+        )
+
+    async def set_metadata(self, user_id: str, session_id: str, metadata: dict[str, str]) -> bool:
+        """Replace a session's metadata; returns whether it was open."""
+        return await self._database.write(
+            lambda connection: sessions.set_metadata(connection, user_id, session_id, metadata)
+        )
+
+    # --- items -----------------------------------------------------------------------------------
+
+    async def context_items(
+        self, user_id: str, tip_id: str | None, *, limit: int, after: str | None, order: Order
+    ) -> ItemPage:
+        """A page of the messages in a context."""
+        return await self._database.read(
+            lambda connection: items.of_context(
+                connection, user_id, tip_id, limit=limit, after=after, order=order
+            )
+        )
+
+    async def turn_items(
+        self, user_id: str, turn_id: str, *, limit: int, after: str | None, order: Order
+    ) -> ItemPage:
+        """A page of the messages that a turn brought."""
+        return await self._database.read(
+            lambda connection: items.of_turn(
+                connection, user_id, turn_id, limit=limit, after=after, order=order
+            )
+        )
+
+    async def find_item(self, user_id: str, tip_id: str | None, item_id: str) -> ItemView | None:
+        """One message of a context."""
+        return await self._database.read(
+            lambda connection: items.find_in_context(connection, user_id, tip_id, item_id)
+        )
+
+
+async def _insert_front(
+    connection: AsyncConnection,
+    user_id: str,
+    session: NewSession | None,
+    prompt: NewPrompt | None,
+    now: float,
+) -> None:
+    await sessions.ensure_user(connection, user_id, now)
+    if prompt is not None:
+        await sessions.insert_prompt(connection, user_id, prompt)
+    if session is not None:
+        await sessions.insert(connection, session)

@@ -1,0 +1,235 @@
+"""SQL of turns: the rows, how they begin and how they end."""
+
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from sessiond.facts import SessionUsage, TurnError, TurnUsage
+from sessiond.store import items
+from sessiond.store.chains import chain_of
+from sessiond.store.errors import StoreError
+from sessiond.store.records import KeptTurn, LostTurn, NewTurn, Prompt, TurnRecord
+from sessiond.store.schema import system_prompts, turns
+from sessiond.store.token_ids import pack
+
+_USAGE = (
+    "reused_tokens",
+    "restored_tokens",
+    "recomputed_tokens",
+    "new_tokens",
+    "output_tokens",
+    "kv_bytes",
+    "blocks",
+    "queue_ms",
+    "ttft_ms",
+    "total_ms",
+)
+# Everything but the token ids, which only a context needs.
+_RECORD: sa.Select[*tuple[Any, ...]] = sa.select(
+    *(column for column in turns.c if column.name not in {"input_ids", "reply_ids"}),
+    system_prompts.c.text.label("prompt_text"),
+    system_prompts.c.opening_text,
+    system_prompts.c.tokens.label("prompt_tokens"),
+).join(system_prompts, system_prompts.c.id == turns.c.system_prompt_id)
+
+
+async def insert(connection: AsyncConnection, turn: NewTurn) -> None:
+    """Store a running turn with its items."""
+    await connection.execute(
+        turns.insert().values(
+            id=turn.id,
+            user_id=turn.user_id,
+            session_id=turn.session_id,
+            parent_id=turn.parent_id,
+            system_prompt_id=turn.prompt_id,
+            message_id=turn.message_id,
+            model=turn.model,
+            status="running",
+            generate=turn.generate,
+            awaits_reply=turn.awaits_reply,
+            request=turn.request,
+            previous_response_id=turn.previous_response_id,
+            seed=turn.seed,
+            start_tokens=turn.start_tokens,
+            input_tokens=len(turn.input_ids),
+            input_ids=pack(turn.input_ids),
+            created_at=turn.created_at,
+        )
+    )
+    await items.insert(connection, turn.user_id, turn.items)
+
+
+async def keep(connection: AsyncConnection, turn: KeptTurn) -> bool:
+    """End a running turn; its ids are part of the context from now on.
+
+    Returns:
+        False when it was kept by just this ending before.
+
+    Raises:
+        StoreError: the turn is neither running nor kept.
+    """
+    changed = await _end(
+        connection, turn, reply_ids=pack(turn.reply_ids), context_tokens=turn.context_tokens
+    )
+    if not changed and not await _is_kept(connection, turn):
+        raise StoreError(f"turn {turn.id} is not running")
+    return changed
+
+
+async def lose(connection: AsyncConnection, turn: LostTurn) -> None:
+    """End a running turn that joins no context.
+
+    Raises:
+        StoreError: the turn is not running.
+    """
+    changed = await _end(
+        connection,
+        turn,
+        error_code=turn.error.code if turn.error else None,
+        error_message=turn.error.message if turn.error else None,
+    )
+    if not changed:
+        raise StoreError(f"turn {turn.id} is not running")
+
+
+async def _end(connection: AsyncConnection, turn: KeptTurn | LostTurn, **values: Any) -> bool:
+    changed = await connection.execute(
+        turns.update()
+        .where(turns.c.id == turn.id, turns.c.user_id == turn.user_id, turns.c.status == "running")
+        .values(
+            status=turn.status,
+            reason=turn.reason,
+            finished_at=turn.finished_at,
+            **{name: getattr(turn.usage, name) for name in _USAGE},
+            **values,
+        )
+    )
+    if changed.rowcount == 1 and turn.reply is not None:
+        await items.insert_reply(connection, turn.user_id, turn.reply)
+    return changed.rowcount == 1
+
+
+async def _is_kept(connection: AsyncConnection, turn: KeptTurn) -> bool:
+    found = await connection.scalar(
+        sa.select(turns.c.id).where(
+            turns.c.id == turn.id,
+            turns.c.user_id == turn.user_id,
+            turns.c.status == turn.status,
+            turns.c.context_tokens == turn.context_tokens,
+        )
+    )
+    return found is not None
+
+
+async def fail_running(connection: AsyncConnection, error: TurnError, now: float) -> int:
+    """Mark every running turn as failed; returns how many there were."""
+    changed = await connection.execute(
+        turns.update()
+        .where(turns.c.status == "running")
+        .values(
+            status="failed", error_code=error.code, error_message=error.message, finished_at=now
+        )
+    )
+    return changed.rowcount
+
+
+async def find(connection: AsyncConnection, user_id: str, turn_id: str) -> TurnRecord | None:
+    """One turn of the user, deleted ones included."""
+    rows = await connection.execute(
+        _RECORD.where(turns.c.id == turn_id, turns.c.user_id == user_id)
+    )
+    row = rows.one_or_none()
+    return None if row is None else _record(row)
+
+
+async def chain(
+    connection: AsyncConnection, user_id: str, tip_id: str | None
+) -> tuple[TurnRecord, ...]:
+    """The turns of a context, first to last."""
+    ancestors = chain_of(user_id, tip_id)
+    rows = await connection.execute(
+        _RECORD.join(ancestors, ancestors.c.id == turns.c.id).order_by(ancestors.c.depth.desc())
+    )
+    return tuple(_record(row) for row in rows)
+
+
+async def outside_context(
+    connection: AsyncConnection, user_id: str, session_id: str
+) -> tuple[TurnRecord, ...]:
+    """Turns of a session that run, or joined no context, oldest first."""
+    rows = await connection.execute(
+        _RECORD.where(
+            turns.c.session_id == session_id,
+            turns.c.user_id == user_id,
+            turns.c.context_tokens.is_(None),
+        ).order_by(turns.c.created_at, turns.c.id)
+    )
+    return tuple(_record(row) for row in rows)
+
+
+async def mark_deleted(connection: AsyncConnection, user_id: str, turn_id: str, now: float) -> bool:
+    """Forget a turn's id; returns whether there was one to forget."""
+    changed = await connection.execute(
+        turns.update()
+        .where(
+            turns.c.id == turn_id,
+            turns.c.user_id == user_id,
+            turns.c.deleted_at.is_(None),
+            turns.c.status != "running",
+        )
+        .values(deleted_at=now)
+    )
+    return changed.rowcount == 1
+
+
+async def usage_of(connection: AsyncConnection, user_id: str, session_id: str) -> SessionUsage:
+    """Sums over all turns of a session, whatever became of them."""
+    cached = turns.c.reused_tokens + turns.c.restored_tokens
+    row = (
+        await connection.execute(
+            sa.select(
+                sa.func.count(),
+                sa.func.coalesce(
+                    sa.func.sum(cached + turns.c.recomputed_tokens + turns.c.new_tokens), 0
+                ),
+                sa.func.coalesce(sa.func.sum(cached), 0),
+                sa.func.coalesce(sa.func.sum(turns.c.output_tokens), 0),
+            ).where(turns.c.session_id == session_id, turns.c.user_id == user_id)
+        )
+    ).one()
+    return SessionUsage(
+        turns=row[0], input_tokens=row[1], cached_tokens=row[2], output_tokens=row[3]
+    )
+
+
+def _record(row: sa.Row[*tuple[Any, ...]]) -> TurnRecord:
+    return TurnRecord(
+        id=row.id,
+        user_id=row.user_id,
+        session_id=row.session_id,
+        parent_id=row.parent_id,
+        prompt=Prompt(
+            id=row.system_prompt_id,
+            text=row.prompt_text,
+            opening_text=row.opening_text,
+            tokens=row.prompt_tokens,
+        ),
+        message_id=row.message_id,
+        model=row.model,
+        status=row.status,
+        generate=row.generate,
+        awaits_reply=row.awaits_reply,
+        request=row.request,
+        previous_response_id=row.previous_response_id,
+        seed=row.seed,
+        start_tokens=row.start_tokens,
+        input_tokens=row.input_tokens,
+        context_tokens=row.context_tokens,
+        reason=row.reason,
+        error=TurnError(code=row.error_code, message=row.error_message) if row.error_code else None,
+        usage=TurnUsage(**{name: getattr(row, name) for name in _USAGE}),
+        created_at=row.created_at,
+        finished_at=row.finished_at,
+        deleted_at=row.deleted_at,
+    )

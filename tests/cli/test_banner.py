@@ -1,0 +1,68 @@
+import io
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from sessiond.cli.banner import Banner
+from sessiond.settings import Settings
+from tests.link.loops import INFO
+
+URL = "http://127.0.0.1:8080"
+
+
+def banner(**console) -> tuple[Banner, io.StringIO]:
+    out = io.StringIO()
+    return Banner(Console(file=out, highlight=False, **console)), out
+
+
+def serving(settings: Settings, url: str = URL) -> str:
+    shown, out = banner()
+    info = msgspec.structs.replace(
+        INFO, pool_bytes=4 * 2**30, total_blocks=5000, pool_reason="a quarter of 23 GiB"
+    )
+    shown.serving(settings, info, url)
+    return out.getvalue()
+
+
+def test_it_says_where_it_listens_how_big_the_pool_is_and_why_and_how_to_talk_to_it():
+    text = serving(Settings())
+    assert f"{URL}   socket ws://127.0.0.1:8080/v1/responses" in text
+    assert "4.0 GiB for 80000 tokens (5000 blocks of 16, float32): a quarter of 23 GiB" in text
+    assert "sessiond chat   in another terminal" in text
+    assert f"base_url={URL}/v1" in text
+    assert "echo (none), float32 on cpu" in text
+
+
+def test_another_port_is_in_the_chat_command():
+    assert "sessiond chat --url http://127.0.0.1:9" in serving(Settings(), "http://127.0.0.1:9")
+
+
+@pytest.mark.parametrize(
+    ("db", "shown"),
+    [
+        ("postgresql+psycopg://ada:secret@db/x", "postgresql+psycopg://ada:***@db/x"),
+        ("sqlite+aiosqlite:////a/b.db", "sqlite+aiosqlite:////a/b.db"),
+    ],
+)
+def test_a_password_is_not_shown(db, shown):
+    text = serving(Settings(db=db))
+    assert shown in text
+    assert "secret" not in text
+
+
+def test_without_a_terminal_there_are_no_escape_codes():
+    shown, out = banner()
+    shown.greet()
+    shown.progress("loading [a model]")
+    assert "\x1b" not in out.getvalue()
+    assert "loading [a model]" in out.getvalue()
+    assert out.getvalue().startswith("sessiond ")
+
+
+def test_a_narrow_terminal_gets_lines_under_each_other():
+    shown, out = banner(force_terminal=True, color_system=None, width=60)
+    shown.serving(Settings(), INFO, URL)
+    lines = out.getvalue().splitlines()
+    assert all(len(line) <= 60 for line in lines)
+    assert [line for line in lines if line.startswith(" " * 13)]

@@ -1,0 +1,214 @@
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from sessiond.cli.chat import chat
+from tests.cli.scripted_server import Play, ScriptedServer, reply
+
+MODELS = {("GET", "/v1/models"): (200, {"data": [{"id": "tiny"}]})}
+SESSION = {"id": "conv_1", "state": "idle", "tokens_total": 15, "turns": []}
+INSPECT = {("GET", "/v1/sessions/conv_1"): (200, SESSION)}
+
+
+def run(server, *arguments, piped=""):
+    app = typer.Typer()
+    app.command()(chat)
+    return CliRunner().invoke(app, ["--url", server.url, *arguments], input=piped)
+
+
+def test_once_prints_the_reply_alone_and_leaves_with_0():
+    with ScriptedServer([Play(frames=reply("hello there"))]).running() as server:
+        result = run(server, "--once", "hi", "--system", "be brief", "--temperature", "0")
+    assert (result.exit_code, result.stdout) == (0, "hello there\n")
+    assert "new 10" in result.stderr
+    assert server.creates[0] == {
+        "type": "response.create",
+        "input": "hi",
+        "instructions": "be brief",
+        "temperature": 0.0,
+    }
+
+
+def test_piped_lines_are_one_conversation():
+    plays = [Play(frames=reply("one")), Play(frames=reply("two"))]
+    with ScriptedServer(plays).running() as server:
+        result = run(server, piped="first\n\n  \nsecond\n")
+    assert (result.exit_code, result.stdout) == (0, "one\ntwo\n")
+    assert server.creates[1]["previous_response_id"] == "resp_1"
+
+
+def test_a_failed_turn_in_a_script_leaves_with_1_after_the_rest():
+    failed = reply("", status="failed", error={"code": "internal_error", "message": "broken"})
+    with ScriptedServer([Play(frames=failed), Play(frames=reply("two"))]).running() as server:
+        result = run(server, piped="first\nsecond\n")
+    assert (result.exit_code, result.stdout) == (1, "two\n")
+    assert "internal_error" in result.stderr
+
+
+def test_slash_commands_work_and_are_not_sent():
+    with ScriptedServer([Play(frames=reply("one"))], INSPECT).running() as server:
+        result = run(server, piped="/inspect\nhello\n/inspect\n/help\n/cancel\n/quit\nnever\n")
+    assert "There is no conversation yet" in result.stderr
+    assert "conv_1 · idle" in result.stderr
+    assert "empty the conversation" in result.stderr
+    assert "Nothing is being written" in result.stderr
+    assert [message["input"] for message in server.creates] == ["hello"]
+
+
+def test_an_unknown_command_is_explained_and_a_leading_space_sends_it():
+    with ScriptedServer([Play(frames=reply("one"))]).running() as server:
+        result = run(server, piped="/fork\n /etc/hosts is a file\n")
+    assert "/fork is not a command. There are: /cancel, /inspect, /reset" in result.stderr
+    assert [message["input"] for message in server.creates] == [" /etc/hosts is a file"]
+
+
+def test_reset_of_a_forgotten_conversation_opens_a_new_one():
+    plays = [Play(frames=reply("one")), Play(frames=reply("two"))]
+    with ScriptedServer(plays).running() as server:  # answers 404 to the reset
+        result = run(server, piped="first\n/reset\nsecond\n")
+    assert result.exit_code == 0
+    assert not {"previous_response_id", "conversation"} & set(server.creates[1])
+
+
+def test_a_conversation_that_is_not_there_is_an_error():
+    with ScriptedServer([]).running() as server:
+        result = run(server, "--conversation", "conv_gone", piped="hi\n")
+    assert result.exit_code == 1
+    assert "404" in result.stderr
+
+
+def test_no_server_says_so_and_leaves_with_1():
+    with ScriptedServer([]).running() as server:
+        pass
+    result = run(server, "--once", "hi")
+    assert result.exit_code == 1
+    assert f"no server answers at {server.url}" in result.stderr
+    assert "sessiond serve" in result.stderr
+
+
+def test_a_bad_url_is_wrong_usage():
+    app = typer.Typer()
+    app.command()(chat)
+    assert CliRunner().invoke(app, ["--url", "nonsense"]).exit_code == 2
+
+
+class Terminal:
+    """The chat in a process of its own behind a pseudo terminal."""
+
+    def __init__(self, url, **environment):
+        main = (
+            "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0);"  # so that Ctrl-C signals
+            "import typer; from sessiond.cli.chat import chat; typer.run(chat)"
+        )
+        self._master, slave = pty.openpty()
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", main, "--url", url],
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            env=os.environ | {"TERM": "xterm-256color"} | environment,
+            start_new_session=True,
+        )
+        os.close(slave)
+        self.shown = ""
+
+    def type(self, keys):
+        os.write(self._master, keys.encode())
+
+    def wait_for(self, text, limit_s=20.0):
+        deadline = time.monotonic() + limit_s
+        while text not in self.shown:
+            left_s = deadline - time.monotonic()
+            assert left_s > 0, f"{text!r} never came: {self.shown!r}"
+            if select.select([self._master], [], [], left_s)[0]:
+                self.shown += os.read(self._master, 4096).decode(errors="replace")
+
+    def close(self):
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+        os.close(self._master)
+
+
+@pytest.fixture
+def terminal():
+    opened = []
+
+    def start(url, **environment):
+        opened.append(Terminal(url, **environment))
+        return opened[-1]
+
+    yield start
+    for one in opened:
+        one.close()
+
+
+CUT = reply("counting one", response_id="resp_c", status="incomplete")
+
+
+@pytest.mark.parametrize("keys", ["\x03", "/cancel\n"])
+def test_ctrl_c_or_a_typed_cancel_cancels_the_reply_and_the_chat_goes_on(terminal, keys):
+    cut = [*CUT[:-1]]
+    plays = [Play(frames=cut, after_cancel=CUT[-1:]), Play(frames=reply("fresh"))]
+    with ScriptedServer(plays, MODELS).running() as server:
+        screen = terminal(server.url)
+        screen.wait_for("Talking to tiny")
+        screen.type("count\n")
+        screen.wait_for("counting one")
+        screen.type(keys)
+        screen.wait_for("reply 5 tokens")
+        screen.type("again\n")
+        screen.wait_for("fresh")
+        screen.type("/quit\n")
+        assert screen.process.wait(timeout=10) == 0
+    assert server.creates[1]["previous_response_id"] == "resp_c"
+
+
+def test_a_second_ctrl_c_leaves_a_server_that_does_not_react(terminal):
+    with ScriptedServer([Play(frames=CUT[:-1])], MODELS).running() as server:
+        screen = terminal(server.url)
+        screen.wait_for("Talking to tiny")
+        screen.type("count\n")
+        screen.wait_for("counting one")
+        screen.type("\x03")
+        while not any(message["type"] == "response.cancel" for message in server.received):
+            assert screen.process.poll() is None
+        screen.type("\x03")
+        assert screen.process.wait(timeout=10) == 130
+
+
+def test_a_line_typed_while_a_reply_streams_is_the_next_message(terminal):
+    plays = [Play(frames=CUT[:-1], after_cancel=CUT[-1:]), Play(frames=reply("fresh"))]
+    with ScriptedServer(plays, MODELS).running() as server:
+        screen = terminal(server.url)
+        screen.wait_for("Talking to tiny")
+        screen.type("count\n")
+        screen.wait_for("counting one")
+        screen.type("typed ahead\n/cancel\n")
+        screen.wait_for("fresh")
+    assert [message["input"] for message in server.creates] == ["count", "typed ahead"]
+
+
+def test_no_colour_is_honoured(terminal):
+    with ScriptedServer([Play(frames=reply("hello"))], MODELS).running() as server:
+        screen = terminal(server.url, NO_COLOR="1")
+        screen.wait_for("Talking to tiny")
+        screen.type("hi\n")
+        screen.wait_for("tokens/s")
+    assert "\x1b[3" not in screen.shown  # no colour; attributes such as dim may stay
+
+
+def test_ctrl_d_leaves(terminal):
+    with ScriptedServer([], MODELS).running() as server:
+        screen = terminal(server.url)
+        screen.wait_for("Talking to tiny")
+        screen.type("\x04")
+        assert screen.process.wait(timeout=10) == 0

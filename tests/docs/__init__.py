@@ -1,0 +1,1 @@
+"""The documentation is true, or a test fails."""

@@ -1,0 +1,1 @@
+"""Whole servers with the real model, spoken to by real clients."""

@@ -1,0 +1,63 @@
+"""What the end-to-end tests share: waiting, and what a server must be like when nobody talks."""
+
+import itertools
+import time
+from dataclasses import dataclass
+
+BLOCK = 16
+SYSTEM_PROMPT = 16  # the whole block of the default system prompt, which all chats of a user share
+
+
+def wait_until(holds, *, within_s=30.0, what="the condition"):
+    """Wait for a condition; its last value is returned."""
+    deadline_s = time.monotonic() + within_s
+    while not (value := holds()):
+        assert time.monotonic() < deadline_s, f"{what} did not come within {within_s} s"
+        time.sleep(0.02)
+    return value
+
+
+def assert_all_blocks_come_back(server, *, within_s=30.0):
+    """No session holds a block any more, nothing leaked, the auditor agrees."""
+    wait_until(
+        lambda: server.get("/health/capacity")["active_blocks"] == 0,
+        within_s=within_s,
+        what="the last block",
+    )
+    capacity = server.get("/health/capacity")
+    assert capacity["free_blocks"] + capacity["cached_blocks"] == capacity["total_blocks"]
+    assert (capacity["running"], capacity["waiting"]) == (0, 0)
+    audit = server.get("/admin/memory")
+    assert (audit["ok"], audit["violations"]) == (True, [])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatTurn:
+    """One turn of a chat with its numbers, whichever client held it."""
+
+    response_id: str
+    text: str
+    input_tokens: int
+    cached_tokens: int
+    output_tokens: int
+
+    @classmethod
+    def of(cls, response, text):
+        """From a response object as JSON."""
+        usage = response["usage"]
+        return cls(
+            response_id=response["id"],
+            text=text,
+            input_tokens=usage["input_tokens"],
+            cached_tokens=usage["input_tokens_details"]["cached_tokens"],
+            output_tokens=usage["output_tokens"],
+        )
+
+
+def assert_only_new_tokens_cost(turns):
+    """From turn 2 on, every earlier token is reused to within one block."""
+    assert turns[0].cached_tokens <= SYSTEM_PROMPT
+    for before, after in itertools.pairwise(turns):
+        earlier = before.input_tokens + before.output_tokens
+        assert earlier - BLOCK <= after.cached_tokens <= earlier + BLOCK, (before, after)
+        assert after.cached_tokens < after.input_tokens

@@ -1,0 +1,34 @@
+"""A server that is stopped and started again on the same database."""
+
+from benchmarks.load_client import LoadClient
+from benchmarks.server_process import running_server
+from tests.e2e.support import BLOCK, assert_all_blocks_come_back
+
+GREEDY = {"temperature": 0, "max_output_tokens": 16}
+FIRST = "Tell me one thing about the sea. " * 12
+SECOND = "And one about the mountains?"
+
+
+async def test_a_conversation_goes_on_after_a_restart_as_if_there_had_been_none(tmp_path, server):
+    async with LoadClient(server.url, **GREEDY) as client:
+        undisturbed = [await client.ask(FIRST), await client.ask(SECOND), await client.ask(SECOND)]
+    with running_server(tmp_path / "restarted") as first_run:
+        async with LoadClient(first_run.url, **GREEDY) as client:
+            before = await client.ask(FIRST)
+    with running_server(tmp_path / "restarted") as second_run:
+        async with LoadClient(second_run.url, **GREEDY) as client:
+            client.tip = before.end.tip
+            rebuilt, warm = await client.ask(SECOND), await client.ask(SECOND)
+        assert_all_blocks_come_back(second_run)
+    assert [turn.text for turn in (before, rebuilt, warm)] == [turn.text for turn in undisturbed]
+    assert_reuse_is_told_honestly(before.end.stats, rebuilt.end.stats, warm.end.stats)
+
+
+def assert_reuse_is_told_honestly(before, rebuilt, warm):
+    """Field case T15: what was recomputed is not called reused, and what was reused is counted."""
+    earlier = before.new_tokens + before.output_tokens
+    assert rebuilt.reused_tokens == 0
+    assert abs(rebuilt.recomputed_tokens - earlier) <= BLOCK
+    total = rebuilt.recomputed_tokens + rebuilt.new_tokens + rebuilt.output_tokens
+    assert warm.reused_tokens >= total - BLOCK
+    assert warm.recomputed_tokens <= BLOCK

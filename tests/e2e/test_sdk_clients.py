@@ -1,0 +1,82 @@
+import json
+import subprocess
+
+import pytest
+from openai import OpenAI
+
+from tests.e2e.conftest import JS
+from tests.e2e.support import ChatTurn, assert_all_blocks_come_back, assert_only_new_tokens_cost
+
+# the SDK opens its sockets in a way that its own dependency is about to drop
+pytestmark = pytest.mark.filterwarnings("ignore:connect.. must be used:DeprecationWarning")
+
+MODEL = "smollm2-135m-instruct"
+MAX_TOKENS = 24
+
+
+def messages_of(name):
+    """Six messages; the name in the first keeps one chat's blocks from being hits of another."""
+    return [
+        f"{name} is my name. I live near a lighthouse. Please greet me in one sentence.",
+        "What is the capital of France?",
+        "用中文说一句你好。🙂",
+        "Name three colours.",
+        "Write a Python line that prints 1 to 3.",
+        "Thanks. Say good-bye to me.",
+    ]
+
+
+def python_chat(server, messages):
+    client = OpenAI(api_key="unused", base_url=f"{server.url}/v1")
+    with client, client.responses.connect() as socket:
+        return list(python_turns(socket, messages))
+
+
+def python_turns(socket, messages):
+    previous = {}
+    for message in messages:
+        socket.response.create(
+            model=MODEL, input=message, temperature=0, max_output_tokens=MAX_TOKENS, **previous
+        )
+        text = ""
+        for event in socket:
+            if event.type == "response.output_text.delta":
+                text += event.delta
+            elif event.type in ("response.completed", "response.incomplete"):
+                break
+            else:
+                assert event.type not in ("response.failed", "error"), event
+        assert event.response.output_text == text
+        previous = {"previous_response_id": event.response.id}
+        yield ChatTurn.of(event.response.model_dump(), text)
+
+
+def javascript_chat(server, node, messages):
+    command = [node, "chat.mjs", f"{server.url}/v1", json.dumps(messages), str(MAX_TOKENS)]
+    done = subprocess.run(command, check=False, cwd=JS, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    return [ChatTurn.of(line["response"], line["text"]) for line in lines]
+
+
+def assert_answers_as_if_nothing_were_kept(turns, recomputing_server, messages):
+    expected = python_chat(recomputing_server, messages)
+    assert all(turn.cached_tokens == 0 for turn in expected)
+    assert [turn.text for turn in turns] == [turn.text for turn in expected]
+
+
+def test_python_chat_of_six_turns_costs_only_new_tokens(server, recomputing_server):
+    messages = messages_of("Ada")
+    turns = python_chat(server, messages)
+    assert_only_new_tokens_cost(turns)
+    assert_all_blocks_come_back(server)
+    assert_answers_as_if_nothing_were_kept(turns, recomputing_server, messages)
+
+
+def test_javascript_chat_of_six_turns_costs_only_new_tokens(server, recomputing_server, node):
+    messages = messages_of("Grace")
+    turns = javascript_chat(server, node, messages)
+    assert len(turns) == len(messages)
+    assert_only_new_tokens_cost(turns)
+    assert_all_blocks_come_back(server)
+    assert_answers_as_if_nothing_were_kept(turns, recomputing_server, messages)

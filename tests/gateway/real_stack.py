@@ -1,0 +1,125 @@
+"""The gateway over the real service, store and engine loop; only the model is a fake."""
+
+import asyncio
+import itertools
+import shutil
+import time
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import msgspec
+
+from engine.config import EngineConfig
+from engine.inprocess import InProcessEngine
+from engine.loop import EngineLoop
+from engine.messages import GetAudit, GetStats
+from sessiond.gateway.auth import NoAuth
+from sessiond.gateway.connections import Connections
+from sessiond.gateway.limits import GatewayLimits
+from sessiond.gateway.parts import Gateway
+from sessiond.metrics import Metrics
+from sessiond.sessions.service import ServiceLimits, SessionService
+from sessiond.store.store import Store
+from tests.fakes.fake_model import Draw, FakeModel, FakeText
+from tests.gateway.scripted import INFO
+from tests.gateway.serving import Served, serving
+
+MODEL = "fake"
+NUM_BLOCKS = 256
+
+
+class ByteFormat:
+    """A chat format of bytes: a special per role, the text, the end of turn."""
+
+    stop_ids = (FakeText.STOP,)
+    close_ids = (FakeText.STOP, FakeText.NEWLINE)
+    generation_prompt = (261,)
+
+    def open(self, system):
+        return () if system is None else self.message("system", system)
+
+    def message(self, role, text):
+        start = {"system": 257, "developer": 258, "user": 259, "assistant": 260}[role]
+        return (start, *text.encode(), *self.close_ids)
+
+
+@dataclass
+class Stack:
+    """A served stack with the handles that tests pull."""
+
+    served: Served
+    model: FakeModel
+    engine: InProcessEngine
+
+    async def stats(self):
+        return await self.engine.ask(GetStats())
+
+    async def idle(self):
+        """Wait until no session holds a block; nothing leaked."""
+        async with asyncio.timeout(10):
+            while (await self.stats()).active_blocks:  # noqa: ASYNC110 -- asks the engine's thread
+                await asyncio.sleep(0.005)
+        stats = await self.stats()
+        assert stats.free_blocks + stats.cached_blocks == stats.total_blocks
+        audit = await self.engine.ask(GetAudit())
+        assert (audit.ok, audit.violations) == (True, [])
+
+
+@asynccontextmanager
+async def real_stack(folder, migrated_db, *, draw=None, service_limits=None, **limits):
+    """Serve until the block ends; then everything must have been given back."""
+    model = FakeModel(num_blocks=NUM_BLOCKS, block_size=16, draw=draw or Draw(stop_every=8))
+    engine = InProcessEngine(lambda emit: _loop(model, emit))
+    database = folder / "sessiond.db"
+    shutil.copy(migrated_db, database)
+    store = Store(f"sqlite+aiosqlite:///{database}")
+    metrics = Metrics()
+    numbers = itertools.count(1)
+
+    def new_id(prefix):
+        return f"{prefix}_{next(numbers)}"
+
+    service = SessionService(
+        store=store,
+        engine=engine,
+        text=ByteFormat(),
+        limits=service_limits or ServiceLimits(http_hold_s=0.05, reap_every_s=0.02),
+        clock=time.time,
+        new_id=new_id,
+        new_seed=lambda: 7,
+        on_turn_ended=metrics.turn_ended,
+    )
+    gateway = Gateway(
+        service=service,
+        engine=engine,
+        auth=NoAuth(),
+        limits=GatewayLimits(**limits),
+        connections=Connections(),
+        metrics=metrics,
+        clock=time.time,
+        new_id=new_id,
+    )
+    await engine.start()
+    try:
+        async with serving(gateway) as served:
+            yield Stack(served, model, engine)
+    finally:
+        await store.close()
+        await engine.stop()
+
+
+def _loop(model, emit):
+    config = EngineConfig(model=MODEL, max_num_seqs=8, max_num_batched_tokens=64)
+    info = msgspec.structs.replace(INFO, total_blocks=NUM_BLOCKS)
+    loop = EngineLoop(
+        config=config,
+        num_blocks=NUM_BLOCKS,
+        kv_bytes_per_block=info.kv_bytes_per_token * 16,
+        max_model_len=info.max_model_len,
+        fingerprint=info.fingerprint,
+        runner=model,
+        tokenizer=FakeText(),
+        emit=emit,
+        clock=time.monotonic,
+    )
+    return loop, info

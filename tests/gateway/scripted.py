@@ -1,0 +1,227 @@
+"""A service whose turns follow a script, and an engine that only answers questions.
+
+They stand in for what lies behind the gateway where a test needs a moment that the real parts
+pass through too quickly, or a fault that they have not.
+"""
+
+import asyncio
+import itertools
+from dataclasses import dataclass, field
+
+from engine.errors import EngineUnavailableError
+from engine.messages import AuditReport, EngineInfo, EngineStats, GetAudit, GetStats
+from sessiond.errors import RequestError
+from sessiond.facts import (
+    TextDelta,
+    TurnAccepted,
+    TurnBegun,
+    TurnFinished,
+    TurnUsage,
+)
+
+USAGE = TurnUsage(new_tokens=5, output_tokens=2, ttft_ms=1.0, total_ms=2.0)
+INFO = EngineInfo(
+    model="fake",
+    architecture="fake",
+    device="cpu",
+    dtype="float32",
+    kv_dtype="float32",
+    attention="fake",
+    vocab_size=256,
+    max_model_len=4096,
+    block_size=16,
+    total_blocks=100,
+    kv_bytes_per_token=64,
+    pool_bytes=102400,
+    pool_reason="said so",
+    weights_bytes=1,
+    max_num_seqs=8,
+    max_num_batched_tokens=64,
+    max_num_waiting=16,
+    fingerprint="f",
+)
+STATS = EngineStats(
+    total_blocks=100,
+    free_blocks=70,
+    cached_blocks=20,
+    active_blocks=10,
+    running=1,
+    waiting=2,
+    contexts=3,
+    kept_tokens=120,
+    steps_total=9,
+    step_seconds_total=0.5,
+    generated_tokens_total=40,
+    reused_tokens_total=100,
+    recomputed_tokens_total=4,
+    new_tokens_total=60,
+    prefix_queries_total=160,
+    prefix_hits_total=100,
+    preemptions_total=1,
+    evictions_total=2,
+    reclaims_total={"finish": 3},
+    reclaim_seconds_total={"finish": 0.25},
+)
+AUDIT = AuditReport(
+    ok=True,
+    violations=[],
+    total_blocks=100,
+    free_blocks=70,
+    cached_blocks=20,
+    active_blocks=10,
+    leaked_blocks=0,
+    device_bytes=102400,
+    rss_bytes=5,
+)
+
+
+def reply(*deltas, status="completed", **changes):
+    """A script: the turn begins, says the deltas, ends."""
+    text = "".join(deltas)
+    ending = TurnFinished(status=status, text=text, usage=USAGE, **changes)
+    return [TurnBegun(), *(TextDelta(text=delta) for delta in deltas), ending]
+
+
+class ScriptedEngine:
+    """Answers with set numbers; `available` may be set."""
+
+    def __init__(self):
+        self.available = True
+        self.restarts = 0
+        self.info = INFO
+        self.stats = STATS
+
+    async def ask(self, query):
+        if not self.available:
+            raise EngineUnavailableError
+        return {GetStats: self.stats, GetAudit: AUDIT}[type(query)]
+
+
+@dataclass
+class ScriptedBound:
+    session_id: str
+    response_id: str
+    request: object
+    lane: str | None
+    cancelled: asyncio.Event = field(default_factory=asyncio.Event)
+    keep: bool = True
+
+
+class ScriptedTurn:
+    """Plays facts; an `asyncio.Event` among them is waited for. Cancelling ends it."""
+
+    def __init__(self, accepted, script, bound):
+        self.accepted = accepted
+        self._script = script
+        self._bound = bound
+        self.reasons = []
+
+    async def facts(self):
+        said = []
+        for step in self._script:
+            if isinstance(step, asyncio.Event):
+                if await self._cancelled_while(step):
+                    break
+                continue
+            if isinstance(step, Exception):
+                raise step
+            if isinstance(step, TextDelta):
+                said.append(step.text)
+            if self._bound.cancelled.is_set() and not isinstance(step, TurnFinished):
+                break
+            yield step
+            if isinstance(step, TurnFinished):
+                return
+        text = "".join(said) if self._bound.keep else ""
+        yield TurnFinished(status="incomplete", text=text, usage=USAGE, reason="cancelled")
+
+    async def _cancelled_while(self, event):
+        waiters = [asyncio.ensure_future(one.wait()) for one in (event, self._bound.cancelled)]
+        try:
+            await asyncio.wait(waiters, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for waiter in waiters:
+                waiter.cancel()
+        return self._bound.cancelled.is_set()
+
+    def cancel(self, keep, reason="cancelled"):
+        self.reasons.append(reason)
+        self._bound.keep = keep
+        self._bound.cancelled.set()
+
+
+class ScriptedService:
+    """Takes turns and plays `script(request)` for each; remembers what was asked of it."""
+
+    def __init__(self, script):
+        self._script = script
+        self._ids = itertools.count(1)
+        self.turns = []
+        self.attached = set()
+        self.detached = asyncio.Queue()
+        self.dropped = []
+        self.bound = []
+        self.closed_sessions = []
+        self.drain_began = asyncio.Event()
+        self.bind_error = None
+
+    async def start(self):
+        pass
+
+    async def stop(self):
+        pass
+
+    async def drain(self):
+        self.drain_began.set()
+
+    async def bind(self, caller, request, *, attachment, lane):
+        if self.drain_began.is_set():
+            raise RequestError("draining", "going down")
+        if self.bind_error is not None:
+            raise self.bind_error
+        number = next(self._ids)
+        session = request.conversation or f"conv_{number}"
+        bound = ScriptedBound(session, f"resp_{number}", request, lane)
+        self.bound.append(bound)
+        return bound
+
+    async def run(self, bound):
+        script = self._script(bound.request)
+        if isinstance(script, Exception):
+            raise script
+        accepted = TurnAccepted(
+            response_id=bound.response_id,
+            session_id=bound.session_id,
+            message_id=bound.response_id.replace("resp", "msg"),
+            previous_response_id=bound.request.previous_response_id,
+            model="fake",
+            instructions=None,
+            created_at=1.0,
+            request=bound.request,
+        )
+        turn = ScriptedTurn(accepted, script, bound)
+        self.turns.append(turn)
+        return turn
+
+    async def drop(self, bound):
+        self.dropped.append(bound.response_id)
+
+    async def cancel(self, caller, response_id, *, attachment, keep):
+        known = [one for one in self.bound if response_id in (None, one.response_id)]
+        if not known:
+            raise RequestError("previous_response_not_found", "no such response")
+        for bound in known:
+            bound.keep = keep
+            bound.cancelled.set()
+
+    def attach(self, attachment):
+        self.attached.add(attachment)
+
+    async def detach(self, attachment):
+        self.attached.discard(attachment)
+        for bound in self.bound:
+            bound.cancelled.set()
+        self.detached.put_nowait(attachment)
+
+    async def close_session(self, caller, session_id):
+        self.closed_sessions.append(session_id)

@@ -1,0 +1,97 @@
+"""Serves an application on a free port of loopback, in the test's own event loop."""
+
+import asyncio
+import itertools
+import socket
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import uvicorn
+from websockets.asyncio.client import connect
+
+from sessiond.app import build_app, drain
+from sessiond.gateway.auth import NoAuth
+from sessiond.gateway.connections import Connections
+from sessiond.gateway.limits import GatewayLimits
+from sessiond.gateway.parts import Gateway
+from sessiond.gateway.server import uvicorn_config
+from sessiond.metrics import Metrics
+from tests.gateway.scripted import ScriptedEngine
+
+
+class ReadyServer(uvicorn.Server):
+    """Tells when it listens; leaves the signals to the tests; stops without a tick's delay."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.ready = asyncio.Event()
+        self.exit = asyncio.Event()
+
+    async def startup(self, sockets=None):
+        await super().startup(sockets)
+        self.ready.set()
+
+    async def main_loop(self):
+        await self.exit.wait()
+
+    async def serve(self, sockets=None):
+        await self._serve(sockets)
+
+
+@dataclass
+class Served:
+    """A running server and the parts behind it."""
+
+    port: int
+    gateway: Gateway
+    server: ReadyServer
+
+    @property
+    def service(self):
+        return self.gateway.service
+
+    @property
+    def http_url(self):
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def ws_url(self):
+        return f"ws://127.0.0.1:{self.port}/v1/responses"
+
+    def connect(self, **options):
+        """Open a raw socket to the server, without a proxy."""
+        return connect(self.ws_url, proxy=None, **{"compression": None, **options})
+
+
+def gateway_of(service, engine=None, **limits):
+    """The gateway's parts around a service."""
+    numbers = itertools.count(1)
+    return Gateway(
+        service=service,
+        engine=engine or ScriptedEngine(),
+        auth=NoAuth(),
+        limits=GatewayLimits(**limits),
+        connections=Connections(),
+        metrics=Metrics(),
+        clock=lambda: 1_700_000_000.0,
+        new_id=lambda prefix: f"{prefix}_{next(numbers)}",
+    )
+
+
+@asynccontextmanager
+async def serving(gateway, *, allowed_hosts=()):
+    """Serve until the block ends."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+    app = build_app(gateway, allowed_hosts=allowed_hosts)
+    server = ReadyServer(uvicorn_config(app, gateway.limits))
+    task = asyncio.create_task(server.serve([listener]))
+    ready = asyncio.create_task(server.ready.wait())
+    await asyncio.wait({task, ready}, return_when=asyncio.FIRST_COMPLETED)
+    try:
+        yield Served(port, gateway, server)
+        await drain(gateway)
+    finally:
+        ready.cancel()
+        server.exit.set()
+        await task

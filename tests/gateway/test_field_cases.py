@@ -1,0 +1,303 @@
+"""Faults that users of comparable servers met, played against the whole stack."""
+
+import asyncio
+import itertools
+import json
+import threading
+
+import httpx
+import pytest
+from websockets.frames import Opcode
+
+from tests.gateway.real_stack import MODEL
+from tests.gateway.schemas import validate, validate_event
+
+TERMINAL = {"response.completed", "response.incomplete", "response.failed", "error"}
+
+
+def http_of(running):
+    return httpx.AsyncClient(base_url=running.served.http_url, trust_env=False, timeout=20)
+
+
+async def create(ws, **pairs):
+    await ws.send(json.dumps({"type": "response.create", "model": MODEL, **pairs}))
+
+
+async def hear(ws, *kinds):
+    """Read to the first event of these kinds."""
+    while True:
+        event = json.loads(await asyncio.wait_for(ws.recv(), 20))
+        validate_event(event)
+        if event["type"] in kinds:
+            return event
+
+
+def endless(running):
+    running.model.script([120] * 4000)
+
+
+class Steps:
+    """Holds the engine's steps back, one by one."""
+
+    def __init__(self, running):
+        self.model = running.model
+        self.model.gate = threading.Event()
+
+    def release(self):
+        self.model.gate.set()
+
+
+class Cancels:
+    """Tells when the engine was told to cancel."""
+
+    def __init__(self, running):
+        self.told = asyncio.Event()
+        tell = running.engine.cancel
+
+        def cancel(command):
+            tell(command)
+            self.told.set()
+
+        running.engine.cancel = cancel
+
+
+async def test_t01_sessions_of_a_dropped_socket_are_all_given_back(stack):
+    async with stack() as running:
+        before = await running.stats()
+        async with running.served.connect() as ws:
+            for name in "ABCD":
+                await create(ws, input=f"I am {name} " * 20)
+                first = await hear(ws, "response.completed", "response.incomplete")
+                await create(ws, input="more", previous_response_id=first["response"]["id"])
+                await hear(ws, "response.completed", "response.incomplete")
+            assert (await running.stats()).active_blocks > 0
+            ws.transport.abort()
+        await running.idle()
+        after = await running.stats()
+        assert after.free_blocks + after.cached_blocks == before.free_blocks
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_t06_a_cut_request_stops_within_one_step(stack, stream):
+    async with stack() as running:
+        endless(running)
+        steps, cancels = Steps(running), Cancels(running)
+        pairs = {"model": MODEL, "input": "hi", "max_output_tokens": 1000, "stream": stream}
+        body = json.dumps(pairs).encode()
+        reader, writer = await asyncio.open_connection("127.0.0.1", running.served.port)
+        head = b"POST /v1/responses HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
+        writer.write(head % len(body) + body)
+        while running.model.steps == 0:  # noqa: ASYNC110 -- the engine's thread counts
+            await asyncio.sleep(0.001)
+        if stream:
+            await reader.readuntil(b"response.created")
+        writer.close()
+        await asyncio.wait_for(cancels.told.wait(), 10)
+        at_the_cut = running.model.steps
+        steps.release()
+        await running.idle()
+        assert running.model.steps <= at_the_cut + 1
+
+
+async def test_t06_a_cut_socket_stops_within_one_step(stack):
+    async with stack() as running:
+        endless(running)
+        steps, cancels = Steps(running), Cancels(running)
+        async with running.served.connect() as ws:
+            await create(ws, input="hi", max_output_tokens=1000)
+            await hear(ws, "response.created")
+            while running.model.steps == 0:  # noqa: ASYNC110 -- the engine's thread counts
+                await asyncio.sleep(0.001)
+        await asyncio.wait_for(cancels.told.wait(), 10)
+        at_the_cut = running.model.steps
+        steps.release()
+        await running.idle()
+        assert running.model.steps <= at_the_cut + 1
+
+
+async def test_t07_half_open_sockets_free_their_slots(stack):
+    async with stack(ping_interval_s=0.5, ping_timeout_s=0.5) as running:
+        options = {"ping_interval": None, "max_queue": None}  # a full queue would stop pongs
+        peers = [await running.served.connect(**options) for _ in range(8)]
+        for number, peer in enumerate(peers):
+            endless(running)
+            await create(peer, input=f"I am {number}", max_output_tokens=3000)
+            await hear(peer, "response.output_text.delta")
+        for peer in peers:
+            peer.transport.pause_reading()
+        await running.idle()
+        async with running.served.connect() as ws:
+            running.model.script([72, 105, 256])
+            await create(ws, input="hi")
+            await hear(ws, "response.completed")
+        for peer in peers:
+            peer.transport.abort()
+            await peer.wait_closed()
+
+
+async def test_t43_a_blocked_step_stops_neither_pings_nor_health(stack):
+    async with stack(ping_interval_s=0.05, ping_timeout_s=0.5, ask_timeout_s=0.05) as running:
+        steps = Steps(running)
+        async with running.served.connect() as ws, http_of(running) as http:
+            pings = count_pings(ws)
+            running.model.script([72, 105, 256])
+            await create(ws, input="hi")
+            await hear(ws, "response.created")
+            for _ in range(6):  # longer than interval and timeout together
+                await asyncio.wait_for(anext(pings), 10)
+                for path in ("/health/live", "/health/ready", "/v1/models"):
+                    assert (await http.get(path)).status_code == 200
+            assert "sessiond_websocket_connections 1.0" in (await http.get("/metrics")).text
+            assert (await http.get("/health/capacity")).headers["Retry-After"] == "1"
+            steps.release()
+            ending = await hear(ws, *TERMINAL)
+            assert ending["type"] == "response.completed"
+        await running.idle()
+
+
+async def test_t45_junk_of_one_socket_is_no_business_of_its_neighbours(stack):
+    async with stack() as running:
+        running.model.script([120] * 200)
+        async with running.served.connect() as neighbour:
+            await create(neighbour, input="hi", max_output_tokens=150)
+            await hear(neighbour, "response.output_text.delta")
+            junk = await running.served.connect()
+            await junk.send('{"type": "response.create", "input": "\\ud800"}')
+            assert (await hear(junk, "error"))["error"]["code"] == "invalid_json"
+            junk.transport.write(bytes([0x81, 0x82, 0, 0, 0, 0, 0xC3, 0x28]))
+            await asyncio.wait_for(junk.wait_closed(), 10)
+            assert junk.close_code == 1007
+            ending = await hear(neighbour, *TERMINAL)
+            assert ending["response"]["usage"]["output_tokens"] == 150
+        await running.idle()
+
+
+async def test_t47_a_silent_prefill_is_broken_by_pings_and_comments(stack):
+    async with stack(ping_interval_s=0.05, heartbeat_s=0.05) as running:
+        steps = Steps(running)
+        running.model.script([72, 105, 256])
+        async with running.served.connect() as ws, http_of(running) as http:
+            pings = count_pings(ws)
+            await create(ws, input="hi")
+            await hear(ws, "response.created")
+            for _ in range(3):
+                await asyncio.wait_for(anext(pings), 10)
+            body = {"model": MODEL, "input": "hi", "stream": True, "max_output_tokens": 3}
+            async with http.stream("POST", "/v1/responses", json=body) as response:
+                lines = response.aiter_lines()
+                comments = 0
+                while comments < 3:
+                    comments += (await anext(lines)).startswith(":")
+                steps.release()
+                rest = [line async for line in lines]
+            assert "event: response.incomplete" in rest or "event: response.completed" in rest
+            await hear(ws, "response.completed")
+        await running.idle()
+
+
+def count_pings(ws):
+    """An iterator that yields for each ping that comes from now on."""
+    pings = asyncio.Queue()
+    read = ws.protocol.recv_frame
+
+    def recv_frame(frame):
+        if frame.opcode is Opcode.PING:
+            pings.put_nowait(frame)
+        read(frame)
+
+    ws.protocol.recv_frame = recv_frame
+
+    async def each():
+        for number in itertools.count(1):
+            await pings.get()
+            yield number
+
+    return each()
+
+
+async def test_t04_cancelling_a_queued_turn_leaves_the_session_usable(stack):
+    async with stack() as running:
+        steps = Steps(running)
+        async with running.served.connect() as ws:
+            running.model.script([72, 105, 256])
+            await create(ws, input="one", stream_id="a")
+            created = await hear(ws, "response.created")
+            session = created["response"]["conversation"]["id"]
+            await create(ws, input="two", conversation=session, stream_id="a")
+            steps.release()
+            await hear(ws, "response.completed")
+            await ws.send(json.dumps({"type": "response.cancel", "stream_id": "a"}))
+            await hear(ws, "response.incomplete", "response.completed")
+            running.model.script([79, 75, 256])
+            await create(ws, input="three", conversation=session, stream_id="a")
+            assert (await hear(ws, *TERMINAL))["type"] == "response.completed"
+        await running.idle()
+
+
+async def test_t18_a_busy_session_queues_in_its_lane_and_is_409_elsewhere(stack):
+    async with stack() as running:
+        steps = Steps(running)
+        async with running.served.connect() as ws, http_of(running) as http:
+            running.model.script([72, 105, 256])
+            await create(ws, input="one", stream_id="a")
+            created = await hear(ws, "response.created")
+            session = created["response"]["conversation"]["id"]
+            await create(ws, input="two", conversation=session, stream_id="b")
+            error = await hear(ws, "error")
+            assert (error["status"], error["stream_id"]) == (409, "b")
+            assert error["error"]["code"] == "turn_in_progress"
+            response = await http.post(
+                "/v1/responses", json={"input": "two", "conversation": session}
+            )
+            assert response.status_code == 409
+            running.model.script([72, 105, 256])
+            await create(ws, input="two", conversation=session, stream_id="a")
+            steps.release()
+            for _ in range(2):
+                await hear(ws, "response.completed", "response.incomplete")
+        await running.idle()
+
+
+async def test_everything_over_http_is_standard_or_ours(stack):
+    async with stack() as running, http_of(running) as http:
+        running.model.script([72, 105, 256])
+        response = (await http.post("/v1/responses", json={"input": "hi"})).json()
+        session = response["conversation"]["id"]
+        for path, schema in (
+            (f"/v1/responses/{response['id']}", "Response"),
+            (f"/v1/responses/{response['id']}/input_items", "ResponseItemList"),
+            (f"/v1/conversations/{session}", "ConversationResource"),
+            (f"/v1/conversations/{session}/items", "ConversationItemList"),
+            ("/v1/models", "ListModelsResponse"),
+        ):
+            found = await http.get(path)
+            assert found.status_code == 200, found.text
+            validate(found.json(), schema)
+        stored = (await http.get(f"/v1/responses/{response['id']}")).json()
+        assert stored == response
+        view = (await http.get(f"/v1/sessions/{session}?include=page_table")).json()
+        assert view["id"] == session
+        assert {
+            "state",
+            "tier",
+            "turns",
+            "blocks",
+            "kv_bytes",
+            "usage",
+            "page_table",
+        } <= view.keys()
+        assert "page_table" not in (await http.get(f"/v1/sessions/{session}")).json()
+        listed = (await http.get("/v1/sessions")).json()
+        assert [one["id"] for one in listed["data"]] == [session]
+        assert (await http.post(f"/v1/sessions/{session}/reset")).status_code == 200
+        cancelled = await http.post(f"/v1/responses/{response['id']}/cancel")
+        assert cancelled.json()["status"] == "completed"
+        assert (await http.delete(f"/v1/responses/{response['id']}")).json()["deleted"] is True
+        assert (await http.get(f"/v1/responses/{response['id']}")).status_code == 404
+        assert (await http.delete(f"/v1/sessions/{session}")).json()["deleted"] is True
+        assert (await http.get(f"/v1/sessions/{session}")).json()["state"] == "closed"
+        gone = await http.get(f"/v1/conversations/{session}")
+        assert gone.json()["error"]["code"] == "conversation_not_found"
+        metrics = (await http.get("/metrics")).text
+        assert 'sessiond_turns_total{outcome="completed"} 1.0' in metrics
+        await running.idle()

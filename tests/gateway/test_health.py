@@ -1,0 +1,164 @@
+"""Health, capacity, models, metrics and the audit."""
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from sessiond.facts import TurnFinished, TurnUsage
+from sessiond.gateway.health import capacity_object
+from tests.gateway.schemas import strict
+from tests.gateway.scripted import INFO, STATS, ScriptedEngine, ScriptedService, reply
+from tests.gateway.serving import gateway_of, serving
+
+SERVICE = ScriptedService(lambda _: reply("x"))
+
+
+async def get(path, engine=None, draining=False, turns=()):
+    gateway = gateway_of(SERVICE, engine)
+    for turn in turns:
+        gateway.metrics.turn_ended(turn)
+    async with serving(gateway) as served:
+        if draining:
+            gateway.connections.begin_drain()
+        async with httpx.AsyncClient(base_url=served.http_url, trust_env=False) as http:
+            return await http.get(path)
+
+
+async def test_alive_whatever_the_engine_does():
+    engine = ScriptedEngine()
+    engine.available = False
+    assert (await get("/health/live", engine)).status_code == 200
+
+
+async def test_ready_only_while_a_turn_would_be_taken():
+    engine = ScriptedEngine()
+    assert (await get("/health/ready", engine)).status_code == 200
+    assert (await get("/health/ready", engine, draining=True)).json() == {"status": "draining"}
+    engine.available = False
+    response = await get("/health/ready", engine)
+    assert (response.status_code, response.json()) == (503, {"status": "engine_unavailable"})
+
+
+async def test_capacity_tells_blocks_that_add_up():
+    capacity = (await get("/health/capacity")).json()
+    assert capacity == {
+        "accepting": True,
+        "block_size": 16,
+        "kv_bytes_per_token": 64,
+        "total_blocks": 100,
+        "free_blocks": 70,
+        "cached_blocks": 20,
+        "active_blocks": 10,
+        "host_blocks": 0,
+        "disk_blocks": 0,
+        "running": 1,
+        "waiting": 2,
+        "max_num_seqs": 8,
+        "sessions": {"live": 3, "idle": 2, "parked": 0},
+        "fits": {"1024": 1, "4096": 0},
+    }
+    assert (
+        capacity["free_blocks"] + capacity["cached_blocks"] + capacity["active_blocks"]
+        == capacity["total_blocks"]
+    )
+    assert capacity_object(STATS, INFO, accepting=False)["accepting"] is False
+
+
+async def test_capacity_of_an_engine_that_is_away_says_when_to_ask_again():
+    engine = ScriptedEngine()
+    engine.available = False
+    response = await get("/health/capacity", engine)
+    assert response.status_code == 500
+    assert response.json()["error"]["code"] == "engine_restarted"
+    assert response.headers["Retry-After"] == "1"
+
+
+async def test_models_are_listed_and_found():
+    response = await get("/v1/models")
+    strict(response.json(), "ListModelsResponse")
+    assert [model["id"] for model in response.json()["data"]] == ["fake"]
+    strict((await get("/v1/models/fake")).json(), "Model")
+    response = await get("/v1/models/gpt-4o-mini")
+    assert (response.status_code, response.json()["error"]["code"]) == (404, "model_not_found")
+
+
+async def test_the_audit_is_shown():
+    audit = (await get("/admin/memory")).json()
+    assert (audit["ok"], audit["violations"], audit["leaked_blocks"]) == (True, [], 0)
+    assert audit["free_blocks"] + audit["cached_blocks"] + audit["active_blocks"] == 100
+    assert {"device_bytes", "host_bytes", "disk_bytes", "rss_bytes"} <= audit.keys()
+
+
+WARM = TurnFinished(
+    status="completed",
+    text="x",
+    usage=TurnUsage(
+        reused_tokens=32, new_tokens=4, output_tokens=3, kv_bytes=4096, ttft_ms=20.0, total_ms=60.0
+    ),
+)
+CUT = TurnFinished(status="incomplete", text="", usage=TurnUsage(new_tokens=4), reason="cancelled")
+
+
+def samples(text):
+    return {
+        (sample.name, *sorted(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+async def test_metrics_tell_turns_and_the_moment():
+    response = await get("/metrics", turns=[WARM, CUT])
+    assert response.headers["Content-Type"].startswith("text/plain")
+    found = samples(response.text)
+    vllm = (("engine", "0"), ("model_name", "fake"))
+    for key, value in {
+        ("sessiond_turns_total", ("outcome", "completed")): 1,
+        ("sessiond_turns_total", ("outcome", "cancelled")): 1,
+        ("sessiond_time_to_first_token_seconds_count", ("path", "warm")): 1,
+        ("sessiond_inter_token_latency_seconds_sum",): pytest.approx(0.02),
+        ("sessiond_turn_duration_seconds_count",): 2,
+        ("sessiond_queue_time_seconds_count",): 2,
+        ("sessiond_turn_kv_bytes_sum",): 4096,
+        ("sessiond_websocket_connections",): 0,
+        ("sessiond_engine_restarts_total",): 0,
+        ("sessiond_leaked_blocks",): 0,
+        ("sessiond_sessions", ("state", "live")): 3,
+        ("sessiond_kv_blocks", ("state", "free"), ("tier", "device")): 70,
+        ("sessiond_kv_bytes", ("tier", "device")): 10 * 16 * 64,
+        ("sessiond_internal_fragmentation_ratio",): pytest.approx(0.25),
+        ("sessiond_prefill_tokens_total", ("source", "reused")): 100,
+        ("sessiond_generated_tokens_total",): 40,
+        ("sessiond_preemptions_total", ("kind", "recompute")): 1,
+        ("sessiond_evictions_total", ("action", "drop"), ("policy", "lru")): 2,
+        ("sessiond_reclaim_seconds_count", ("cause", "finish")): 3,
+        ("sessiond_step_seconds_sum",): 0.5,
+        ("vllm:num_requests_running", *vllm): 1,
+        ("vllm:num_requests_waiting", *vllm): 2,
+        ("vllm:kv_cache_usage_perc", *vllm): pytest.approx(0.1),
+        ("vllm:prefix_cache_queries_total", *vllm): 160,
+        ("vllm:prefix_cache_hits_total", *vllm): 100,
+        ("vllm:num_preemptions_total", *vllm): 1,
+        ("vllm:time_to_first_token_seconds_count",): 1,
+        ("vllm:inter_token_latency_seconds_count",): 1,
+    }.items():
+        assert found[key] == value, key
+    config = [key for key in found if key[0] == "vllm:cache_config_info"]
+    assert dict(config[0][1:])["num_gpu_blocks"] == "100"
+
+
+async def test_metrics_of_an_engine_that_is_away_have_a_gap_not_a_zero():
+    engine = ScriptedEngine()
+    engine.available = False
+    found = samples((await get("/metrics", engine)).text)
+    assert ("sessiond_websocket_connections",) in found
+    assert not any(key[0] == "sessiond_kv_blocks" for key in found)
+
+
+async def test_no_label_names_a_session_or_a_user():
+    found = samples((await get("/metrics", turns=[WARM])).text)
+    labels = {name for key in found for name, _ in key[1:]}
+    assert labels <= {
+        "outcome", "path", "tier", "state", "source", "kind", "policy", "action", "cause", "le",
+        "engine", "model_name", "block_size", "num_gpu_blocks",
+    }  # fmt: skip

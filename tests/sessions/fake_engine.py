@@ -1,0 +1,280 @@
+"""An EngineClient that keeps contexts as lists and does what the test says, when it says so.
+
+    engine = FakeEngine()
+    engine.auto = True             every turn is answered at once, by `reply_to(ids)`
+    engine.begin(turn_id)          else the test drives it: TurnStarted,
+    engine.say(turn_id, "text")    deltas, whose ids are the text's bytes,
+    engine.finish(turn_id)         and the ending
+    engine.lose()                  the engine dies: contexts are gone, turns fail, epoch rises
+    engine.go_away(); engine.come_back()
+
+It refuses what a real engine would choke on: unknown sessions, busy ones, too long lengths.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from zlib import crc32
+
+from engine.client import ContextCommand
+from engine.errors import EngineUnavailableError
+from engine.messages import (
+    Answer,
+    CancelTurn,
+    CloseContext,
+    ContextView,
+    EngineInfo,
+    ForkContext,
+    GetContext,
+    PageView,
+    Query,
+    ReleaseContext,
+    SetContext,
+    SubmitTurn,
+    TruncateContext,
+    TurnCounts,
+    TurnDelta,
+    TurnDone,
+    TurnEvent,
+    TurnFailed,
+    TurnIncomplete,
+    TurnStarted,
+)
+from tests.link.loops import INFO
+
+ENDINGS = TurnDone | TurnIncomplete | TurnFailed
+
+
+def reply_to(ids: list[int]) -> list[int]:
+    """What the fake model says after these ids: six bytes of text."""
+    return list(f"{crc32(bytes(str(ids), 'ascii')) % 10**6:06}".encode())
+
+
+def text_of(ids: list[int]) -> str:
+    """The text of ids that are bytes; the others have none."""
+    return bytes(token for token in ids if token < 256).decode(errors="replace")
+
+
+class FakeEvents:
+    def __init__(self, command: SubmitTurn) -> None:
+        self.command = command
+        self.turn = command.turn
+        self.said: list[int] = []
+        self.ended = False
+        self._events: asyncio.Queue[TurnEvent] = asyncio.Queue()
+
+    def put(self, event: TurnEvent) -> None:
+        assert not self.ended, event
+        self.ended = isinstance(event, ENDINGS)
+        self._events.put_nowait(event)
+
+    async def __aiter__(self) -> AsyncIterator[TurnEvent]:
+        while True:
+            event = await self._events.get()
+            yield event
+            if isinstance(event, ENDINGS):
+                return
+
+
+class FakeEngine:
+    def __init__(self, info: EngineInfo = INFO) -> None:
+        self.info = info
+        self.epoch = 1
+        self.restarts = 0
+        self.auto = True
+        self.contexts: dict[str, list[int]] = {}
+        self.cached: dict[str, int] = {}  # tokens whose KV is there
+        self.commands: list[ContextCommand | SubmitTurn | CancelTurn] = []
+        self.turns: dict[str, FakeEvents] = {}
+        self.fail_submits = 0
+        self._available = asyncio.Event()
+        self._available.set()
+
+    # --- EngineClient --------------------------------------------------------------------------
+
+    @property
+    def available(self) -> bool:
+        return self._available.is_set()
+
+    async def start(self) -> None:
+        pass
+
+    async def ready(self) -> None:
+        await self._available.wait()
+
+    async def stop(self) -> None:
+        pass
+
+    def send(self, command: ContextCommand) -> None:
+        self._need()
+        self.commands.append(command)
+        match command:
+            case SetContext(session=session, ids=ids):
+                assert not self._is_busy(session), command
+                self.contexts[session], self.cached[session] = list(ids), 0
+            case ForkContext(session=session, parent=parent, length=length):
+                assert 0 < length <= len(self.contexts[parent]), command
+                self.contexts[session] = self.contexts[parent][:length]
+                self.cached[session] = length
+            case TruncateContext(session=session, length=length):
+                assert length <= len(self.contexts[session]), command
+                del self.contexts[session][length:]
+                self.cached[session] = min(self.cached[session], length)
+            case ReleaseContext(session=session):
+                assert not self._is_busy(session), command
+                self.cached[session] = 0
+            case CloseContext(session=session):
+                assert not self._is_busy(session), command
+                self.contexts.pop(session, None)
+                self.cached.pop(session, None)
+
+    def submit(self, command: SubmitTurn) -> FakeEvents:
+        if self.fail_submits:
+            self.fail_submits -= 1
+            raise EngineUnavailableError("as the test wants")
+        self._need()
+        assert command.session in self.contexts, command
+        assert not self._is_busy(command.session), command
+        self.commands.append(command)
+        self.turns[command.turn] = events = FakeEvents(command)
+        if self.auto:
+            self.begin(command.turn)
+            self.say(command.turn)
+            self.finish(command.turn)
+        return events
+
+    def cancel(self, command: CancelTurn) -> None:
+        self.commands.append(command)
+        events = self.turns.get(command.turn)
+        if events is None or events.ended:
+            return
+        if command.reason == "queue_timeout":
+            self.fail(command.turn, "queue_timeout")
+        elif command.keep:
+            self.incomplete(command.turn, command.reason)
+        else:
+            events.put(self._cut(events, command.reason, rolled_back=True))
+
+    async def ask(self, query: Query) -> Answer:
+        self._need()
+        assert isinstance(query, GetContext)
+        ids = self.contexts.get(query.session)
+        kept = self.cached.get(query.session, 0)
+        blocks = -(-kept // 16)
+        page = PageView(block=7, first=0, last=15, base=0, references=1, hashed=True)
+        return ContextView(
+            session=query.session,
+            known=ids is not None,
+            running=self._is_busy(query.session),
+            tokens=len(ids or ()),
+            kept_len=kept,
+            blocks=blocks,
+            shared_blocks=0,
+            kv_bytes=kept * 16,
+            page_table=[page] * blocks,
+        )
+
+    # --- what the test makes happen ------------------------------------------------------------
+
+    def begin(self, turn: str) -> None:
+        events = self.turns[turn]
+        session = events.command.session
+        reused = self.cached[session]
+        events.put(
+            TurnStarted(
+                turn=events.turn,
+                reused_tokens=reused,
+                recomputed_tokens=len(self.contexts[session]) - reused,
+                new_tokens=len(events.command.ids),
+                queue_ms=0.0,
+            )
+        )
+
+    def say(self, turn: str, text: str | list[int] | None = None) -> None:
+        events = self.turns[turn]
+        if not events.command.generate:
+            return
+        if text is None:
+            text = reply_to(self.contexts[events.command.session] + list(events.command.ids))
+        ids = list(text.encode()) if isinstance(text, str) else text
+        events.said += ids
+        events.put(TurnDelta(turn=events.turn, text=text_of(ids), tokens=len(ids)))
+
+    def finish(self, turn: str) -> None:
+        events = self.turns[turn]
+        counts = self._counts(events)
+        kept = self._keep(events)
+        text = text_of(events.said)
+        events.put(TurnDone(turn=events.turn, text=text, kept_ids=kept, counts=counts))
+
+    def incomplete(self, turn: str, reason: str) -> None:
+        events = self.turns[turn]
+        cut = self._cut(events, reason, rolled_back=False)
+        self._keep(events)
+        events.put(cut)
+
+    def fail(self, turn: str, code: str) -> None:
+        events = self.turns[turn]
+        failed = TurnFailed(
+            turn=events.turn, code=code, message="as the test wants", counts=self._counts(events)
+        )
+        events.put(failed)
+
+    def lose(self, *, back: bool = True) -> None:
+        self._available.clear()
+        self.contexts.clear()
+        self.cached.clear()
+        self.epoch += 1
+        self.restarts += 1
+        for turn, events in self.turns.items():
+            if not events.ended:
+                self.fail(turn, "engine_restarted")
+        if back:
+            self.come_back()
+
+    def go_away(self) -> None:
+        self._available.clear()
+
+    def come_back(self) -> None:
+        self._available.set()
+
+    def running(self) -> list[str]:
+        return [turn for turn, events in self.turns.items() if not events.ended]
+
+    def sent(self, kind: type) -> list:
+        return [command for command in self.commands if isinstance(command, kind)]
+
+    def _keep(self, events: FakeEvents) -> list[int]:
+        command = events.command
+        kept = [*events.said, *command.close_ids]
+        self.contexts[command.session] += [*command.ids, *kept]
+        self.cached[command.session] = len(self.contexts[command.session])
+        return kept
+
+    def _cut(self, events: FakeEvents, reason: str, *, rolled_back: bool) -> TurnIncomplete:
+        return TurnIncomplete(
+            turn=events.turn,
+            reason=reason,
+            text=text_of(events.said),
+            kept_ids=[] if rolled_back else [*events.said, *events.command.close_ids],
+            rolled_back=rolled_back,
+            counts=self._counts(events),
+        )
+
+    def _counts(self, events: FakeEvents) -> TurnCounts:
+        session = events.command.session
+        reused = self.cached.get(session, 0)
+        return TurnCounts(
+            reused_tokens=reused,
+            recomputed_tokens=len(self.contexts.get(session, ())) - reused,
+            new_tokens=len(events.command.ids),
+            output_tokens=len(events.said),
+        )
+
+    def _is_busy(self, session: str) -> bool:
+        return any(
+            events.command.session == session and not events.ended for events in self.turns.values()
+        )
+
+    def _need(self) -> None:
+        if not self.available:
+            raise EngineUnavailableError("the engine is away")

@@ -1,0 +1,247 @@
+"""Random lives of many conversations against an oracle that has no engine, no SQL and no cache."""
+
+import asyncio
+import shutil
+from dataclasses import dataclass, replace
+from itertools import count
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from sessiond.errors import RequestError
+from tests.sessions.fake_engine import FakeEngine, reply_to
+from tests.sessions.world import ANN, DEFAULT, SOCKET, World, ask, finish, items, message
+
+ENDS = ["done", "done", "done", "prefill", "keep", "drop", "fail", "lose", "leave"]
+TEXTS = st.sampled_from(["a", "bb", "longer text", ""])
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """What a context must be: a front and what each turn added."""
+
+    instructions: str | None = None
+    added: tuple[tuple[int, ...], ...] = ()
+    tip: str | None = None
+    awaits_reply: bool = False
+
+    @property
+    def ids(self) -> list[int]:
+        front = message("system", DEFAULT if self.instructions is None else self.instructions)
+        return front + [token for ids in self.added for token in ids]
+
+
+@dataclass(frozen=True)
+class Turn:
+    where: int  # 0: a new session; else one of those there are
+    by_response: bool
+    text: str
+    instructions: str | None
+    end: str
+    beside: bool  # another turn is begun on the same tip while this one runs
+
+
+@dataclass(frozen=True)
+class Op:
+    kind: str
+    where: int
+
+
+turns = st.builds(
+    Turn,
+    where=st.integers(0, 5),
+    by_response=st.booleans(),
+    text=TEXTS,
+    instructions=st.sampled_from([None, None, None, "", "be brief", "be kind"]),
+    end=st.sampled_from(ENDS),
+    beside=st.booleans(),
+)
+ops = st.builds(
+    Op,
+    kind=st.sampled_from(["restart", "lose", "detach", "reset", "close", "items"]),
+    where=st.integers(0, 5),
+)
+
+
+class Life:
+    """Does each step twice: with the service, and in `sessions` and `responses`."""
+
+    def __init__(self, url):
+        self.url = url
+        self.ids = count(1)
+        self.sessions: dict[str, Conversation] = {}
+        self.responses: dict[str, Conversation] = {}
+        self.homes: dict[str, str] = {}  # of each response: the session that it was made in
+
+    async def live(self, steps):
+        await self.start()
+        try:
+            for step in steps:
+                await (self.turn(step) if isinstance(step, Turn) else self.op(step))
+                await self.check()
+        finally:
+            await self.world.stop()
+
+    async def start(self):
+        self.engine = FakeEngine()
+        self.world = await World.start(self.url, self.engine, self.ids)
+
+    async def check(self):
+        for session, expected in self.sessions.items():
+            record = await self.world.store.find_session("ann", session)
+            assert record.tip_id == expected.tip
+            assert await self.world.context(session) == expected.ids
+            live = self.world.service._parts.sessions.get(session)
+            if live is not None and live.placement is not None:
+                placed = live.placement
+                if placed.epoch == self.engine.epoch and placed.tip_id == expected.tip:
+                    known = self.engine.contexts[session]
+                    assert len(known) == placed.tokens
+                    if placed.prompt_id == record.prompt.id:
+                        assert known == expected.ids
+
+    def pick(self, where):
+        names = list(self.sessions)
+        return names[where % len(names)] if names and where else None
+
+    async def turn(self, step):
+        where, expected, stays = self.place(step)
+        request = replace(
+            ask(*([step.text] if step.text else [])),
+            generate=step.end != "prefill",
+            **where,
+            **({} if step.instructions is None else {"instructions": step.instructions}),
+        )
+        expected = change_front(expected, step.instructions)
+        if not request.input and request.generate and not expected.awaits_reply:
+            with pytest.raises(RequestError, match="nothing awaits a reply"):
+                await self.world.begin(request)
+            return
+        self.engine.auto = False
+        turn = await self.world.begin(request)
+        self.engine.auto = True
+        session = turn.accepted.session_id
+        assert (session in self.sessions) == stays
+        if not stays:
+            self.sessions[session] = self.before(expected, where)
+        if step.beside and expected.tip is not None:
+            await self.fork(expected.tip)
+        await self.end(step.end, turn, expected, request)
+
+    def place(self, step):
+        session = self.pick(step.where)
+        if session is None:
+            return {}, Conversation(), False
+        expected = self.sessions[session]
+        if not step.by_response:
+            return {"conversation": session}, expected, True
+        names = list(self.responses)
+        if not names:
+            return {"conversation": session}, expected, True
+        name = names[(step.where * 7) % len(names)]
+        stays = self.sessions[self.homes[name]].tip == name
+        return {"previous_response_id": name}, self.responses[name], stays
+
+    def before(self, expected, where):
+        """What a session that was just opened has before its first turn ends."""
+        if where:
+            return self.responses[where["previous_response_id"]]
+        return replace(expected, added=(), tip=None, awaits_reply=False)
+
+    async def fork(self, tip):
+        turn, finished = await self.world.turn(ask("beside", previous_response_id=tip))
+        assert turn.accepted.session_id not in self.sessions
+        base = self.responses[tip]
+        self.keep(turn, base, finished.text, items("beside"), generate=True)
+
+    async def end(self, end, turn, expected, request):
+        name, engine = turn.accepted.response_id, self.engine
+        engine.begin(name)
+        if end in {"done", "prefill"}:
+            engine.say(name)
+            engine.finish(name)
+        elif end in {"keep", "drop"}:
+            engine.say(name, "half")
+            turn.cancel(keep=end == "keep")
+        elif end == "fail":
+            engine.fail(name, "internal_error")
+        elif end == "lose":
+            engine.lose()
+        else:
+            await self.world.service.detach(SOCKET)
+            self.world.service.attach(SOCKET)
+        finished = await finish(turn)
+        if end == "done":
+            assert finished.text.encode() == bytes(reply_to(self.prompt(expected, request)))
+        if end in {"done", "prefill", "keep"}:
+            self.keep(turn, expected, finished.text, request.input, generate=request.generate)
+
+    def prompt(self, expected, request):
+        return [*expected.ids, *delta(request.input, generate=request.generate)]
+
+    def keep(self, turn, base, text, said, *, generate):
+        name, session = turn.accepted.response_id, turn.accepted.session_id
+        reply = (*text.encode(), 256, 10) if generate else ()
+        awaits = not generate and (bool(said) or base.awaits_reply)
+        kept = replace(
+            base,
+            added=(*base.added, (*delta(said, generate=generate), *reply)),
+            tip=name,
+            awaits_reply=awaits,
+        )
+        self.sessions[session] = self.responses[name] = kept
+        self.homes[name] = session
+
+    async def op(self, step):
+        session = self.pick(step.where)
+        service = self.world.service
+        if step.kind == "restart":
+            await self.world.stop()
+            await self.start()
+        elif step.kind == "lose":
+            self.engine.lose()
+        elif step.kind == "detach":
+            await service.detach(SOCKET)
+            service.attach(SOCKET)
+        elif session is None:
+            pass
+        elif step.kind == "reset":
+            await service.reset_session(ANN, session)
+            at = self.sessions[session]
+            self.sessions[session] = Conversation(instructions=at.instructions)
+        elif step.kind == "close":
+            await service.close_session(ANN, session)
+            del self.sessions[session]
+            self.responses = {
+                name: at for name, at in self.responses.items() if self.homes[name] != session
+            }
+        else:
+            await service.add_items(ANN, session, items("added"))
+            record = await self.world.store.find_session("ann", session)
+            at = self.sessions[session]
+            added = (*at.added, tuple(message("user", "added")))
+            kept = replace(at, added=added, tip=record.tip_id, awaits_reply=True)
+            self.sessions[session] = self.responses[record.tip_id] = kept
+            self.homes[record.tip_id] = session
+
+
+def change_front(at, instructions):
+    return at if instructions is None else replace(at, instructions=instructions or None)
+
+
+def delta(said, *, generate):
+    ids = [token for item in said for token in message(item.role, item.text)]
+    return [*ids, 259] if generate else ids
+
+
+@settings(
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+@given(steps=st.lists(turns | ops, min_size=3, max_size=14))
+def test_every_context_is_what_the_oracle_says(migrated, tmp_path_factory, steps):
+    path = tmp_path_factory.mktemp("life") / "life.db"
+    shutil.copy(migrated, path)
+    asyncio.run(Life(f"sqlite+aiosqlite:///{path}").live(steps))

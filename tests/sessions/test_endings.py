@@ -1,0 +1,382 @@
+"""Every way in which a turn ends early, and what the session is afterwards."""
+
+import asyncio
+
+import pytest
+
+from engine.messages import CancelTurn, ReleaseContext, TruncateContext
+from sessiond.errors import RequestError
+from sessiond.facts import AttachmentId, TextDelta, TurnBegun, TurnFinished, TurnQueued
+from sessiond.store.errors import StoreError
+from tests.sessions.world import (
+    ANN,
+    BOB,
+    SOCKET,
+    World,
+    ask,
+    facts,
+    finish,
+    rendered,
+    settled,
+    until,
+)
+
+OTHER = AttachmentId("sock_2")
+
+
+@pytest.fixture
+async def talk(world, engine):
+    """A session with one finished turn, and its context."""
+    turn, _ = await world.turn(ask("hi"))
+    engine.auto = False
+    session = turn.accepted.session_id
+    return session, turn.accepted.response_id, await world.context(session)
+
+
+async def speaking(world, engine, text="half", attachment=SOCKET, **where):
+    turn = await world.begin(ask("a", **where), attachment=attachment)
+    engine.begin(turn.accepted.response_id)
+    engine.say(turn.accepted.response_id, text)
+    return turn
+
+
+class TestCancel:
+    async def test_kept_it_leaves_exactly_what_was_said_and_the_end_of_turn(
+        self, world, engine, talk
+    ):
+        session, _, before = talk
+        turn = await speaking(world, engine, conversation=session)
+        await world.service.cancel(ANN, turn.accepted.response_id, attachment=SOCKET, keep=True)
+        finished = await finish(turn)
+        assert (finished.status, finished.reason) == ("incomplete", "cancelled")
+        after = before + rendered(("user", "a"), ("assistant", "half"))
+        assert await world.context(session) == after == engine.contexts[session]
+
+    async def test_not_kept_it_leaves_the_tip_where_it_was(self, world, engine, talk):
+        session, tip, before = talk
+        turn = await speaking(world, engine, conversation=session)
+        await world.service.cancel(ANN, turn.accepted.response_id, attachment=SOCKET, keep=False)
+        finished = await finish(turn)
+        assert (finished.status, finished.reason) == ("incomplete", "cancelled")
+        assert await world.context(session) == before == engine.contexts[session]
+        with pytest.raises(RequestError) as error:
+            await world.bind(ask("x", previous_response_id=turn.accepted.response_id))
+        assert error.value.code == "previous_response_not_found"
+        view = await world.service.get_response(ANN, turn.accepted.response_id)
+        assert view.finished.reason == "cancelled"
+        assert view.finished.text == "half"
+        engine.auto = True
+        turn, _ = await world.turn(ask("b", previous_response_id=tip))
+        assert turn.accepted.session_id == session
+
+    async def test_t04_cancelled_while_queued_it_leaves_the_session_free(self, world, engine, talk):
+        session, _, before = talk
+        turn = await world.begin(ask("a", conversation=session))  # the engine does not begin it
+        turn.cancel(keep=False)
+        assert [type(fact) for fact in await facts(turn)] == [TurnFinished]
+        engine.auto = True
+        await world.turn(ask("b", conversation=session))
+        assert (await world.context(session))[: len(before)] == before
+
+    async def test_twice_or_after_the_end_it_ends_once(self, world, engine, talk):
+        turn = await speaking(world, engine, conversation=talk[0])
+        for _ in range(2):
+            await world.service.cancel(ANN, turn.accepted.response_id, attachment=SOCKET, keep=True)
+        endings = [fact for fact in await facts(turn) if isinstance(fact, TurnFinished)]
+        assert len(endings) == 1
+        await world.service.cancel(ANN, turn.accepted.response_id, attachment=SOCKET, keep=True)
+        turn.cancel(keep=False)
+        assert len(engine.sent(CancelTurn)) == 1
+
+    async def test_without_an_id_it_means_what_the_socket_has_begun(self, world, engine, talk):
+        world.service.attach(OTHER)
+        turn = await speaking(world, engine, conversation=talk[0])
+        other = await speaking(world, engine, attachment=OTHER)
+        await world.service.cancel(ANN, None, attachment=SOCKET, keep=True)
+        assert (await finish(turn)).reason == "cancelled"
+        assert engine.running() == [other.accepted.response_id]
+
+    async def test_without_an_id_it_reaches_a_turn_that_is_about_to_begin(self, world, engine):
+        engine.auto = False
+        bound = await world.bind(ask("a"))
+        await world.service.cancel(ANN, None, attachment=SOCKET, keep=False)
+        assert (await finish(await world.service.run(bound))).reason == "cancelled"
+
+    async def test_of_an_unknown_or_foreign_turn_it_is_refused(self, world, engine, talk):
+        turn = await speaking(world, engine, conversation=talk[0])
+        for caller, response in ((ANN, "resp_none"), (BOB, turn.accepted.response_id)):
+            with pytest.raises(RequestError) as error:
+                await world.service.cancel(caller, response, attachment=None, keep=True)
+            assert error.value.code == "previous_response_not_found"
+        assert engine.running() == [turn.accepted.response_id]
+
+    async def test_right_after_the_frame_it_reaches_the_turn_once_that_has_begun(
+        self, world, engine, talk
+    ):
+        bound = await world.bind(ask("a", conversation=talk[0]))
+        await world.service.cancel(ANN, bound.response_id, attachment=SOCKET, keep=False)
+        turn = await world.service.run(bound)
+        assert (await finish(turn)).reason == "cancelled"
+
+
+class TestDisconnect:
+    async def test_the_last_socket_takes_its_turn_with_it_and_the_kv_is_given_back(
+        self, world, engine, talk
+    ):
+        session, _, before = talk
+        turn = await speaking(world, engine, conversation=session)
+        await world.service.detach(SOCKET)
+        assert engine.sent(CancelTurn)[-1] == CancelTurn(
+            turn=turn.accepted.response_id, keep=False, reason="disconnected"
+        )
+        assert engine.cached[session] == 0
+        assert engine.contexts[session] == before
+        row = await world.store.find_turn("ann", turn.accepted.response_id)
+        assert row.status == "cancelled"
+        view = await world.service.get_session(ANN, session)
+        assert (view.state, view.tier) == ("cold", "none")
+        engine.auto = True
+        world.service.attach(OTHER)
+        _, finished = await world.turn(ask("b", conversation=session), attachment=OTHER)
+        assert finished.usage.recomputed_tokens == len(before)
+
+    async def test_while_another_socket_holds_the_session_the_turn_goes_on(
+        self, world, engine, talk
+    ):
+        session = talk[0]
+        world.service.attach(OTHER)
+        bound = await world.bind(ask("x", conversation=session), attachment=OTHER)
+        await world.service.drop(bound)
+        turn = await speaking(world, engine, conversation=session)
+        await world.service.detach(SOCKET)
+        assert engine.running() == [turn.accepted.response_id]
+        engine.finish(turn.accepted.response_id)
+        assert (await finish(turn)).status == "completed"
+        assert engine.sent(ReleaseContext) == []
+        await world.service.detach(OTHER)
+        assert engine.cached[session] == 0
+
+    async def test_a_frame_that_waits_in_its_lane_goes_with_the_socket(self, world, engine, talk):
+        session, _, before = talk
+        await speaking(world, engine, conversation=session)
+        waiting = await world.bind(ask("b", conversation=session))
+        run = asyncio.create_task(world.service.run(waiting))
+        await asyncio.sleep(0)
+        await world.service.detach(SOCKET)
+        assert waiting.ended.is_set()
+        (refused,) = await settled(run)
+        assert refused.code == "internal_error"
+        assert await world.context(session) == before
+        assert waiting.response_id not in engine.turns
+
+    async def test_between_frame_and_created_the_turn_is_taken_back(self, world, engine, talk):
+        session, _, before = talk
+        bound = await world.bind(ask("a", conversation=session))
+        run = asyncio.create_task(world.service.run(bound))
+        await asyncio.sleep(0)
+        run.cancel()
+        await settled(run)
+        await world.service.detach(SOCKET)
+        assert bound.ended.is_set()
+        assert engine.running() == []
+        assert await world.context(session) == before
+
+    async def test_an_http_reader_that_leaves_ends_its_turn(self, world, engine, talk):
+        turn = await world.begin(ask("a", conversation=talk[0]), attachment=None)
+        engine.begin(turn.accepted.response_id)
+        engine.say(turn.accepted.response_id, "x")
+        told = turn.facts()
+        assert await anext(told) == TurnBegun()
+        await told.aclose()
+        await until(lambda: not engine.running())
+        assert engine.sent(CancelTurn)[-1].reason == "disconnected"
+
+    async def test_the_reader_of_an_http_turn_may_be_cut_before_it_has_begun(self, world, engine):
+        engine.auto = False
+        bound = await world.bind(ask("a"), attachment=None)
+        run = asyncio.create_task(world.service.run(bound))
+        await asyncio.sleep(0)
+        run.cancel()
+        await settled(run)
+        await asyncio.wait_for(bound.ended.wait(), 5)
+        assert engine.running() == []
+
+
+class TestBounds:
+    async def test_a_deadline_ends_the_turn_with_what_it_has(self, world, engine, talk):
+        turn = await speaking(world, engine, conversation=talk[0], deadline_ms=30)
+        finished = await finish(turn)
+        assert (finished.reason, finished.text) == ("deadline", "half")
+
+    async def test_so_does_the_servers_own_bound(self, url, engine):
+        world = await World.start(url, engine, turn_timeout_s=0.02)
+        engine.auto = False
+        turn = await speaking(world, engine)
+        assert (await finish(turn)).reason == "deadline"
+        await world.stop()
+
+    async def test_a_turn_that_does_not_start_in_time_fails(self, url, engine):
+        world = await World.start(url, engine, queue_timeout_s=0.02)
+        engine.auto = False
+        finished = await finish(await world.begin(ask("a")))
+        assert (finished.status, finished.error.code) == ("failed", "queue_timeout")
+        started = await speaking(world, engine)
+        await asyncio.sleep(0.04)  # twice the bound, which a started turn is not under
+        engine.finish(started.accepted.response_id)
+        assert (await finish(started)).status == "completed"
+        await world.stop()
+
+    async def test_a_turn_that_waits_is_told_to_be_queued(self, world, engine):
+        engine.auto = False
+        turn = await world.begin(ask("a"))
+        told = turn.facts()
+        assert await anext(told) == TurnQueued()
+        engine.begin(turn.accepted.response_id)
+        engine.finish(turn.accepted.response_id)
+        assert [type(fact) async for fact in told] == [TurnBegun, TurnFinished]
+
+    async def test_a_slow_reader_finds_the_deltas_merged(self, world, engine):
+        engine.auto = False
+        turn = await speaking(world, engine)
+        for _ in range(100):
+            engine.say(turn.accepted.response_id, "y")
+        engine.finish(turn.accepted.response_id)
+        await until(turn.bound.ended.is_set)
+        told = await facts(turn)
+        assert len(told) == 3
+        assert told[1] == TextDelta(text="half" + 100 * "y")
+
+
+class TestCommitTwo:
+    @pytest.fixture
+    def pauses(self, monkeypatch):
+        monkeypatch.setattr("sessiond.sessions.driver._COMMIT_PAUSES_S", (0.0, 0.0, None))
+
+    def failing(self, world, monkeypatch, name, times, *, after=False):
+        real = getattr(world.store, name)
+        left = [times]
+
+        async def fail(*args, **kwargs):
+            if left[0] == 0:
+                return await real(*args, **kwargs)
+            left[0] -= 1
+            if after:
+                await real(*args, **kwargs)
+            raise StoreError("as the test wants")
+
+        monkeypatch.setattr(world.store, name, fail)
+
+    async def test_is_tried_again(self, world, engine, talk, monkeypatch, pauses):
+        self.failing(world, monkeypatch, "keep_turn", 2)
+        turn = await speaking(world, engine, conversation=talk[0])
+        engine.finish(turn.accepted.response_id)
+        assert (await finish(turn)).status == "completed"
+        assert await world.context(talk[0]) == engine.contexts[talk[0]]
+
+    async def test_that_held_although_it_raised_is_not_done_twice(
+        self, world, engine, talk, monkeypatch, pauses
+    ):
+        self.failing(world, monkeypatch, "keep_turn", 1, after=True)
+        turn = await speaking(world, engine, conversation=talk[0])
+        engine.finish(turn.accepted.response_id)
+        assert (await finish(turn)).status == "completed"
+        page = await world.service.list_items(ANN, talk[0])
+        assert len(page.items) == 4
+
+    async def test_that_fails_for_good_rolls_the_context_back(
+        self, world, engine, talk, monkeypatch, pauses
+    ):
+        session, _, before = talk
+        self.failing(world, monkeypatch, "keep_turn", 3)
+        turn = await speaking(world, engine, conversation=session)
+        engine.finish(turn.accepted.response_id)
+        finished = await finish(turn)
+        assert (finished.status, finished.error.code) == ("failed", "internal_error")
+        assert finished.usage.output_tokens == 4
+        assert engine.sent(TruncateContext) == [
+            TruncateContext(session=session, length=len(before))
+        ]
+        assert engine.contexts[session] == before == await world.context(session)
+        engine.auto = True
+        await world.turn(ask("b", conversation=session))
+        assert await world.context(session) == engine.contexts[session]
+
+    async def test_of_which_nobody_knows_whether_it_held_is_looked_up_before_the_next_turn(
+        self, world, engine, talk, monkeypatch, pauses
+    ):
+        session = talk[0]
+        self.failing(world, monkeypatch, "keep_turn", 3, after=True)
+        self.failing(world, monkeypatch, "lose_turn", 1)
+        turn = await speaking(world, engine, conversation=session)
+        engine.finish(turn.accepted.response_id)
+        assert (await finish(turn)).status == "failed"
+        engine.auto = True
+        await world.turn(ask("b", conversation=session))
+        assert await world.context(session) == engine.contexts[session]
+
+    async def test_one_that_fails_leaves_no_session_that_was_new(self, world, engine, monkeypatch):
+        self.failing(world, monkeypatch, "begin_turn", 1)
+        with pytest.raises(RequestError) as error:
+            await world.begin(ask("hi"))
+        assert error.value.code == "internal_error"
+        assert engine.commands == []
+        await world.turn(ask("hi"))
+
+
+class TestClose:
+    async def test_a_running_turn_is_cancelled_and_those_behind_it_are_refused(
+        self, world, engine, talk
+    ):
+        session = talk[0]
+        turn = await speaking(world, engine, conversation=session)
+        waiting = await world.bind(ask("b", conversation=session))
+        run = asyncio.create_task(world.service.run(waiting))
+        await asyncio.sleep(0)
+        await settled(
+            world.service.close_session(ANN, session), world.service.close_session(ANN, session)
+        )
+        assert (await finish(turn)).reason == "cancelled"
+        (refused,) = await settled(run)
+        assert refused.code == "conversation_not_found"
+        assert session not in engine.contexts
+        view = await world.service.get_session(ANN, session)
+        assert view.state == "closed"
+        with pytest.raises(RequestError) as error:
+            await world.bind(ask("c", conversation=session))
+        assert error.value.code == "conversation_not_found"
+
+    async def test_a_turn_that_holds_its_place_and_has_not_begun_is_refused(self, world, talk):
+        bound = await world.bind(ask("a", conversation=talk[0]))
+        await world.service.close_session(ANN, talk[0])
+        with pytest.raises(RequestError) as error:
+            await world.service.run(bound)
+        assert error.value.code == "conversation_not_found"
+
+
+class TestDrain:
+    async def test_running_turns_end_and_new_ones_are_refused(self, world, engine, talk):
+        turn = await speaking(world, engine, conversation=talk[0])
+        bound = await world.bind(ask("b"))
+        draining = asyncio.create_task(world.service.drain())
+        await asyncio.sleep(0)
+        for refused in (world.bind(ask("c")), world.service.run(bound)):
+            with pytest.raises(RequestError) as error:
+                await refused
+            assert (error.value.code, error.value.status) == ("draining", 503)
+        assert not draining.done()
+        engine.finish(turn.accepted.response_id)
+        await draining
+        assert (await finish(turn)).status == "completed"
+
+    async def test_those_that_take_too_long_keep_what_they_have(self, url, engine):
+        world = await World.start(url, engine, drain_timeout_s=0.01)
+        engine.auto = False
+        turn = await speaking(world, engine)
+        await world.service.drain()
+        finished = await finish(turn)
+        assert (finished.status, finished.reason, finished.text) == (
+            "incomplete",
+            "cancelled",
+            "half",
+        )
+        await world.stop()

@@ -1,0 +1,244 @@
+"""The service on the real engine loop, on a model whose replies tell of any wrong block."""
+
+import asyncio
+import threading
+import time
+
+import msgspec
+import pytest
+
+from engine.config import EngineConfig
+from engine.inprocess import InProcessEngine
+from engine.loop import EngineLoop
+from engine.messages import GetAudit, GetStats
+from sessiond.facts import TurnBegun
+from tests.fakes.fake_model import Draw, FakeModel, FakeText, expected_reply
+from tests.link.loops import INFO
+from tests.sessions.world import ANN, BOB, SOCKET, World, ask, finish, message, settled, until
+
+DRAW = Draw(stop_every=9)
+
+
+class StepGate:
+    """Lets the model make as many steps as it was opened for."""
+
+    def __init__(self, steps):
+        self._steps = threading.Semaphore(steps)
+
+    def wait(self, timeout):
+        return self._steps.acquire(timeout=timeout)
+
+    def open(self):
+        self._steps.release(10_000)
+
+
+class Rig:
+    """An engine of `blocks` blocks with its model at hand."""
+
+    def __init__(self, blocks=256, **config):
+        self.config = EngineConfig(model="fake", **{"max_num_batched_tokens": 64, **config})
+        self.info = msgspec.structs.replace(INFO, model="fake", total_blocks=blocks)
+        self.model = FakeModel(num_blocks=blocks, block_size=16, draw=DRAW)
+        self.engine = InProcessEngine(self.loop)
+
+    def loop(self, emit):
+        loop = EngineLoop(
+            config=self.config,
+            num_blocks=self.info.total_blocks,
+            kv_bytes_per_block=256,
+            max_model_len=self.info.max_model_len,
+            fingerprint=self.info.fingerprint,
+            runner=self.model,
+            tokenizer=FakeText(),
+            emit=emit,
+            clock=time.monotonic,
+        )
+        return loop, self.info
+
+
+@pytest.fixture
+def rig():
+    return Rig()
+
+
+@pytest.fixture
+async def world(url, rig):
+    await rig.engine.start()
+    world = await World.start(url, rig.engine)
+    yield world
+    audit = await rig.engine.ask(GetAudit())
+    assert audit.violations == []
+    await world.service.detach(SOCKET)
+    stats = await rig.engine.ask(GetStats())
+    assert stats.active_blocks == 0
+    assert stats.free_blocks + stats.cached_blocks == stats.total_blocks
+    await world.stop()
+    await rig.engine.stop()
+
+
+def greedy(*texts, **fields):
+    return ask(*texts, **{"temperature": 0.0, "max_output_tokens": 24, **fields})
+
+
+def reply_after(ids, tokens=24):
+    reply = expected_reply(ids, draw=DRAW, max_output_tokens=tokens)
+    return bytes(token for token in reply if token != 256).decode()
+
+
+async def chat(world, turns, lane, *, caller=ANN, cached=True):
+    """A conversation by response ids; each reply is checked against the model without a cache."""
+    context, last = [], None
+    for number in range(turns):
+        text = f"turn {number} of {lane}"
+        request = greedy(text, previous_response_id=last)
+        turn, finished = await world.turn(request, lane=lane, caller=caller)
+        if not context:
+            context = message("system", "be good")
+        prompt = [*context, *message("user", text), 259]
+        assert finished.text == reply_after(prompt)
+        assert finished.usage.input_tokens == len(prompt)
+        if number and cached:
+            assert finished.usage.cached_tokens >= len(context) - 16
+        context = [*prompt, *finished.text.encode(), 256, 10]
+        assert await world.context(turn.accepted.session_id, caller) == context
+        last = turn.accepted.response_id
+    return turn.accepted.session_id, context
+
+
+async def test_many_conversations_at_once_reply_as_without_a_cache(world):
+    await asyncio.gather(*(chat(world, 4, str(n), caller=ANN if n % 2 else BOB) for n in range(16)))
+
+
+async def test_forks_continue_what_their_response_saw(world):
+    first, _ = await world.turn(greedy("hi"))
+    at_first = await world.context(first.accepted.session_id)
+    trunk = await world.begin(greedy("trunk", conversation=first.accepted.session_id))
+    forks = await settled(
+        *(
+            world.turn(
+                greedy(f"fork {n}", previous_response_id=first.accepted.response_id), lane=str(n)
+            )
+            for n in range(4)
+        )
+    )
+    await finish(trunk)
+    for number, (turn, finished) in enumerate(forks):
+        assert turn.accepted.session_id != first.accepted.session_id
+        prompt = [*at_first, *message("user", f"fork {number}"), 259]
+        assert finished.text == reply_after(prompt)
+        assert finished.usage.cached_tokens >= len(at_first) - 16
+
+
+async def test_a_socket_that_returns_finds_its_conversation(world):
+    session, context = await chat(world, 2, "a")
+    await world.service.detach(SOCKET)
+    world.service.attach(SOCKET)
+    _, finished = await world.turn(greedy("again", conversation=session))
+    assert finished.text == reply_after([*context, *message("user", "again"), 259])
+    assert finished.usage.cached_tokens >= len(context) - 16  # released blocks still hit
+
+
+async def test_instructions_that_change_recompute_everything(world):
+    turn, finished = await world.turn(greedy("hi"))
+    session = turn.accepted.session_id
+    _, second = await world.turn(greedy("a", conversation=session, instructions="new rules"))
+    prompt = [
+        *message("system", "new rules"),
+        *message("user", "hi"),
+        *message("assistant", finished.text),
+        *message("user", "a"),
+        259,
+    ]
+    assert second.text == reply_after(prompt)
+    assert second.usage.cached_tokens == 0
+    assert second.usage.input_tokens == len(prompt)
+
+
+class TestCutTurn:
+    """Field case T03: 512 + 48 tokens, then 64 more, cut in prefill, then 64 more at once."""
+
+    @pytest.fixture
+    def rig(self):
+        return Rig(max_num_batched_tokens=32)
+
+    async def test_the_next_turn_sees_the_last_finished_one_and_itself(self, world, rig):
+        rig.model.script(list(range(40, 86)))
+        turn, finished = await world.turn(greedy("x" * 498, max_output_tokens=46))
+        session = turn.accepted.session_id
+        assert finished.usage.input_tokens == 512
+        before = await world.context(session)
+        assert len(before) == 560
+
+        rig.model.gate = StepGate(1)
+        steps = rig.model.steps
+        cut = await world.begin(greedy("y" * 60, conversation=session))
+        await until(lambda: rig.model.steps == steps + 2)  # the first chunk, and one that waits
+        leaving = asyncio.create_task(world.service.detach(SOCKET))
+        await asyncio.sleep(0)
+        rig.model.gate.open()
+        await leaving
+        assert (await finish(cut)).reason == "cancelled"
+        assert await world.context(session) == before
+
+        world.service.attach(SOCKET)
+        _, finished = await world.turn(greedy("z" * 60, conversation=session))
+        assert finished.usage.input_tokens == 624
+        assert finished.usage.cached_tokens >= 560 - 16
+        assert finished.text == reply_after([*before, *message("user", "z" * 60), 259])
+
+
+async def test_a_cancelled_turn_keeps_what_its_reader_saw(world, rig):
+    turn, _ = await world.turn(greedy("hi"))
+    session = turn.accepted.session_id
+    before = await world.context(session)
+    rig.model.script(list(b"a long reply that never ends" * 40))
+    cancelled = await world.begin(greedy("tell", conversation=session, max_output_tokens=500))
+    seen = asyncio.Event()
+
+    async def read():
+        last = None
+        async for fact in cancelled.facts():
+            last = fact
+            if not isinstance(fact, TurnBegun):
+                seen.set()
+        return last
+
+    reading = asyncio.create_task(read())
+    await seen.wait()
+    cancelled.cancel(keep=True)
+    finished = await reading
+    assert (finished.status, finished.reason) == ("incomplete", "cancelled")
+    after = [*before, *message("user", "tell"), *message("assistant", finished.text)]
+    assert await world.context(session) == after
+    _, finished = await world.turn(greedy("go on", conversation=session))
+    assert finished.text == reply_after([*after, *message("user", "go on"), 259])
+
+
+class TestSmallPool:
+    @pytest.fixture
+    def rig(self):
+        return Rig(blocks=16, max_num_seqs=4)
+
+    async def test_more_conversations_than_fit_take_turns_and_are_right(self, world):
+        await asyncio.gather(*(chat(world, 2, str(n), cached=False) for n in range(6)))
+
+
+async def test_a_fault_of_the_engine_is_told_and_leaves_the_ids(url, rig):
+    await rig.engine.start()
+    world = await World.start(url, rig.engine, engine_ready_timeout_s=0.1)
+    turn, _ = await world.turn(greedy("hi"))
+    before = await world.context(turn.accepted.session_id)
+    rig.model.fail_at.add(rig.model.steps + 1)
+    _, finished = await world.turn(greedy("a", conversation=turn.accepted.session_id))
+    assert (finished.status, finished.error.code) == ("failed", "internal_error")
+    assert await world.context(turn.accepted.session_id) == before
+    await world.stop()
+    await rig.engine.stop()
+
+    again = Rig()
+    await again.engine.start()
+    world = await World.start(url, again.engine, iter(range(1000, 2000)))
+    _, finished = await world.turn(greedy("a", conversation=turn.accepted.session_id))
+    assert finished.text == reply_after([*before, *message("user", "a"), 259])
+    await world.stop()
+    await again.engine.stop()

@@ -1,0 +1,130 @@
+"""Whose KV is given back, and when."""
+
+from engine.messages import CloseContext, ReleaseContext, SetContext
+from sessiond.facts import AttachmentId
+from tests.sessions.world import ANN, SOCKET, World, ask, until
+
+OTHER = AttachmentId("sock_2")
+
+
+async def over_http(world, text="hi", **where):
+    turn, _ = await world.turn(ask(text, **where), attachment=None)
+    return turn.accepted.session_id
+
+
+async def test_an_http_session_is_held_for_a_while_and_then_released(world, engine):
+    session = await over_http(world)
+    world.clock.advance(world.limits.http_hold_s - 1)
+    world.service._retention.reap()
+    assert engine.cached[session]
+    world.clock.advance(2)
+    world.service._retention.reap()
+    world.service._retention.reap()
+    assert engine.sent(ReleaseContext) == [ReleaseContext(session=session)]
+    assert engine.cached[session] == 0
+    await over_http(world, conversation=session)
+    assert len(engine.sent(SetContext)) == 1  # the engine still knows the ids
+
+
+async def test_each_http_turn_starts_the_time_anew(world, engine):
+    session = await over_http(world)
+    world.clock.advance(world.limits.http_hold_s - 1)
+    await over_http(world, conversation=session)
+    world.clock.advance(2)
+    world.service._retention.reap()
+    assert engine.cached[session]
+
+
+async def test_a_hold_may_be_longer_or_end_at_once(world, engine):
+    long, short = await over_http(world), await over_http(world)
+    await world.service.hold(long, 1000)
+    await world.service.hold(short, 0)
+    await world.service.hold("conv_none", 1)
+    world.clock.advance(900)
+    world.service._retention.reap()
+    assert engine.cached[long]
+    assert not engine.cached[short]
+
+
+async def test_a_socket_that_joins_ends_the_hold(world, engine):
+    session = await over_http(world)
+    await world.turn(ask("a", conversation=session))
+    await world.service.hold(session, 0)
+    world.clock.advance(1000)
+    world.service._retention.reap()
+    assert engine.cached[session]
+    await world.service.detach(SOCKET)
+    assert not engine.cached[session]
+
+
+async def test_the_last_of_several_sockets_releases(world, engine):
+    world.service.attach(OTHER)
+    turn, _ = await world.turn(ask("hi"))
+    session = turn.accepted.session_id
+    await world.turn(ask("a", conversation=session), attachment=OTHER)
+    await world.service.detach(SOCKET)
+    assert engine.cached[session]
+    await world.service.detach(OTHER)
+    await world.service.detach(OTHER)
+    assert not engine.cached[session]
+
+
+async def test_t01_a_socket_that_used_many_sessions_releases_them_all(world, engine):
+    sessions = [(await world.turn(ask(text)))[0].accepted.session_id for text in "abcd"]
+    await world.service.detach(SOCKET)
+    assert [engine.cached[session] for session in sessions] == [0, 0, 0, 0]
+
+
+async def test_a_running_turn_is_not_released_under(world, engine):
+    session = await over_http(world)
+    engine.auto = False
+    turn = await world.begin(ask("a", conversation=session), attachment=None)
+    world.clock.advance(1000)
+    world.service._retention.reap()
+    assert engine.sent(ReleaseContext) == []
+    engine.finish(turn.accepted.response_id)
+    await until(turn.bound.ended.is_set)
+    world.clock.advance(1000)
+    world.service._retention.reap()
+    assert not engine.cached[session]
+
+
+async def test_of_the_cold_sessions_only_so_many_are_remembered(url, engine):
+    world = await World.start(url, engine, max_cold_contexts=2, http_hold_s=0.0)
+    sessions = [await over_http(world, text) for text in "abcd"]
+    world.clock.advance(1)
+    world.service._retention.reap()
+    assert engine.sent(CloseContext) == [CloseContext(session=session) for session in sessions[:2]]
+    assert len(list(world.service._parts.sessions)) == 2
+    _, finished = await world.turn(ask("e", conversation=sessions[0]))
+    assert finished.status == "completed"
+    assert await world.context(sessions[0]) == engine.contexts[sessions[0]]
+    await world.stop()
+
+
+async def test_the_reaper_runs_on_a_timer(url, engine):
+    world = await World.start(url, engine, reap_every_s=0.005, http_hold_s=0.0)
+    session = await over_http(world)
+    world.clock.advance(1)
+    await until(lambda: engine.cached[session] == 0)
+    await world.stop()
+
+
+async def test_an_engine_that_is_away_has_nothing_to_give_back(world, engine):
+    turn, _ = await world.turn(ask("hi"))
+    engine.go_away()
+    await world.service.detach(SOCKET)
+    engine.come_back()
+    await over_http(world, conversation=turn.accepted.session_id)
+    assert len(engine.sent(SetContext)) == 2
+
+
+async def test_forks_that_fail_before_they_are_stored_leave_nothing(world, engine):
+    turn, _ = await world.turn(ask("hi"))
+    await world.turn(ask("a", conversation=turn.accepted.session_id))
+    known = len(list(world.service._parts.sessions))
+    bound = await world.bind(ask("b", previous_response_id=turn.accepted.response_id))
+    await world.service.drop(bound)
+    assert len(list(world.service._parts.sessions)) == known
+    page = await world.service.list_sessions(ANN, 10, None)
+    assert len(page.sessions) == 1

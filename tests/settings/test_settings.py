@@ -1,0 +1,152 @@
+import re
+
+import pytest
+
+from engine.config import EngineConfig
+from sessiond.setting_errors import SettingError, allowed_values, load_settings
+from sessiond.settings import Settings
+
+
+@pytest.fixture(autouse=True)
+def clean(tmp_path, monkeypatch):
+    """No file and no variables but the test's own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SESSIOND_CONFIG", raising=False)
+    monkeypatch.delenv("SESSIOND_SOAK", raising=False)
+
+
+def refusal(flags=None) -> str:
+    with pytest.raises(SettingError) as caught:
+        load_settings(flags or {})
+    return str(caught.value)
+
+
+def test_defaults_need_no_source():
+    settings = load_settings({})
+    assert (settings.host, settings.port, settings.block_size) == ("127.0.0.1", 8080, 16)
+
+
+def test_flags_win_over_environment_over_file_over_defaults(tmp_path, monkeypatch):
+    (tmp_path / "sessiond.toml").write_text("port = 1\nmax_num_seqs = 1\nblock_size = 32\n")
+    monkeypatch.setenv("SESSIOND_PORT", "2")
+    monkeypatch.setenv("SESSIOND_MAX_NUM_SEQS", "2")
+    settings = load_settings({"port": "3"})
+    assert (settings.port, settings.max_num_seqs, settings.block_size) == (3, 2, 32)
+
+
+def test_another_file_can_be_named(tmp_path, monkeypatch):
+    (tmp_path / "other.toml").write_text("port = 4\n")
+    monkeypatch.setenv("SESSIOND_CONFIG", str(tmp_path / "other.toml"))
+    assert load_settings({}).port == 4
+
+
+def test_the_database_lies_in_the_users_data_folder(monkeypatch):
+    monkeypatch.setenv("XDG_DATA_HOME", "/data")
+    assert load_settings({}).db == "sqlite+aiosqlite:////data/sessiond/sessiond.db"
+    monkeypatch.delenv("XDG_DATA_HOME")
+    monkeypatch.setenv("HOME", "/home/ada")
+    assert load_settings({}).db.startswith("sqlite+aiosqlite:////home/ada/.local/share/sessiond/")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("kv_cache_memory", "2GiB", 2 * 2**30),
+        ("max_frame_bytes", "256KiB", 256 * 2**10),
+        ("allowed_hosts", "a.example, b.example", ("a.example", "b.example")),
+        ("retain_kv", "false", False),
+        ("gpu_memory_utilization", "0.5", 0.5),
+    ],
+)
+def test_values_are_read_from_text(monkeypatch, name, text, value):
+    monkeypatch.setenv(f"SESSIOND_{name.upper()}", text)
+    assert getattr(load_settings({}), name) == value
+
+
+def test_lists_and_sizes_of_a_file_may_have_their_own_types(tmp_path):
+    (tmp_path / "sessiond.toml").write_text('allowed_hosts = ["a"]\nkv_cache_memory = 1048576\n')
+    settings = load_settings({})
+    assert (settings.allowed_hosts, settings.kv_cache_memory) == (("a",), 2**20)
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ({"port": "99999"}, "--port=99999: allowed is a whole number from 0 to 65535"),
+        ({"dtype": "int8"}, "--dtype=int8: allowed is auto, float32, bfloat16 or float16"),
+        ({"kv_cache_memory": "2 XB"}, '--kv-cache-memory=2 XB: allowed is bytes, .*"2GiB"'),
+        ({"gpu_memory_utilization": "0"}, "allowed is a number above 0, up to 1"),
+        ({"turn_timeout": "nan"}, "--turn-timeout=nan: allowed is a number, 0 or more"),
+        ({"ping_interval_s": "0"}, "--ping-interval-s=0: allowed is a number above 0"),
+        ({"model": ""}, "--model=: allowed is a text that is not empty"),
+        ({"db": "my file.db"}, "--db=my file.db: allowed is a SQLAlchemy URL"),
+        ({"auth": "keys"}, "--auth=keys: allowed is none"),
+        ({"host": "0.0.0.0"}, "--host=0.0.0.0: allowed is 127.0.0.1, ::1 or localhost while"),
+        ({"host": "example.org"}, "--host=example.org: allowed is"),
+        ({"max_num_batched_tokens": "8"}, r"--max-num-batched-tokens=8: .* \(32\) or more"),
+    ],
+)
+def test_a_bad_flag_is_named_with_its_value_and_what_is_allowed(flags, words):
+    assert re.search(words, refusal(flags))
+
+
+def test_a_bad_variable_is_named_as_it_was_set(monkeypatch):
+    monkeypatch.setenv("SESSIOND_PORT", "eighty")
+    assert refusal() == "SESSIOND_PORT=eighty: allowed is a whole number from 0 to 65535"
+
+
+def test_a_bad_value_in_the_file_is_named_with_the_file(tmp_path):
+    (tmp_path / "sessiond.toml").write_text("max_queue = -1\n")
+    assert refusal() == "sessiond.toml: max_queue=-1: allowed is a whole number, 0 or more"
+
+
+def test_every_bad_value_is_told_at_once(tmp_path, monkeypatch):
+    (tmp_path / "sessiond.toml").write_text("prot = 1\n")
+    monkeypatch.setenv("SESSIOND_DEVICE", "tpu")
+    assert len(refusal({"port": "x"}).splitlines()) == 3
+
+
+def test_an_unknown_setting_in_the_file_is_an_error_with_a_guess(tmp_path):
+    (tmp_path / "sessiond.toml").write_text("prot = 8080\n")
+    assert refusal() == "sessiond.toml: prot: there is no such setting; did you mean port?"
+
+
+def test_an_unknown_variable_with_our_prefix_is_an_error(monkeypatch):
+    monkeypatch.setenv("SESSIOND_MAX_NUM_SEQ", "4")
+    assert "did you mean max_num_seqs?" in refusal()
+
+
+def test_a_file_that_is_no_toml_is_an_error(tmp_path):
+    (tmp_path / "sessiond.toml").write_text("port 8080\n")
+    assert refusal().startswith("sessiond.toml is not TOML:")
+
+
+def test_every_setting_says_what_it_is_and_what_is_allowed():
+    for name, field in Settings.model_fields.items():
+        assert field.description, name
+        assert "\n" not in field.description
+        assert field.description.endswith("."), name
+        assert allowed_values(name), name
+
+
+def test_every_engine_setting_reaches_the_engine():
+    """Each field of EngineConfig follows a setting, and none is forgotten."""
+    changed = {
+        "model": "m",
+        "device": "cpu",
+        "dtype": "float32",
+        "kv_cache_dtype": "float32",
+        "block_size": 32,
+        "gpu_memory_utilization": 0.5,
+        "kv_cache_memory": 2**20,
+        "max_model_len": 64,
+        "max_num_seqs": 2,
+        "max_num_batched_tokens": 16,
+        "max_queue": 3,
+        "enable_prefix_caching": False,
+        "retain_kv": False,
+    }
+    config = load_settings(changed).engine_config()
+    expected = {("max_num_waiting" if k == "max_queue" else k): v for k, v in changed.items()}
+    assert config == EngineConfig(**expected)
+    assert set(expected) == set(EngineConfig.__struct_fields__)

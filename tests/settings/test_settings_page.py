@@ -1,0 +1,39 @@
+"""docs/settings.md lists every setting. `python -m tests.settings.test_settings_page` writes it."""
+
+from pathlib import Path
+
+from sessiond.cli.setting_flags import default_text
+from sessiond.setting_errors import allowed_values
+from sessiond.settings import Settings
+
+PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
+
+HEAD = """\
+# Settings of `sessiond serve`
+
+Flags win over environment variables, those over `sessiond.toml` in the working folder (or the file
+that `SESSIOND_CONFIG` names), that over the defaults. The setting `max_num_seqs` is the flag
+`--max-num-seqs`, the variable `SESSIOND_MAX_NUM_SEQS` and the line `max_num_seqs = 8`. An unknown
+setting or a bad value is an error that names setting, value and what is allowed; the exit code
+is 2. On-off settings have a second flag: `--no-retain-kv`.
+
+| setting | default | allowed | what it does |
+| --- | --- | --- | --- |
+"""
+
+
+def rendered() -> str:
+    rows = []
+    for name, field in Settings.model_fields.items():
+        default = "in the user's data folder" if name == "db" else default_text(name, field)
+        allowed = allowed_values(name).replace("|", "\\|")
+        rows.append(f"| `{name}` | {default} | {allowed} | {field.description} |\n")
+    return HEAD + "".join(rows)
+
+
+def test_the_page_of_settings_is_the_settings():
+    assert PAGE.read_text() == rendered()
+
+
+if __name__ == "__main__":
+    PAGE.write_text(rendered())

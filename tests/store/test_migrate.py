@@ -1,0 +1,87 @@
+"""Migrations go up, down and up, and make what the schema says."""
+
+import asyncio
+import subprocess
+import sys
+
+import pytest
+import sqlalchemy as sa
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+
+from sessiond.store import migrate
+from sessiond.store.errors import StoreConfigError
+from sessiond.store.schema import metadata
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "new folder" / "sessiond.db"
+
+
+def url_of(path):
+    return f"sqlite+aiosqlite:///{path}"
+
+
+def tables_of(path):
+    engine = sa.create_engine(f"sqlite:///{path}")
+    with engine.connect() as connection:
+        names = set(sa.inspect(connection).get_table_names())
+    engine.dispose()
+    return names
+
+
+def test_up_down_and_up_again(path):
+    migrate.upgrade(url_of(path))
+    assert tables_of(path) == {*metadata.tables, "alembic_version"}
+    migrate.downgrade(url_of(path), "base")
+    assert tables_of(path) == {"alembic_version"}
+    migrate.upgrade(url_of(path))
+    assert tables_of(path) == {*metadata.tables, "alembic_version"}
+    migrate.upgrade(url_of(path))  # nothing to do
+
+
+def test_migrations_make_exactly_the_schema(path):
+    migrate.upgrade(url_of(path))
+    engine = sa.create_engine(f"sqlite:///{path}")
+    with engine.connect() as connection:
+        context = MigrationContext.configure(
+            connection, opts={"compare_type": True, "compare_server_default": True}
+        )
+        differences = compare_metadata(context, metadata)
+        checks = {
+            table: {check["name"] for check in sa.inspect(connection).get_check_constraints(table)}
+            for table in metadata.tables
+        }
+    engine.dispose()
+    assert differences == []
+    assert checks["turns"] == {"ck_turns_status"}
+
+
+def test_check_tells_an_empty_database_from_a_current_one(path):
+    path.parent.mkdir()
+    before = asyncio.run(migrate.check(url_of(path)))
+    assert before.current is None
+    assert not before.is_current
+    migrate.upgrade(url_of(path))
+    assert asyncio.run(migrate.check(url_of(path))).is_current
+
+
+def test_of_several_servers_that_start_at_once_one_migrates(path):
+    path.parent.mkdir()
+    code = "import sys; from sessiond.store.migrate import upgrade; upgrade(sys.argv[1])"
+    servers = [
+        subprocess.Popen([sys.executable, "-c", code, url_of(path)], stderr=subprocess.PIPE)
+        for _ in range(3)
+    ]
+    errors = [server.communicate()[1].decode() for server in servers]
+    assert [server.returncode for server in servers] == [0, 0, 0], errors
+    assert asyncio.run(migrate.check(url_of(path))).is_current
+
+
+@pytest.mark.parametrize(
+    "url", ["sqlite+aiosqlite://", "sqlite:///x.db", "mysql://h/n", "no url", "postgresql://h/n"]
+)
+def test_a_url_that_cannot_work_is_refused_with_what_can(url):
+    with pytest.raises(StoreConfigError, match=r"allowed is sqlite\+aiosqlite:///FILE"):
+        migrate.upgrade(url)
