@@ -1,0 +1,151 @@
+"""Parts that are values or nearly so."""
+
+import asyncio
+from dataclasses import fields
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.errors import TemplateError
+from engine.ids import SessionId
+from sessiond.errors import RequestError
+from sessiond.facts import (
+    AttachmentId,
+    TextDelta,
+    TurnBegun,
+    TurnFinished,
+    TurnRequest,
+    TurnUsage,
+)
+from sessiond.sessions.attachments import Attachments
+from sessiond.sessions.drain_rate import DrainRate
+from sessiond.sessions.fact_stream import FactStream
+from sessiond.sessions.holds import Holds
+from sessiond.sessions.request_form import pack_request, unpack_request
+from sessiond.sessions.transcript import Transcript
+from tests.sessions.world import ByteFormat, items, rendered
+
+A, B = AttachmentId("a"), AttachmentId("b")
+S, T = SessionId("s"), SessionId("t")
+
+
+class TestAttachments:
+    def test_a_session_is_held_until_the_last_socket_leaves(self):
+        attachments = Attachments()
+        for socket in (A, B):
+            attachments.open(socket)
+            attachments.join(socket, S)
+        attachments.join(A, T)
+        assert attachments.leave(A) == [T]
+        assert attachments.is_held(S)
+        assert attachments.leave(B) == [S]
+        assert not attachments.is_held(S)
+
+    def test_a_socket_that_has_left_holds_nothing(self):
+        attachments = Attachments()
+        attachments.open(A)
+        attachments.leave(A)
+        attachments.join(A, S)
+        assert not attachments.is_held(S)
+        assert attachments.leave(A) == []
+
+    def test_a_session_that_is_no_more_is_nobodys(self):
+        attachments = Attachments()
+        attachments.open(A)
+        attachments.join(A, S)
+        attachments.forget(S)
+        assert attachments.leave(A) == []
+
+
+class TestHolds:
+    def test_each_deadline_is_told_once_and_the_last_word_holds(self):
+        holds = Holds()
+        holds.hold(S, 10)
+        holds.hold(T, 5)
+        holds.hold(S, 20)
+        assert holds.take_due(4.9) == []
+        assert holds.take_due(10) == [T]
+        assert holds.take_due(10) == []
+        holds.drop(S)
+        assert holds.take_due(99) == []
+
+
+class TestDrainRate:
+    @pytest.mark.parametrize(
+        ("ends", "now", "expected"),
+        [([], 5, 1), ([0, 0.1], 0.2, 1), ([0, 10, 20], 30, 10), ([0], 1000, 60)],
+    )
+    def test_it_is_the_time_until_one_more_place_is_free(self, ends, now, expected):
+        rate = DrainRate()
+        for end in ends:
+            rate.ended(end)
+        assert rate.retry_after_s(now) == expected
+
+
+class TestFactStream:
+    async def test_deltas_that_wait_are_one_and_the_end_is_the_end(self):
+        stream = FactStream()
+        finished = TurnFinished(status="completed", text="abc", usage=TurnUsage())
+        for fact in (TurnBegun(), TextDelta(text="a"), TextDelta(text="b")):
+            stream.put(fact)
+        assert await anext(stream) == TurnBegun()
+        assert await anext(stream) == TextDelta(text="ab")
+        waiting = asyncio.create_task(anext(stream))
+        await asyncio.sleep(0)
+        stream.put(TextDelta(text="c"))
+        stream.put(finished)
+        assert await waiting == TextDelta(text="c")
+        assert [fact async for fact in stream] == [finished]
+
+
+class TestRequestForm:
+    def test_it_comes_back_but_for_what_has_columns(self):
+        request = TurnRequest(
+            model="m",
+            input=items("x"),
+            instructions="y",
+            conversation="conv",
+            generate=False,
+            max_output_tokens=3,
+            temperature=0.25,
+            top_p=0.5,
+            top_k=4,
+            min_p=0.1,
+            seed=9,
+            stop=("a", "b"),
+            truncation="disabled",
+            deadline_ms=8,
+            metadata={"k": "v"},
+        )
+        back = unpack_request(pack_request(request))
+        default = TurnRequest()
+        for field in fields(TurnRequest):
+            elsewhere = field.name in {"input", "instructions", "conversation"}
+            expected = default if elsewhere else request
+            assert getattr(back, field.name) == getattr(expected, field.name), field.name
+
+    def test_rows_of_an_older_version_have_defaults(self):
+        assert unpack_request({"temperature": 0.5, "no_longer": 1}) == TurnRequest(temperature=0.5)
+
+
+class TestTranscript:
+    @given(st.lists(st.tuples(st.sampled_from(["system", "user", "assistant"]), st.text())))
+    def test_a_delta_is_its_messages_in_a_row(self, parts):
+        ids = asyncio.run(Transcript(ByteFormat()).delta(items(*parts), generate=False))
+        assert list(ids) == rendered(*parts)
+
+    async def test_what_the_template_refuses_is_the_callers_mistake(self):
+        class Refusing(ByteFormat):
+            def message(self, role, text):
+                raise TemplateError("no such role")
+
+        transcript = Transcript(Refusing())
+        for work, param in (
+            (transcript.delta(items("x"), generate=True), "input"),
+            (transcript.front("x", None), "instructions"),
+            (transcript.front(None, "x"), "input"),
+        ):
+            with pytest.raises(RequestError) as error:
+                await work
+            assert (error.value.code, error.value.param) == ("invalid_value", param)
