@@ -56,11 +56,11 @@ class Screen:
         """Show a session's memory: one line of sums, one row per item."""
         self._end_line()
         self._remarks.print(Text(describe_session(facts)), soft_wrap=True)
-        table = Table("#", "response", "role", "start", "tokens", "kept", "status", box=None)
-        for number, turn in enumerate(facts.get("turns") or [], start=1):
-            names = ("response_id", "role", "start", "tokens", "kept", "status")
-            cells = [printable(str(turn.get(name, ""))) for name in names]
-            table.add_row(str(number), *[Text(cell) for cell in cells])
+        names = ("role", "start", "tokens", "kept", "status", "response_id")
+        table = Table(*names[:-1], box=None, padding=(0, 1, 0, 0))
+        table.add_column("response", no_wrap=True)  # to be copied, whole
+        for turn in facts.get("turns") or []:
+            table.add_row(*[Text(printable(str(turn.get(name, "")))) for name in names])
         if table.row_count:
             self._remarks.print(table)
 

@@ -13,6 +13,8 @@ STATS = TurnStats(
     tokens_per_s=31.24,
 )
 
+RESPONSE = f"resp_{'0123456789abcdef' * 2}"
+TURN = {"response_id": RESPONSE, "status": "completed"}
 SESSION = {
     "id": "conv_1",
     "state": "idle",
@@ -21,8 +23,8 @@ SESSION = {
     "blocks": {"device": 4, "shared": 1},
     "kv_bytes": {"device": 4 * 368640},
     "turns": [
-        {"response_id": "resp_1", "role": "user", "start": 0, "tokens": 30, "kept": 30},
-        {"response_id": "resp_1", "role": "assistant", "start": 30, "tokens": 20, "kept": 19},
+        TURN | {"role": "user", "start": 0, "tokens": 30, "kept": 30},
+        TURN | {"role": "assistant", "start": 30, "tokens": 20, "kept": 19},
     ],
 }
 
@@ -89,9 +91,9 @@ def test_inspect_is_a_table_with_sums(capsys):
     Screen(interactive=True).session(SESSION)
     shown = capsys.readouterr().out
     assert "50 tokens, 49 seen by the model · 4 blocks (1 shared) · 1.4 MiB" in shown
-    assert [line.split()[:4] for line in shown.splitlines()[2:]] == [
-        ["1", "resp_1", "user", "0"],
-        ["2", "resp_1", "assistant", "30"],
+    assert [line.split() for line in shown.splitlines()[2:]] == [
+        ["user", "0", "30", "30", "completed", RESPONSE],
+        ["assistant", "30", "20", "19", "completed", RESPONSE],
     ]
 
 

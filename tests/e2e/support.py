@@ -2,6 +2,7 @@
 
 import itertools
 import time
+import urllib.error
 from dataclasses import dataclass
 
 BLOCK = 16
@@ -17,10 +18,19 @@ def wait_until(holds, *, within_s=30.0, what="the condition"):
     return value
 
 
+def active_blocks(server):
+    """Blocks that sessions hold; None while the engine is too busy with a step to say."""
+    try:
+        return server.get("/health/capacity")["active_blocks"]
+    except urllib.error.HTTPError as busy:
+        busy.close()
+        return None
+
+
 def assert_all_blocks_come_back(server, *, within_s=30.0):
     """No session holds a block any more, nothing leaked, the auditor agrees."""
     wait_until(
-        lambda: server.get("/health/capacity")["active_blocks"] == 0,
+        lambda: active_blocks(server) == 0,
         within_s=within_s,
         what="the last block",
     )
@@ -29,6 +39,17 @@ def assert_all_blocks_come_back(server, *, within_s=30.0):
     assert (capacity["running"], capacity["waiting"]) == (0, 0)
     audit = server.get("/admin/memory")
     assert (audit["ok"], audit["violations"]) == (True, [])
+
+
+def total_input(turn):
+    """All tokens before the reply of a finished turn of `LoadClient`."""
+    stats = turn.end.stats
+    return stats.reused_tokens + stats.recomputed_tokens + stats.new_tokens
+
+
+def total(turn):
+    """All tokens of the conversation up to a finished turn's end."""
+    return total_input(turn) + turn.end.stats.output_tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

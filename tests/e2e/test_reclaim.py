@@ -12,7 +12,15 @@ from websockets.uri import parse_uri
 
 from benchmarks.load_client import LoadClient
 from benchmarks.server_process import running_server
-from tests.e2e.support import BLOCK, assert_all_blocks_come_back, wait_until
+from benchmarks.texts import prose
+from tests.e2e.support import (
+    BLOCK,
+    active_blocks,
+    assert_all_blocks_come_back,
+    total,
+    total_input,
+    wait_until,
+)
 
 GREEDY = {"temperature": 0}
 LONG_TASK = "Count from 1 to 500, one number per line."
@@ -34,12 +42,11 @@ async def until_text(client, turn):
 
 
 async def test_disconnect_in_prefill_gives_everything_back(server):
-    long_text = "word " * 4000
+    long_text = "word " * 3000
     async with LoadClient(server.url, **GREEDY) as client:
-        turn = await client.send(long_text, max_output_tokens=8)
-        while turn.response_id is None:
-            await one_more(client, turn)
-        wait_until(lambda: server.get("/health/capacity")["active_blocks"] > 0)
+        await client.send(long_text, max_output_tokens=8)
+        while json.loads(await client.socket.recv())["type"] != "response.in_progress":
+            pass
         vanish(client)
     assert_all_blocks_come_back(server)
 
@@ -71,7 +78,7 @@ async def test_half_open_socket_is_noticed_by_its_missing_pongs(tmp_path):
     request = {"type": "response.create", "input": LONG_TASK, "max_output_tokens": 1000}
     with running_server(tmp_path / "half-open", flags) as server:
         peer = open_without_pongs(server, request)
-        wait_until(lambda: server.get("/health/capacity")["active_blocks"] > 0)
+        wait_until(lambda: active_blocks(server))
         assert_all_blocks_come_back(server, within_s=10)
         peer.close()
 
@@ -85,36 +92,30 @@ async def test_cancel_stops_within_a_step_and_the_partial_reply_stays(server):
         assert (turn.end.outcome, turn.end.detail) == ("incomplete", "cancelled")
         assert turn.end.stats.output_tokens < 100
         after = (await client.ask("Go on.", max_output_tokens=4)).end.stats
-        kept = turn.end.stats.new_tokens + turn.end.stats.output_tokens
-        assert abs(after.reused_tokens - kept) <= BLOCK
+        assert abs(after.reused_tokens - total(turn)) <= BLOCK
     assert_all_blocks_come_back(server)
 
 
-def text_of(count):
-    return " ".join(["go"] * count)
+async def text_of_exactly(client, tokens, *, about, after=None):
+    """A task that brings a long reply, and makes its turn's input so many tokens longer.
 
-
-def total_input(turn):
-    stats = turn.end.stats
-    return stats.reused_tokens + stats.recomputed_tokens + stats.new_tokens
-
-
-async def template_tokens(server):
-    """What the template adds to a first message, and what lies between two inputs of a session."""
-    async with LoadClient(server.url, **GREEDY) as client:
-        first = total_input(await client.ask(text_of(100), max_output_tokens=1))
-        second = total_input(await client.ask(text_of(100), max_output_tokens=1))
-    return first - 100, second - first - 1 - 100
+    Each " go" is one token; what the rest is worth is found out by a turn that is left behind.
+    """
+    probe = await client.ask(f"{about} {LONG_TASK}", max_output_tokens=1)
+    client.tip = after.end.tip if after else None
+    missing = tokens - (total_input(probe) - (total(after) if after else 0))
+    assert missing >= 0
+    return f"{about}{' go' * missing} {LONG_TASK}"
 
 
 @pytest.mark.parametrize("how", ["disconnect", "cancel"])
 async def test_t03_a_cut_turn_is_as_if_it_had_never_been(server, how):
     """Turn 0: 512 + 48 tokens. Turn 1: 64 more, cut after its first text. Turn 2: 64 at once."""
-    first_extra, later_extra = await template_tokens(server)
-    new_text = text_of(64 - later_extra)
     async with LoadClient(server.url, **GREEDY) as client:
-        zero = await client.ask(text_of(512 - first_extra), max_output_tokens=48)
+        first_text = await text_of_exactly(client, 512, about=prose(400))
+        zero = await client.ask(first_text, max_output_tokens=48)
         assert (total_input(zero), zero.end.stats.output_tokens) == (512, 48)
+        new_text = await text_of_exactly(client, 64, about="Once more.", after=zero)
         one = await client.send(new_text, max_output_tokens=200)
         await until_text(client, one)
         if how == "cancel":
@@ -141,7 +142,7 @@ async def test_t24_reply_ids_are_never_retokenised(server):
         for seed in range(4):
             turn = await client.ask("Say anything, in any script: 你好 🙂", seed=seed)
             if previous is not None:
-                kept = total_input(previous) + previous.end.stats.output_tokens
+                kept = total(previous)
                 assert kept - BLOCK <= turn.end.stats.reused_tokens <= kept + BLOCK
             previous = turn
     assert_all_blocks_come_back(server)
