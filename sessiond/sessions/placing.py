@@ -13,6 +13,7 @@ from sessiond.errors import RequestError
 from sessiond.sessions.live import LiveSession, Placement
 from sessiond.sessions.parts import Parts
 from sessiond.sessions.planning import TurnPlan
+from sessiond.store.records import StoredContext
 
 _TRIES = 5
 
@@ -71,7 +72,7 @@ class Placer:
         command: SubmitTurn,
         parent: _Parent | None,
     ) -> TurnEvents:
-        ids: list[int] | None = [] if plan.parent_id is None else None
+        stored = StoredContext(ids=[], computed=0) if plan.parent_id is None else None
         while True:
             # No await from here to the submit: an engine that restarts in between would get a
             # turn on a context that it does not have.
@@ -84,14 +85,10 @@ class Placer:
             if live.placement != wanted:
                 if parent is not None and parent.covers(wanted):
                     self._fork(live, parent.session.id, wanted.tokens)
-                elif ids is not None:
-                    # Before a session's first turn its front was never computed.
-                    computed = len(ids) if wanted.tip_id else 0
-                    self._engine.send(
-                        SetContext(session=live.id, salt=live.salt, ids=ids, computed=computed)
-                    )
+                elif stored is not None:
+                    self._set(live, stored)
                 else:
-                    ids = await self._store.context_ids(
+                    stored = await self._store.context(
                         live.user_id, wanted.prompt_id, wanted.tip_id
                     )
                     continue
@@ -109,6 +106,11 @@ class Placer:
         else:
             front = await self._store.context_ids(live.user_id, plan.prompt.id, None)
         return msgspec.structs.replace(command, ids=front + command.ids)
+
+    def _set(self, live: LiveSession, stored: StoredContext) -> None:
+        self._engine.send(
+            SetContext(session=live.id, salt=live.salt, ids=stored.ids, computed=stored.computed)
+        )
 
     def _fork(self, live: LiveSession, parent: SessionId, length: int) -> None:
         self._engine.send(ForkContext(session=live.id, parent=parent, length=length))

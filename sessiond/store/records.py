@@ -168,6 +168,14 @@ class TurnRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StoredContext:
+    """The ids of a context; the first `computed` of them had KV in some engine once."""
+
+    ids: list[int]
+    computed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SessionDetail:
     """A session, the turns of its context in order, those that joined none, and its sums."""
 

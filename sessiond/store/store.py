@@ -17,6 +17,7 @@ from sessiond.store.records import (
     NewTurn,
     SessionDetail,
     SessionRecord,
+    StoredContext,
     TurnRecord,
 )
 
@@ -114,8 +115,12 @@ class Store:
 
     async def context_ids(self, user_id: str, prompt_id: str, tip_id: str | None) -> list[int]:
         """All token ids of the context that has this front and ends in this turn."""
+        return (await self.context(user_id, prompt_id, tip_id)).ids
+
+    async def context(self, user_id: str, prompt_id: str, tip_id: str | None) -> StoredContext:
+        """The same ids, and how many of them were computed."""
         return await self._database.read(
-            lambda connection: chains.context_ids(connection, user_id, prompt_id, tip_id)
+            lambda connection: chains.context(connection, user_id, prompt_id, tip_id)
         )
 
     async def is_in_context(self, user_id: str, turn_id: str, tip_id: str | None) -> bool:

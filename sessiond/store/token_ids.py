@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 _FORM = np.dtype("<u4")
+ID_BYTES = _FORM.itemsize
 
 
 def pack(ids: Sequence[int]) -> bytes:

@@ -14,7 +14,18 @@ from engine.messages import GetAudit, GetStats
 from sessiond.facts import TurnBegun
 from tests.fakes.fake_model import Draw, FakeModel, FakeText, expected_reply
 from tests.link.loops import INFO
-from tests.sessions.world import ANN, BOB, SOCKET, World, ask, finish, message, settled, until
+from tests.sessions.world import (
+    ANN,
+    BOB,
+    SOCKET,
+    World,
+    ask,
+    finish,
+    items,
+    message,
+    settled,
+    until,
+)
 
 DRAW = Draw(stop_every=9)
 
@@ -242,3 +253,19 @@ async def test_a_fault_of_the_engine_is_told_and_leaves_the_ids(url, rig):
     assert finished.text == reply_after([*before, *message("user", "a"), 259])
     await world.stop()
     await again.engine.stop()
+
+
+async def test_items_that_were_added_are_new_to_the_next_turn_not_recomputed(world):
+    said = items("one", ("assistant", "two"), "three")
+    made = await world.service.create_conversation(ANN, said, {})
+    before = len(await world.context(made.id))
+    _, first = await world.turn(greedy(conversation=made.id))
+    assert (first.usage.reused_tokens, first.usage.recomputed_tokens) == (0, 0)
+    assert first.usage.new_tokens == before + 1
+    tip = len(await world.context(made.id))
+    await world.service.add_items(ANN, made.id, items("four"))
+    added = len(await world.context(made.id)) - tip
+    _, second = await world.turn(greedy(conversation=made.id))
+    owed = 2 + (first.status == "incomplete")  # the last token at a limit was not fed
+    assert second.usage.new_tokens == added + 1 + owed
+    assert second.usage.reused_tokens + second.usage.recomputed_tokens == tip - owed

@@ -51,15 +51,15 @@ async def test_an_engine_that_is_lost_while_the_ids_are_read_gets_the_context_ag
     turn, _ = await world.turn(ask("hi"))
     session = turn.accepted.session_id
     engine.lose()
-    read = world.store.context_ids
+    read = world.store.context
 
     async def lose_meanwhile(*args):
-        ids = await read(*args)
+        stored = await read(*args)
         engine.lose()
         monkeypatch.undo()
-        return ids
+        return stored
 
-    monkeypatch.setattr(world.store, "context_ids", lose_meanwhile)
+    monkeypatch.setattr(world.store, "context", lose_meanwhile)
     _, finished = await world.turn(ask("a", conversation=session))
     assert finished.status == "completed"
     assert await world.context(session) == engine.contexts[session]
