@@ -134,9 +134,17 @@ class Executor:
             sample=sample,
         )
 
-    def undo(self, context: Context, count: int) -> None:
-        """Forget the last `count` slots: the step that was to write them failed."""
-        self.pool.give(context.table.truncate(context.table.kept_len - count))
+    def distrust(self, context: Context) -> None:
+        """Give back all KV of a context, to be used by nobody: a step that read it failed.
+
+        What broke may lie in any block: a chunk of a prompt is hashed before logits tell that it
+        is not finite, and a turn that only prefills has none to tell.
+        """
+        for block in context.table.blocks:
+            if self.pool.is_hashed(block):
+                self.cache.forget(block)
+                self.pool.unmark_hashed(block)
+        self.release(context)
 
     def note_computed(self, context: Context, count: int) -> None:
         """The last `count` valid slots hold KV now: hash the blocks that became full.

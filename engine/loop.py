@@ -268,20 +268,19 @@ class EngineLoop:
         except Exception:
             # Whatever the model's reason: its turns fail, the others and the pool go on.
             _log.exception("a step of %d turns failed", len(due))
-            for slot, step in due:
-                self._memory.undo(slot.context, len(step.token_ids))
+            for slot, _ in due:
+                self._memory.distrust(slot.context)
                 self._turns.fail(slot, "internal_error", "the model's step failed")
             return
         for slot, step in due:
             self._advance(slot, step, None if step.sample is None else next(drawn))
 
     def _advance(self, slot: Slot, step: SequenceStep, token: int | None) -> None:
-        count = len(step.token_ids)
         if token == NOT_FINITE:
-            self._memory.undo(slot.context, count)
+            self._memory.distrust(slot.context)
             self._turns.fail(slot, "internal_error", "the model's logits are not finite")
             return
-        self._memory.note_computed(slot.context, count)
+        self._memory.note_computed(slot.context, len(step.token_ids))
         if token is not None:
             self._turns.take_token(slot, token)
         elif not slot.context.pending:

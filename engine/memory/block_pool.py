@@ -138,6 +138,17 @@ class BlockPool:
             raise BlockNotAlive(block)
         self._hashed[block] = 1
 
+    def unmark_hashed(self, block: BlockId) -> None:
+        """Note that a block is in the prefix cache no longer.
+
+        Raises:
+            BlockNotAlive: nobody refers to it: it is cached by its hash alone.
+        """
+        self._check(block)
+        if not self._references[block]:
+            raise BlockNotAlive(block)
+        self._hashed[block] = 0
+
     def free_blocks(self) -> list[BlockId]:
         """All free blocks. O(n): for audits."""
         return [BlockId(block) for block in self._free]

@@ -100,17 +100,16 @@ def test_a_plan_that_breaks_a_law_is_not_applied() -> None:
     assert memory.contexts["a"].table.kept_len == 8
 
 
-def test_undoing_a_step_forgets_its_slots_only() -> None:
+def test_a_distrusted_context_leaves_no_block_that_could_be_hit() -> None:
     memory = Memory(4)
     context = memory.context("a", 16, kept=6)
+    other = memory.context("b", 4)
     assert memory.try_reserve(context, 7)
-    step = memory.begin(context, 7, None)
-    assert (step.first_position, step.token_ids) == (6, [97] * 7)
-    assert [entry.last for entry in step.entries] == [3, 3, 3, 0]
-    memory.undo(context, 7)
-    assert context.table.kept_len == 6
-    assert memory.pool.active_count == 2
-    assert step.entries[-1].last == 0, "what the step was given is as it was"
+    memory.begin(context, 7, None)
+    memory.distrust(context)
+    assert (context.table.kept_len, memory.pool.free_count, len(memory.cache)) == (0, 4, 0)
+    assert len(context.ids) == 16
+    assert memory.cached_len(other, 4) == 0
 
 
 def test_a_context_is_not_cut_to_more_than_it_has() -> None:

@@ -1,5 +1,7 @@
 """A model's step that fails takes its own turns with it, and nothing else."""
 
+import pytest
+
 from engine.messages import TurnFailed, TurnIncomplete
 from tests.engine.harness import Engine
 from tests.fakes.fake_model import expected_reply
@@ -68,3 +70,31 @@ def test_a_model_that_draws_too_few_tokens_fails_its_step(engine: Engine) -> Non
     engine.loop._runner = DrawsNothing()
     engine.open("a")
     assert engine.ending(engine.turn("a", [1])).code == "internal_error"
+
+
+@pytest.mark.parametrize("fault", ["poison_at", "fail_at"])
+def test_kv_of_a_failed_turn_is_hit_by_nobody(make_engine, fault: str) -> None:
+    engine = make_engine(max_num_batched_tokens=32)
+    for session in ("a", "b"):
+        engine.open(session)
+    engine.turn("a", [1] * 32, generate=False, close_ids=[])
+    getattr(engine.model, fault).add(engine.model.steps + 2)
+    failed = engine.turn("a", [2] * 48)
+    assert engine.ending(failed).code == "internal_error"
+    assert engine.stats().cached_blocks == 0, "neither its first chunk nor what that read"
+    other = engine.turn("b", [1] * 32 + [2] * 48)
+    assert engine.started(other).reused_tokens == 0
+    again = engine.started(engine.turn("a", [3] * 8))
+    assert again.recomputed_tokens + again.reused_tokens == 32, "its ids are known"
+
+
+def test_kv_that_others_share_with_a_failed_turn_stays_theirs(engine: Engine) -> None:
+    engine.open("a", [1] * 32)
+    engine.turn("a", [2])
+    engine.fork("b", "a", 32)
+    engine.model.poison_at.add(engine.model.steps + 1)
+    engine.turn("a", [3])
+    assert engine.view("b").kept_len == 32
+    engine.check()
+    reply = engine.kept(engine.turn("b", [4] * 20))[:-2]
+    assert reply == expected_reply([1] * 32 + [4] * 20, draw=engine.draw, max_output_tokens=8)

@@ -182,3 +182,14 @@ def test_a_million_blocks_take_flat_memory() -> None:
     assert after < built + 200_000
     assert pool.free_count == 997_000
     assert pool.cached_count == 3000
+
+
+def test_a_block_that_is_hashed_no_longer_is_free_once_given_back() -> None:
+    pool = BlockPool(2, forget=lambda block: pytest.fail(f"{block} was told to be forgotten"))
+    [block] = pool.try_take(1)
+    pool.mark_hashed(block)
+    pool.unmark_hashed(block)
+    pool.give([block])
+    assert (pool.free_count, pool.cached_count) == (2, 0)
+    with pytest.raises(BlockNotAlive):
+        pool.unmark_hashed(block)
