@@ -16,6 +16,9 @@ from sessiond.cli.fail import WRONG_USAGE, fail
 from sessiond.cli.model import pull_with_progress
 from sessiond.settings import Settings
 
+# Beyond the time that turns get: those that are cut then end, and sockets are told.
+_DRAIN_GRACE_S = 30.0
+
 
 def serve(settings: Settings) -> None:
     """Serve conversations until Ctrl-C or SIGTERM.
@@ -57,13 +60,14 @@ async def _serve(settings: Settings, model: Path, listener: socket.socket, banne
     from sessiond.cli.server import ServerHooks, serve_until_signal, url_of
 
     engine = WorkerEngine(settings.engine_config(), on_progress=banner.progress)
-    text, _ = await asyncio.gather(asyncio.to_thread(load_text_format, model), engine.start())
     try:
+        text, _ = await asyncio.gather(asyncio.to_thread(load_text_format, model), engine.start())
         server = build_server(settings, engine, text)
         hooks = ServerHooks(
             on_listening=lambda: banner.serving(settings, engine.info, url_of(listener)),
             on_drain=lambda: banner.draining(settings.drain_timeout_s),
             drain=server.drain,
+            drain_limit_s=settings.drain_timeout_s + _DRAIN_GRACE_S,
         )
         try:
             await serve_until_signal(server.app, server.gateway.limits, listener, hooks)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Iterator
@@ -12,6 +13,8 @@ from starlette.types import ASGIApp
 
 from sessiond.gateway.limits import GatewayLimits
 from sessiond.gateway.server import uvicorn_config
+
+logger = logging.getLogger(__name__)
 
 
 class PortTakenError(Exception):
@@ -67,11 +70,15 @@ class DrainingServer(uvicorn.Server):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerHooks:
-    """What happens beside serving. `drain` refuses new work and ends what runs, in order."""
+    """What happens beside serving.
+
+    `drain` refuses new work and ends what runs, in order; after `drain_limit_s` it is cut.
+    """
 
     on_listening: Callable[[], None]
     on_drain: Callable[[], None]
     drain: Callable[[], Awaitable[None]]
+    drain_limit_s: float
 
 
 async def serve_until_signal(
@@ -79,7 +86,7 @@ async def serve_until_signal(
 ) -> None:
     """Serve until SIGTERM or SIGINT, then drain, then close what is left.
 
-    A second signal cuts the drain short.
+    A second signal cuts the drain short, and so does its limit.
 
     Raises:
         SystemExit: the application did not start; uvicorn has logged why.
@@ -90,7 +97,12 @@ async def serve_until_signal(
 
     async def go_down() -> None:
         try:
-            await hooks.drain()
+            async with asyncio.timeout(hooks.drain_limit_s):
+                await hooks.drain()
+        except TimeoutError:
+            logger.error("the drain is cut after %g s", hooks.drain_limit_s)  # noqa: TRY400 -- no trace helps
+        except Exception:
+            logger.exception("the drain failed")
         finally:
             server.should_exit = True
 

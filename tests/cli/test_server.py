@@ -52,11 +52,14 @@ class SmallApp:
 
 
 @contextlib.asynccontextmanager
-async def running(app: SmallApp):
+async def running(app: SmallApp, *, drain_limit_s: float = 60.0):
     listening, told = asyncio.Event(), []
     listener = bind("127.0.0.1", 0)
     hooks = ServerHooks(
-        on_listening=listening.set, on_drain=lambda: told.append("drain"), drain=app.drain
+        on_listening=listening.set,
+        on_drain=lambda: told.append("drain"),
+        drain=app.drain,
+        drain_limit_s=drain_limit_s,
     )
     server = asyncio.create_task(serve_until_signal(app, GatewayLimits(), listener, hooks))
     url = url_of(listener).replace("http", "ws", 1)
@@ -97,6 +100,32 @@ async def test_a_second_signal_cuts_the_drain_short():
         assert client.close_code == 1012  # uvicorn's own
         app.leave.set()
         await server
+
+
+async def test_a_drain_that_hangs_is_cut_at_its_limit(caplog):
+    app = SmallApp()
+    async with running(app, drain_limit_s=0.01) as (url, server, _):
+        async with connect(url, proxy=None) as client:
+            os.kill(os.getpid(), signal.SIGTERM)
+            with pytest.raises(ConnectionClosed):
+                await client.recv()
+            assert client.close_code == 1012  # uvicorn's own
+            app.leave.set()
+        await server
+    assert "the drain is cut" in caplog.text
+
+
+async def test_a_drain_that_fails_ends_the_server_all_the_same(caplog):
+    class Broken(SmallApp):
+        async def drain(self) -> None:
+            raise ValueError("as the test wants it")
+
+    app = Broken()
+    async with running(app) as (_, server, _):
+        os.kill(os.getpid(), signal.SIGTERM)
+        await server
+    assert app.stopped
+    assert "the drain failed" in caplog.text
 
 
 async def test_signal_handlers_are_given_back():
