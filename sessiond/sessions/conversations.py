@@ -1,5 +1,6 @@
 """Changes of sessions that no engine works on: open, add items, reset, close."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from sessiond.sessions.retention import Retention
 from sessiond.sessions.runner import TurnRunner
 from sessiond.sessions.seat import Claim
 from sessiond.sessions.starter import new_items, new_turn
+from sessiond.store.errors import StoreError
 from sessiond.store.items import Order
 from sessiond.store.records import NewSession, SessionRecord
 
@@ -169,6 +171,7 @@ class Conversations:
         live = await self._binder.load(caller, session_id)
         claim = Claim(None)
         live.claim_to_close(claim)
+        self._retention.join(None, live)  # else it could be forgotten meanwhile, and loaded twice
         for bound in self._runner.bound_turns():
             if bound.live is live:
                 self._runner.drop(bound, conversation_not_found(session_id))
@@ -178,6 +181,9 @@ class Conversations:
             await claim.granted()
             await self._store.close_session(caller.user_id, session_id, self._clock())
             event = Event.CLOSE
+        except (StoreError, asyncio.CancelledError):
+            live.stale = True
+            raise
         finally:
             live.leave(claim, event)
             if live.state is State.CLOSED:
@@ -192,6 +198,9 @@ class Conversations:
         try:
             await self._sessions.refresh(live)
             yield change
+        except (StoreError, asyncio.CancelledError):
+            live.stale = True  # a write that raised, or was not waited for, may have held
+            raise
         finally:
             live.leave(claim, change.event)
             self._retention.settle(live, None)

@@ -22,6 +22,7 @@ from sessiond.sessions.endings import KeptEnd, LostEnd, end_of, failed
 from sessiond.sessions.lifecycle import Event
 from sessiond.sessions.live import Placement
 from sessiond.sessions.parts import Parts
+from sessiond.sessions.retention import Retention
 from sessiond.sessions.turn import Turn
 from sessiond.store.errors import StaleSessionError, StoreError
 from sessiond.store.records import KeptTurn, LostTurn
@@ -39,7 +40,8 @@ _NOT_STORED = TurnError(
 class TurnDriver:
     """Knows no state between turns; what a turn changes is its session."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: Parts, *, retention: Retention) -> None:
+        self._retention = retention
         self._engine = parts.engine
         self._store = parts.store
         self._limits = parts.limits
@@ -73,9 +75,7 @@ class TurnDriver:
                     assert_never(end)
         except Exception:
             logger.exception("turn %s broke off", turn.accepted.response_id)
-            turn.end_early(keep=False, reason="cancelled")
-            turn.bound.live.stale, turn.bound.live.placement = True, None
-            return self._failure(turn, TurnUsage()).finished, None
+            return await self._break_off(turn)
 
     async def _follow(self, turn: Turn, events: TurnEvents) -> TurnEnding:
         with ExitStack() as until_ended, ExitStack() as until_started:
@@ -129,6 +129,14 @@ class TurnDriver:
         await self._lose(failure.row)
         return failure.finished, None
 
+    async def _break_off(self, turn: Turn) -> tuple[TurnFinished, None]:
+        """End a turn that met a fault of ours, whatever of it has been done."""
+        turn.bound.live.stale = True
+        self._retention.unplace(turn.bound.live)
+        failure = self._failure(turn, TurnUsage())
+        await self._lose(failure.row)
+        return failure.finished, None
+
     async def _commit(self, row: KeptTurn) -> bool:
         for pause_s in _COMMIT_PAUSES_S:
             try:
@@ -154,8 +162,9 @@ class TurnDriver:
     async def _lose(self, row: LostTurn) -> None:
         try:
             await self._store.lose_turn(row)
-        except StoreError as error:
-            # The row stays `running`, in no context, until the next start marks it.
+        except Exception as error:
+            # Whatever it is, the session must come free. The row stays `running`, in no context,
+            # until the next start marks it.
             logger.warning("turn %s: its end is not stored: %s", row.id, error)
 
     def _failure(self, turn: Turn, usage: TurnUsage) -> LostEnd:

@@ -143,7 +143,7 @@ class Inspector:
 
     async def _context(self, live: LiveSession | None) -> ContextView | None:
         """What the engine holds; None when it holds nothing, or can't be asked."""
-        if live is None or live.placement is None or live.placement.epoch != self._engine.epoch:
+        if live is None or not live.is_placed(self._engine.epoch):
             return None
         try:
             answer = await self._engine.ask(GetContext(session=SessionId(live.id)))
@@ -156,8 +156,7 @@ class Inspector:
             return "closed"
         if live is None:
             return "new" if session.tip_id is None else "cold"
-        placed = live.placement is not None and live.placement.epoch == self._engine.epoch
-        if live.state is State.IDLE and not placed:
+        if live.state is State.IDLE and not live.is_placed(self._engine.epoch):
             return "cold"  # the engine has restarted since
         return live.state.value
 

@@ -79,6 +79,10 @@ class LiveSession:
         if self.seat.is_taken:
             self.state = after(self.state, Event.CLAIM)
 
+    def is_placed(self, epoch: int) -> bool:
+        """Whether the engine, in this epoch of its, holds a context for the session."""
+        return self.placement is not None and self.placement.epoch == epoch
+
     def take(self, record: SessionRecord) -> None:
         """Take over what the row says."""
         self.prompt = record.prompt

@@ -62,12 +62,13 @@ class Retention:
         if not is_free(live.state):
             return  # whoever changes it settles it
         self._holds.drop(live.id)
-        if live.placement is not None and live.placement.epoch == self._engine.epoch:
+        if live.is_placed(self._engine.epoch):
             self._send(live, ReleaseContext(session=live.id))
         live.state = after(live.state, Event.RELEASE)
         self._cold[live.id] = None
         while len(self._cold) > self._limits.max_cold_contexts:
-            longest_cold = self._sessions.get(next(iter(self._cold)))
+            session, _ = self._cold.popitem(last=False)
+            longest_cold = self._sessions.get(session)
             if longest_cold is not None:
                 self.forget(longest_cold)
 
@@ -80,8 +81,8 @@ class Retention:
         self._sessions.remove(live)
 
     def unplace(self, live: LiveSession) -> None:
-        """Let the engine forget the session's context."""
-        if live.placement is not None and live.placement.epoch == self._engine.epoch:
+        """Let the engine forget the session's context, and end its turn if one runs."""
+        if live.is_placed(self._engine.epoch):
             self._send(live, CloseContext(session=live.id))
         live.placement = None
 

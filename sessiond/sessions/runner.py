@@ -126,6 +126,8 @@ class TurnRunner:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        for bound in self.bound_turns():
+            bound.ended.set()  # whoever waits for it must not wait for ever
 
     @staticmethod
     async def ended(turns: Iterable[BoundTurn], within_s: float | None = None) -> None:

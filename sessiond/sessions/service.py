@@ -80,7 +80,7 @@ class SessionService:
         self._runner = TurnRunner(
             parts,
             starter=starter,
-            driver=TurnDriver(parts),
+            driver=TurnDriver(parts, retention=self._retention),
             retention=self._retention,
             on_turn_ended=on_turn_ended,
         )

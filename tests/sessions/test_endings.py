@@ -380,3 +380,73 @@ class TestDrain:
             "half",
         )
         await world.stop()
+
+    async def test_who_waits_for_a_turn_that_the_stop_cuts_is_let_go(self, url, engine):
+        world = await World.start(url, engine)
+        engine.auto = False
+        turn = await speaking(world, engine)
+        await world.stop()
+        async with asyncio.timeout(10):
+            await turn.bound.ended.wait()
+
+
+async def test_a_fault_of_ours_ends_the_turn_and_leaves_the_session_usable(
+    world, engine, talk, monkeypatch
+):
+    session, _, before = talk
+    turn = await speaking(world, engine, conversation=session)
+
+    def break_once(*args, **kwargs):
+        monkeypatch.undo()
+        raise ZeroDivisionError("as the test wants")
+
+    monkeypatch.setattr("sessiond.sessions.driver.end_of", break_once)
+    engine.finish(turn.accepted.response_id)
+    finished = await finish(turn)
+    assert (finished.status, finished.error.code) == ("failed", "internal_error")
+    assert session not in engine.contexts, "what the engine holds may be anything"
+    view = await world.service.get_response(ANN, turn.accepted.response_id)
+    assert view.finished.status == "failed"
+    assert await world.context(session) == before
+    engine.auto = True
+    _, finished = await world.turn(ask("b", conversation=session))
+    assert finished.status == "completed"
+    assert await world.context(session) == engine.contexts[session]
+
+
+async def test_a_reset_of_which_nobody_knows_whether_it_held_is_looked_up(
+    world, engine, talk, monkeypatch
+):
+    session = talk[0]
+    reset = world.store.reset_session
+
+    async def hold_and_raise(*args):
+        await reset(*args)
+        raise StoreError("as the test wants")
+
+    monkeypatch.setattr(world.store, "reset_session", hold_and_raise)
+    with pytest.raises(StoreError):
+        await world.service.reset_session(ANN, session)
+    engine.auto = True
+    _, finished = await world.turn(ask("b", conversation=session))
+    said = rendered(("system", "be good"), ("user", "b"), ("assistant", finished.text))
+    assert await world.context(session) == said == engine.contexts[session]
+
+
+async def test_a_close_that_is_cut_in_its_write_is_found_out(world, talk, monkeypatch):
+    session = talk[0]
+    close, written = world.store.close_session, asyncio.Event()
+
+    async def close_and_hang(*args):
+        await close(*args)
+        written.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(world.store, "close_session", close_and_hang)
+    closing = asyncio.create_task(world.service.close_session(ANN, session))
+    await written.wait()
+    closing.cancel()
+    await settled(closing)
+    with pytest.raises(RequestError) as error:
+        await world.begin(ask("b", conversation=session))
+    assert error.value.code == "conversation_not_found"
