@@ -6,7 +6,7 @@ from pathlib import Path
 
 from engine.byte_size import format_bytes
 from engine.config import EngineConfig
-from engine.files.catalog import resolve_model
+from engine.files.catalog import CATALOG, resolve_model
 from engine.files.spec_reader import read_spec
 from engine.free_memory import free_host_bytes
 from engine.loop import EngineLoop
@@ -54,8 +54,10 @@ def build_engine(
 
 def served_name(model: str) -> str:
     """The name that clients use: of a file or folder its own, without path and ending."""
-    path = Path(model)
-    return path.name.removesuffix(".gguf") if path.exists() else model
+    path = Path(model).expanduser()
+    if model in CATALOG or not path.exists():
+        return model
+    return path.resolve().name.removesuffix(".gguf")
 
 
 def _measure(loaded: LoadedModel, config: EngineConfig) -> Measured:

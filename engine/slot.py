@@ -10,8 +10,8 @@ from engine.text.detokenize import TextStream
 class Slot:
     """What a turn has produced so far and what it took.
 
-    `output` are the sampled ids that were
-    neither a stop token nor refused. `started_s` is None while the turn waits for its first step.
+    `output` are the sampled ids without the stop token; `output_tokens` counts that too.
+    `started_s` is None while the turn waits for its first step.
     """
 
     def __init__(

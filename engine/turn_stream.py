@@ -1,6 +1,7 @@
 """Bounded events of one turn, on their way to its reader. Asyncio thread only."""
 
 import asyncio
+from typing import assert_never
 
 from engine.ids import TurnId
 from engine.messages import (
@@ -45,6 +46,8 @@ class TurnStream:
                 self._tokens += event.tokens
             case TurnDone() | TurnIncomplete() | TurnFailed():
                 self._ending = event
+            case _:
+                assert_never(event)
         self._arrived.set()
 
     def __aiter__(self) -> "TurnStream":

@@ -163,7 +163,7 @@ def _loop_families(stats: EngineStats) -> Iterator[Metric]:
     preempted = {"recompute": stats.preemptions_total}
     yield _counters("sessiond_preemptions", "Turns put back to wait.", "kind", preempted)
     evictions = CounterMetricFamily(
-        "sessiond_evictions", "Cached blocks given up.", labels=["policy", "action"]
+        "sessiond_evictions", "Idle sessions whose KV made way.", labels=["policy", "action"]
     )
     evictions.add_metric(["lru", "drop"], stats.evictions_total)
     yield evictions

@@ -17,10 +17,10 @@ from pydantic_settings import (
 from engine.byte_size import parse_bytes
 from engine.config import Device, Dtype, EngineConfig
 from engine.errors import ConfigError
+from engine.files.catalog import DEFAULT_MODEL
 
 ENV_PREFIX = "SESSIOND_"
 CONFIG_FILE_VARIABLE = "SESSIOND_CONFIG"
-DEFAULT_MODEL = "smollm2-135m-instruct"
 
 
 def config_file() -> Path:

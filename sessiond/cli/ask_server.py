@@ -8,8 +8,10 @@ from typing import Annotated, Any
 import typer
 
 from sessiond.cli.server_api import ServerAddress, ServerApi, ServerError
+from sessiond.settings import Settings
 
-DEFAULT_URL = "http://127.0.0.1:8080"
+_HOST, _PORT = (Settings.model_fields[name].default for name in ("host", "port"))
+DEFAULT_URL = f"http://{_HOST}:{_PORT}"
 
 UrlOption = Annotated[
     str, typer.Option("--url", envvar="SESSIOND_URL", help="Where the server is.")

@@ -7,9 +7,9 @@ from rich.text import Text
 
 from engine.byte_size import format_bytes
 from engine.messages import EngineInfo
+from sessiond.cli.ask_server import DEFAULT_URL
 from sessiond.settings import Settings
 
-_DEFAULT_PORT = 8080
 _INDENT = 13
 
 
@@ -101,7 +101,7 @@ def _pool(info: EngineInfo) -> Text:
 
 
 def _chat_command(url: str) -> str:
-    if url == f"http://127.0.0.1:{_DEFAULT_PORT}":
+    if url == DEFAULT_URL:
         return "sessiond chat"
     return f"sessiond chat --url {url}"
 

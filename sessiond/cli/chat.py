@@ -54,17 +54,22 @@ def chat(  # noqa: PLR0913, PLR0917 -- one parameter per option
     screen = Screen(interactive=keyboard.interactive and once is None)
     client = ChatClient(address, options, session_id=conversation)
     session = ChatSession(client, ServerApi(address), screen, keyboard)
+    raise typer.Exit(_converse(client, session, screen, once))
+
+
+def _converse(client: ChatClient, session: "ChatSession", screen: Screen, once: str | None) -> int:
+    """Connect and talk; returns the exit code."""
     try:
         client.connect()
         good = session.run_once(once) if once is not None else session.run()
     except ServerError as error:
         screen.problem(f"{error}. Is it running? `sessiond serve` starts one.")
-        raise typer.Exit(1) from error
+        return 1
     except KeyboardInterrupt:
-        raise typer.Exit(130) from None
+        return 130
     finally:
         client.close()
-    raise typer.Exit(0 if good else 1)
+    return 0 if good else 1
 
 
 class ChatSession:

@@ -29,12 +29,11 @@ class TurnRunner:
         parts: Parts,
         *,
         starter: TurnStarter,
-        driver: TurnDriver,
         retention: Retention,
         on_turn_ended: Callable[[TurnFinished], None],
     ) -> None:
         self._starter = starter
-        self._driver = driver
+        self._driver = TurnDriver(parts, retention=retention)
         self._retention = retention
         self._on_turn_ended = on_turn_ended
         self._limits = parts.limits

@@ -22,7 +22,6 @@ from sessiond.facts import (
 from sessiond.sessions.binding import Binder
 from sessiond.sessions.bound import BoundTurn
 from sessiond.sessions.conversations import Conversations
-from sessiond.sessions.driver import TurnDriver
 from sessiond.sessions.inspection import Inspector
 from sessiond.sessions.limits import ServiceLimits
 from sessiond.sessions.live import LiveSessions
@@ -78,11 +77,7 @@ class SessionService:
         self._retention = Retention(parts)
         self._binder = Binder(parts, retention=self._retention)
         self._runner = TurnRunner(
-            parts,
-            starter=starter,
-            driver=TurnDriver(parts, retention=self._retention),
-            retention=self._retention,
-            on_turn_ended=on_turn_ended,
+            parts, starter=starter, retention=self._retention, on_turn_ended=on_turn_ended
         )
         self._conversations = Conversations(
             parts,

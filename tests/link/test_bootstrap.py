@@ -18,11 +18,15 @@ MODEL = "smollm2-135m-instruct"
 MIB = 2**20
 
 
-def test_a_file_or_folder_is_served_under_its_own_name(tmp_path):
+def test_a_file_or_folder_is_served_under_its_own_name(tmp_path, monkeypatch):
     (tmp_path / "Tiny.Q4_1.gguf").touch()
     assert served_name(str(tmp_path / "Tiny.Q4_1.gguf")) == "Tiny.Q4_1"
     assert served_name(str(tmp_path)) == tmp_path.name
     assert served_name(MODEL) == MODEL
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert served_name(".") == tmp_path.name
+    assert served_name("~/Tiny.Q4_1.gguf") == "Tiny.Q4_1"
 
 
 @pytest.mark.real_model

@@ -95,7 +95,11 @@ class CreateFrame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CancelFrame:
-    """`response.cancel`. Without `response_id`: the oldest unfinished turn of the lane."""
+    """`response.cancel`.
+
+    Without `response_id`: the oldest unfinished turn of the lane; without either: what the socket
+    has begun.
+    """
 
     stream_id: str | None
     response_id: str | None
