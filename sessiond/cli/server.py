@@ -97,12 +97,7 @@ async def serve_until_signal(
 
     async def go_down() -> None:
         try:
-            async with asyncio.timeout(hooks.drain_limit_s):
-                await hooks.drain()
-        except TimeoutError:
-            logger.error("the drain is cut after %g s", hooks.drain_limit_s)  # noqa: TRY400 -- no trace helps
-        except Exception:
-            logger.exception("the drain failed")
+            await _drain(hooks)
         finally:
             server.should_exit = True
 
@@ -123,3 +118,13 @@ async def serve_until_signal(
             loop.remove_signal_handler(number)
         if draining is not None:
             await asyncio.gather(draining, return_exceptions=True)
+
+
+async def _drain(hooks: ServerHooks) -> None:
+    try:
+        async with asyncio.timeout(hooks.drain_limit_s):
+            await hooks.drain()
+    except TimeoutError:
+        logger.error("the drain is cut after %g s", hooks.drain_limit_s)  # noqa: TRY400 -- no trace helps
+    except Exception:
+        logger.exception("the drain failed")

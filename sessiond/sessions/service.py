@@ -43,7 +43,11 @@ __all__ = ["BoundTurn", "ServiceLimits", "SessionService", "Turn"]
 
 
 class SessionService:
-    """See the module. Errors that the caller is told are raised as `RequestError`."""
+    """See the module. Errors that the caller is told are raised as `RequestError`.
+
+    `clock` gives unix seconds; `new_id("resp")` gives `resp_…`, never the same twice.
+    `on_turn_ended` is called once per turn, whether or not someone reads its facts.
+    """
 
     def __init__(  # noqa: PLR0913 -- the whole wiring, each part by its name
         self,
@@ -57,10 +61,6 @@ class SessionService:
         new_seed: Callable[[], int],
         on_turn_ended: Callable[[TurnFinished], None] = lambda _: None,
     ) -> None:
-        """`clock` gives unix seconds; `new_id("resp")` gives `resp_…`, never the same twice.
-
-        `on_turn_ended` is called once per turn, whether or not someone reads its facts.
-        """
         parts = Parts(
             engine=engine,
             store=store,
