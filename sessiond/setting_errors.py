@@ -16,7 +16,7 @@ from engine.errors import ConfigError
 from sessiond.settings import ENV_PREFIX, ByteSize, Settings, config_file
 
 # Environment variables with our prefix that are no settings of a server.
-OTHER_VARIABLES = frozenset({"SESSIOND_CONFIG", "SESSIOND_URL", "SESSIOND_SOAK"})
+OTHER_VARIABLES = frozenset({"SESSIOND_CONFIG", "SESSIOND_URL"})
 
 
 class SettingError(Exception):

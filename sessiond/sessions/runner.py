@@ -53,15 +53,20 @@ class TurnRunner:
         """
         self._check_draining()
         if len(self._bound) >= self._limits.max_outstanding:
-            raise RequestError(
-                "queue_full",
-                f"{len(self._bound)} turns run or wait, which is the most there may be",
-                retry_after_s=self._drain_rate.retry_after_s(self._clock()),
-            )
+            raise self._full()
 
     def add(self, bound: BoundTurn) -> None:
-        """Take charge of a bound turn."""
+        """Take charge of a bound turn.
+
+        Raises:
+            RequestError: the last place went to another while this one was bound.
+        """
+        is_full = len(self._bound) >= self._limits.max_outstanding
         self._bound[bound.response_id] = bound
+        if is_full:
+            refusal = self._full()
+            self.drop(bound, refusal)
+            raise refusal
 
     def find(self, response_id: str) -> BoundTurn | None:
         """A bound turn that has not ended."""
@@ -171,6 +176,14 @@ class TurnRunner:
         del self._bound[bound.response_id]
         self._drain_rate.ended(self._clock())
         bound.ended.set()
+
+    def _full(self) -> RequestError:
+        most = self._limits.max_outstanding
+        return RequestError(
+            "queue_full",
+            f"{most} turns run or wait, which is the most there may be",
+            retry_after_s=self._drain_rate.retry_after_s(self._clock()),
+        )
 
     def _check_draining(self) -> None:
         if self._draining:

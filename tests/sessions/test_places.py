@@ -183,6 +183,20 @@ async def test_as_many_turns_as_allowed_may_be_outstanding(url, engine):
     await world.stop()
 
 
+async def test_turns_that_are_bound_at_once_do_not_exceed_the_limit(url, engine):
+    world = await World.start(url, engine, max_outstanding=1)
+    ids = [(await world.turn(ask(text)))[0].accepted.response_id for text in "ab"]
+    places = await settled(*[world.bind(ask("c", previous_response_id=each)) for each in ids])
+    [refused] = [place for place in places if isinstance(place, RequestError)]
+    assert refused.code == "queue_full"
+    [bound] = [place for place in places if place is not refused]
+    assert (await finish(await world.service.run(bound))).status == "completed"
+    for each in ids:
+        _, finished = await world.turn(ask("d", previous_response_id=each))
+        assert finished.status == "completed", "the refused one holds no place"
+    await world.stop()
+
+
 async def test_a_response_that_was_deleted_is_no_checkpoint_but_stays_in_contexts(world):
     session, first = await opened(world)
     await world.turn(ask("a", conversation=session))

@@ -12,7 +12,6 @@ def clean(tmp_path, monkeypatch):
     """No file and no variables but the test's own."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("SESSIOND_CONFIG", raising=False)
-    monkeypatch.delenv("SESSIOND_SOAK", raising=False)
 
 
 def refusal(flags=None) -> str:
