@@ -29,7 +29,7 @@ class Plan:
     reply_tokens: int
 
 
-FULL = Plan(histories=(512, 2048, 4096, 7000), repetitions=5, sessions=(1, 8, 32), reply_tokens=64)
+FULL = Plan(histories=(512, 2048, 4096, 7000), repetitions=3, sessions=(1, 8, 32), reply_tokens=64)
 QUICK = Plan(histories=(256,), repetitions=2, sessions=(1, 2), reply_tokens=8)
 
 

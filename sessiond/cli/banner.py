@@ -1,6 +1,8 @@
 """What `sessiond serve` tells on the terminal. Plain lines; colour only where there is any."""
 
+import shutil
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
@@ -21,11 +23,19 @@ def product_version() -> str:
         return "dev"
 
 
+def program_name(started_as: str) -> str:
+    """How to call the command again: as it was called, where its plain name leads nowhere."""
+    if Path(started_as).name != "sessiond" or shutil.which("sessiond"):
+        return "sessiond"
+    return started_as
+
+
 class Banner:
     """Writes to one console, as the server comes up."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, *, program: str = "sessiond") -> None:
         self._console = console
+        self._program = program
 
     def greet(self) -> None:
         """Say what this is."""
@@ -51,7 +61,9 @@ class Banner:
             "listening": Text.assemble(
                 (url, "bold green"), f"   socket {url.replace('http', 'ws', 1)}/v1/responses"
             ),
-            "chat": Text.assemble((_chat_command(url), "bold"), "   in another terminal"),
+            "chat": Text.assemble(
+                (_chat_command(self._program, url), "bold"), "   in another terminal"
+            ),
             "clients": Text(f"any OpenAI client with base_url={url}/v1"),
             "stop": Text(f"Ctrl-C; running turns get {settings.drain_timeout_s:g} s to finish"),
         }
@@ -100,10 +112,10 @@ def _pool(info: EngineInfo) -> Text:
     )
 
 
-def _chat_command(url: str) -> str:
+def _chat_command(program: str, url: str) -> str:
     if url == DEFAULT_URL:
-        return "sessiond chat"
-    return f"sessiond chat --url {url}"
+        return f"{program} chat"
+    return f"{program} chat --url {url}"
 
 
 def _without_password(db: str) -> str:

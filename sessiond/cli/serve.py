@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import resource
 import socket
+import sys
 from pathlib import Path
 
 from rich.console import Console
@@ -11,7 +12,7 @@ from rich.console import Console
 from engine.errors import ConfigError, EngineError
 from engine.files.catalog import UnknownModelError
 from engine.worker_client import WorkerEngine
-from sessiond.cli.banner import Banner
+from sessiond.cli.banner import Banner, program_name
 from sessiond.cli.fail import WRONG_USAGE, fail
 from sessiond.cli.model import pull_with_progress
 from sessiond.settings import Settings
@@ -31,7 +32,7 @@ def serve(settings: Settings) -> None:
 
     configure_logs()
     console = Console(highlight=False)
-    banner = Banner(console)
+    banner = Banner(console, program=program_name(sys.argv[0]))
     banner.greet()
     _allow_many_sockets()
     try:

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from sessiond.cli.banner import Banner
+from sessiond.cli.banner import Banner, program_name
 from sessiond.settings import Settings
 from tests.link.loops import INFO
 
@@ -36,6 +36,19 @@ def test_it_says_where_it_listens_how_big_the_pool_is_and_why_and_how_to_talk_to
 
 def test_another_port_is_in_the_chat_command():
     assert "sessiond chat --url http://127.0.0.1:9" in serving(Settings(), "http://127.0.0.1:9")
+
+
+@pytest.mark.parametrize(
+    ("started_as", "on_path", "shown"),
+    [
+        (".venv/bin/sessiond", False, ".venv/bin/sessiond"),
+        (".venv/bin/sessiond", True, "sessiond"),
+        ("/somewhere/sessiond/__main__.py", False, "sessiond"),
+    ],
+)
+def test_the_chat_command_can_be_typed_as_it_is_shown(monkeypatch, started_as, on_path, shown):
+    monkeypatch.setattr("shutil.which", lambda name: name if on_path else None)
+    assert program_name(started_as) == shown
 
 
 @pytest.mark.parametrize(

@@ -5,14 +5,18 @@ import itertools
 import json
 from pathlib import Path
 
+import pytest
+
 from benchmarks.load_client import LoadClient
-from tests.e2e.support import BLOCK, assert_all_blocks_come_back, total
+from tests.e2e.support import BLOCK, SOAK, assert_all_blocks_come_back, total
 
 FOLDER = Path(__file__).parents[1] / "data" / "dialogues"
 EACH = 25
 AT_ONCE = 16
 MAX_TOKENS = 16
-MAX_USER_TURNS = 4  # keeps this under a minute and a half on two cores
+MAX_USER_TURNS = None if SOAK else 4  # whole dialogues take some minutes on two cores
+
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(1800 if SOAK else 300)]
 
 
 def dialogues(language):
