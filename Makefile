@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: serve test check bench clean
+.PHONY: serve test check bench soak clean
 
 serve: $(VENV)/.installed
 	@$(BIN)/sessiond serve $(ARGS)
@@ -23,6 +23,10 @@ check: $(VENV)/.installed-dev
 bench: $(VENV)/.installed-dev
 	@$(BIN)/sessiond model pull
 	$(BIN)/python -m benchmarks $(ARGS)
+
+soak: $(VENV)/.installed-dev
+	@$(BIN)/sessiond model pull
+	SESSIOND_SOAK=1 $(BIN)/python -m pytest -m soak $(ARGS)
 
 clean:
 	rm -rf $(VENV) build *.egg-info

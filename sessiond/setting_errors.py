@@ -13,10 +13,10 @@ from pydantic_core import ErrorDetails
 
 from engine.byte_size import BYTE_SIZES
 from engine.errors import ConfigError
-from sessiond.settings import ENV_PREFIX, ByteSize, Settings, config_file
+from sessiond.settings import CONFIG_FILE_VARIABLE, ENV_PREFIX, ByteSize, Settings, config_file
 
 # Environment variables with our prefix that are no settings of a server.
-OTHER_VARIABLES = frozenset({"SESSIOND_CONFIG", "SESSIOND_URL"})
+OTHER_VARIABLES = frozenset({CONFIG_FILE_VARIABLE, "SESSIOND_URL", "SESSIOND_SOAK"})
 
 
 class SettingError(Exception):
@@ -30,6 +30,7 @@ def load_settings(flags: Mapping[str, object]) -> Settings:
         SettingError: names every wrong setting, its value and what is allowed.
     """
     _refuse_unknown_variables()
+    _need_named_file()
     try:
         return Settings(**flags)  # type: ignore[arg-type]  # values of flags are read by pydantic
     except ValidationError as error:
@@ -38,8 +39,10 @@ def load_settings(flags: Mapping[str, object]) -> Settings:
     except ConfigError as error:
         where = _source(error.name, flags)
         raise SettingError(f"{where}={error.value}: allowed is {error.allowed}") from error
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingError(f"{config_file()} is not TOML: {error}") from error
+    except OSError as error:
+        raise SettingError(f"{config_file()} can't be read: {error.strerror}") from error
 
 
 def allowed_values(name: str) -> str:
@@ -126,6 +129,14 @@ def _refuse_unknown_variables() -> None:
             for name in sorted(unknown)
         ]
         raise SettingError("\n".join(lines))
+
+
+def _need_named_file() -> None:
+    """The file in the working folder may be missing; one that was asked for may not."""
+    if os.environ.get(CONFIG_FILE_VARIABLE) and not config_file().is_file():
+        raise SettingError(
+            f"{CONFIG_FILE_VARIABLE}={config_file()}: allowed is a TOML file that exists"
+        )
 
 
 def _did_you_mean(name: str) -> str:

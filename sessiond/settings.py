@@ -25,7 +25,7 @@ CONFIG_FILE_VARIABLE = "SESSIOND_CONFIG"
 
 def config_file() -> Path:
     """Where settings are read from, if there is such a file."""
-    return Path(os.environ.get(CONFIG_FILE_VARIABLE, "sessiond.toml"))
+    return Path(os.environ.get(CONFIG_FILE_VARIABLE) or "sessiond.toml")
 
 
 def data_folder() -> Path:

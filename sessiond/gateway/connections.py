@@ -15,6 +15,7 @@ class Connections:
         self._none_open = asyncio.Event()
         self._none_open.set()
         self._draining = False
+        self._closing = False
 
     @property
     def open_count(self) -> int:
@@ -30,6 +31,8 @@ class Connections:
     def joined(self) -> Iterator[asyncio.Event]:
         """Count a socket; the event is set when it has to close (1012)."""
         leave = asyncio.Event()
+        if self._closing:  # let in before the drain, accepted after `close_all` told the others
+            leave.set()
         self._open.add(leave)
         self._none_open.clear()
         try:
@@ -54,6 +57,7 @@ class Connections:
 
     async def close_all(self) -> None:
         """Tell every socket to close and wait until all have."""
+        self._closing = True
         for leave in self._open:
             leave.set()
         await self._none_open.wait()

@@ -1,13 +1,11 @@
 """What operators and load balancers ask: health, capacity, models, metrics, the leak audit."""
 
-import asyncio
 from typing import cast
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from engine.errors import EngineUnavailableError
 from engine.messages import (
     Answer,
     AuditReport,
@@ -23,6 +21,7 @@ from sessiond.gateway.parts import Gateway
 from sessiond.gateway.protocol.resources import Json, model_object
 from sessiond.gateway.refusal import json_response
 from sessiond.metrics import CONTENT_TYPE, Poll
+from sessiond.sessions.questions import ask_in_time
 
 FITS_TOKENS = (1024, 4096)
 
@@ -131,13 +130,7 @@ class HealthApi:
         return cast("AuditReport", await self._ask(GetAudit()))
 
     async def _ask(self, query: Query) -> Answer:
-        try:
-            # a step may take long: whoever watches the server must not hang with it
-            async with asyncio.timeout(self._gateway.limits.ask_timeout_s):
-                return await self._engine.ask(query)
-        except (EngineUnavailableError, TimeoutError):
-            message = "the engine does not answer now; it is busy with a step, or starting again"
-            raise RequestError("engine_restarted", message, retry_after_s=1) from None
+        return await ask_in_time(self._engine, query, self._gateway.limits.ask_timeout_s)
 
 
 def capacity_object(stats: EngineStats, info: EngineInfo, accepting: bool) -> Json:

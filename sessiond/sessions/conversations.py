@@ -188,6 +188,8 @@ class Conversations:
             live.leave(claim, event)
             if live.state is State.CLOSED:
                 self._retention.forget(live)
+            else:
+                self._retention.settle(live, None)
 
     @asynccontextmanager
     async def _held(self, live: LiveSession) -> AsyncIterator[_Change]:

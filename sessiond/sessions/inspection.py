@@ -2,9 +2,9 @@
 
 import asyncio
 
-from engine.errors import EngineUnavailableError
 from engine.ids import SessionId
 from engine.messages import ContextView, GetContext
+from sessiond.errors import RequestError
 from sessiond.facts import (
     BlockCounts,
     ByteCounts,
@@ -22,6 +22,7 @@ from sessiond.facts import (
 from sessiond.sessions.lifecycle import State
 from sessiond.sessions.live import LiveSession
 from sessiond.sessions.parts import Parts
+from sessiond.sessions.questions import ask_in_time
 from sessiond.sessions.refusals import conversation_not_found, response_not_found
 from sessiond.sessions.request_form import unpack_request
 from sessiond.store.items import Order
@@ -37,6 +38,7 @@ class Inspector:
         self._engine = parts.engine
         self._store = parts.store
         self._sessions = parts.sessions
+        self._ask_timeout_s = parts.limits.ask_timeout_s
 
     async def session(
         self, caller: Caller, session_id: str, *, include_page_table: bool
@@ -142,12 +144,13 @@ class Inspector:
         )
 
     async def _context(self, live: LiveSession | None) -> ContextView | None:
-        """What the engine holds; None when it holds nothing, or can't be asked."""
+        """What the engine holds; None when it holds nothing, or does not say."""
         if live is None or not live.is_placed(self._engine.epoch):
             return None
+        query = GetContext(session=SessionId(live.id))
         try:
-            answer = await self._engine.ask(GetContext(session=SessionId(live.id)))
-        except EngineUnavailableError:
+            answer = await ask_in_time(self._engine, query, self._ask_timeout_s)
+        except RequestError:  # an engine that is away, or hangs, hides no session
             return None
         return answer if isinstance(answer, ContextView) else None
 

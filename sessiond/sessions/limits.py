@@ -9,6 +9,8 @@ class ServiceLimits:
 
     A `turn_timeout_s` or `queue_timeout_s` of 0 is none. `max_outstanding` counts turns that run
     or wait; `max_cold_contexts` the sessions without KV whose ids the engine still remembers.
+    An engine may hang: `ask_timeout_s` bounds questions to it, `cancel_timeout_s` the wait for the
+    end of a turn that it was told to stop.
     """
 
     default_max_output_tokens: int = 1024
@@ -18,5 +20,7 @@ class ServiceLimits:
     http_hold_s: float = 60.0
     engine_ready_timeout_s: float = 60.0
     drain_timeout_s: float = 30.0
+    cancel_timeout_s: float = 5.0
+    ask_timeout_s: float = 5.0
     reap_every_s: float = 1.0
     max_cold_contexts: int = 1024

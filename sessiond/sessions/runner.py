@@ -18,8 +18,6 @@ from sessiond.sessions.turn import Turn
 
 logger = logging.getLogger(__name__)
 
-_AFTER_CANCEL_S = 5.0
-
 
 class TurnRunner:
     """Every bound turn leaves its session on one of three ways: dropped, refused, driven."""
@@ -121,7 +119,7 @@ class TurnRunner:
         left = self._begun()
         for bound in left:
             bound.stop(keep=True)
-        await self.ended(left, _AFTER_CANCEL_S)
+        await self.ended(left, self._limits.cancel_timeout_s)
 
     async def stop(self) -> None:
         """Cut every task. Rows of turns that still ran are marked at the next start."""

@@ -165,7 +165,8 @@ class SessionService:
         for bound in left:
             self._runner.drop(bound)
             bound.stop(keep=False, reason="disconnected")
-        await self._runner.ended(left)
+        # a turn that a hanging engine does not end settles its session itself, when it ends
+        await self._runner.ended(left, self._parts.limits.cancel_timeout_s)
         for live in freed:
             self._retention.settle(live, attachment)
 

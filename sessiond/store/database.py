@@ -104,9 +104,18 @@ def parse_url(url: str) -> URL:
 
 
 def writer_engine(url: URL) -> AsyncEngine:
-    """Connections whose transactions may write."""
+    """Connections whose transactions may write.
+
+    Raises:
+        StoreConfigError: the database's driver is not installed.
+    """
     if not _is_sqlite(url):
-        return create_async_engine(url, pool_pre_ping=True)
+        try:
+            return create_async_engine(url, pool_pre_ping=True)
+        except ImportError as error:
+            shown = url.render_as_string(hide_password=True)
+            allowed = f"one whose driver is installed; {error.name} comes with the extra [postgres]"
+            raise StoreConfigError(shown, allowed) from error
     return _sqlite(url, begin="BEGIN IMMEDIATE", connections=1)
 
 

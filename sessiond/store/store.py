@@ -5,7 +5,7 @@ Every question names the user whose rows it is about: rows of others do not exis
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from sessiond.facts import ItemPage, ItemView, TurnError
+from sessiond.facts import ItemPage, ItemView
 from sessiond.store import chains, items, sessions, turns
 from sessiond.store.database import Database
 from sessiond.store.items import Order
@@ -20,8 +20,6 @@ from sessiond.store.records import (
     StoredContext,
     TurnRecord,
 )
-
-_INTERRUPTED = TurnError(code="engine_restarted", message="the server stopped during the turn")
 
 
 class Store:
@@ -41,9 +39,7 @@ class Store:
 
     async def fail_running(self, now: float) -> int:
         """Mark the turns that an earlier run left running as failed; returns how many."""
-        return await self._database.write(
-            lambda connection: turns.fail_running(connection, _INTERRUPTED, now)
-        )
+        return await self._database.write(lambda connection: turns.fail_running(connection, now))
 
     # --- turns -----------------------------------------------------------------------------------
 

@@ -13,6 +13,9 @@ from sessiond.store.records import KeptTurn, LostTurn, NewTurn, Prompt, TurnReco
 from sessiond.store.schema import system_prompts, turns
 from sessiond.store.token_ids import pack
 
+# A server that starts takes every turn that still runs for one of a server that died. It may be
+# wrong, and then whoever does run the turn knows better: the turn's own end outweighs this mark.
+_INTERRUPTED = TurnError(code="engine_restarted", message="the server stopped during the turn")
 _USAGE = (
     "reused_tokens",
     "restored_tokens",
@@ -70,7 +73,12 @@ async def keep(connection: AsyncConnection, turn: KeptTurn) -> bool:
         StoreError: the turn is neither running nor kept.
     """
     changed = await _end(
-        connection, turn, reply_ids=pack(turn.reply_ids), context_tokens=turn.context_tokens
+        connection,
+        turn,
+        reply_ids=pack(turn.reply_ids),
+        context_tokens=turn.context_tokens,
+        error_code=None,
+        error_message=None,
     )
     if not changed and not await _is_kept(connection, turn):
         raise StoreError(f"turn {turn.id} is not running")
@@ -96,7 +104,7 @@ async def lose(connection: AsyncConnection, turn: LostTurn) -> None:
 async def _end(connection: AsyncConnection, turn: KeptTurn | LostTurn, **values: Any) -> bool:
     changed = await connection.execute(
         turns.update()
-        .where(turns.c.id == turn.id, turns.c.user_id == turn.user_id, turns.c.status == "running")
+        .where(turns.c.id == turn.id, turns.c.user_id == turn.user_id, _has_not_ended())
         .values(
             status=turn.status,
             reason=turn.reason,
@@ -108,6 +116,15 @@ async def _end(connection: AsyncConnection, turn: KeptTurn | LostTurn, **values:
     if changed.rowcount == 1 and turn.reply is not None:
         await items.insert_reply(connection, turn.user_id, turn.reply)
     return changed.rowcount == 1
+
+
+def _has_not_ended() -> sa.ColumnElement[bool]:
+    marked = sa.and_(
+        turns.c.status == "failed",
+        turns.c.error_code == _INTERRUPTED.code,
+        turns.c.error_message == _INTERRUPTED.message,
+    )
+    return sa.or_(turns.c.status == "running", marked)
 
 
 async def _is_kept(connection: AsyncConnection, turn: KeptTurn) -> bool:
@@ -122,13 +139,16 @@ async def _is_kept(connection: AsyncConnection, turn: KeptTurn) -> bool:
     return found is not None
 
 
-async def fail_running(connection: AsyncConnection, error: TurnError, now: float) -> int:
-    """Mark every running turn as failed; returns how many there were."""
+async def fail_running(connection: AsyncConnection, now: float) -> int:
+    """Mark every running turn as cut by its server's end; returns how many there were."""
     changed = await connection.execute(
         turns.update()
         .where(turns.c.status == "running")
         .values(
-            status="failed", error_code=error.code, error_message=error.message, finished_at=now
+            status="failed",
+            error_code=_INTERRUPTED.code,
+            error_message=_INTERRUPTED.message,
+            finished_at=now,
         )
     )
     return changed.rowcount

@@ -7,6 +7,7 @@
     engine.finish(turn_id)         and the ending
     engine.lose()                  the engine dies: contexts are gone, turns fail, epoch rises
     engine.go_away(); engine.come_back()
+    engine.hangs = True            it takes commands and does nothing, as in an endless step
 
 It refuses what a real engine would choke on: unknown sessions, busy ones, too long lengths.
 """
@@ -86,6 +87,7 @@ class FakeEngine:
         self.commands: list[ContextCommand | SubmitTurn | CancelTurn] = []
         self.turns: dict[str, FakeEvents] = {}
         self.fail_submits = 0
+        self.hangs = False
         self._available = asyncio.Event()
         self._available.set()
 
@@ -145,7 +147,7 @@ class FakeEngine:
     def cancel(self, command: CancelTurn) -> None:
         self.commands.append(command)
         events = self.turns.get(command.turn)
-        if events is None or events.ended:
+        if events is None or events.ended or self.hangs:
             return
         if command.reason == "queue_timeout":
             self.fail(command.turn, "queue_timeout")
@@ -156,6 +158,8 @@ class FakeEngine:
 
     async def ask(self, query: Query) -> Answer:
         self._need()
+        if self.hangs:
+            await asyncio.Event().wait()
         assert isinstance(query, GetContext)
         ids = self.contexts.get(query.session)
         kept = self.cached.get(query.session, 0)

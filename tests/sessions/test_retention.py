@@ -1,7 +1,10 @@
 """Whose KV is given back, and when."""
 
+import pytest
+
 from engine.messages import CloseContext, ReleaseContext, SetContext
 from sessiond.facts import AttachmentId
+from sessiond.store.errors import StoreError
 from tests.sessions.world import ANN, SOCKET, World, ask, until
 
 OTHER = AttachmentId("sock_2")
@@ -55,6 +58,22 @@ async def test_a_socket_that_joins_ends_the_hold(world, engine):
     assert engine.cached[session]
     await world.service.detach(SOCKET)
     assert not engine.cached[session]
+
+
+async def test_a_session_whose_closing_fails_is_held_no_longer_than_any(world, engine, monkeypatch):
+    session = await over_http(world)
+    world.clock.advance(1000)
+    world.service._retention.reap()
+    world.service._retention.forget(world.service._parts.sessions.get(session))
+
+    async def fail(*_):
+        raise StoreError("database is locked")
+
+    monkeypatch.setattr(world.store, "close_session", fail)
+    with pytest.raises(StoreError):
+        await world.service.close_session(ANN, session)
+    live = world.service._parts.sessions.get(session)
+    assert world.service._retention._holds.take_due(world.clock() + 1000) == [live.id]
 
 
 async def test_the_last_of_several_sockets_releases(world, engine):

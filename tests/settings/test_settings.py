@@ -39,6 +39,23 @@ def test_another_file_can_be_named(tmp_path, monkeypatch):
     assert load_settings({}).port == 4
 
 
+@pytest.mark.parametrize("name", ["missing.toml", "."])
+def test_a_named_file_must_be_there(name, monkeypatch):
+    monkeypatch.setenv("SESSIOND_CONFIG", name)
+    assert refusal() == f"SESSIOND_CONFIG={name}: allowed is a TOML file that exists"
+
+
+def test_an_empty_name_of_a_file_names_none(tmp_path, monkeypatch):
+    (tmp_path / "sessiond.toml").write_text("port = 5\n")
+    monkeypatch.setenv("SESSIOND_CONFIG", "")
+    assert load_settings({}).port == 5
+
+
+def test_a_file_that_is_not_utf8_is_told(tmp_path):
+    (tmp_path / "sessiond.toml").write_bytes(b'model = "\xff"\n')
+    assert refusal().startswith("sessiond.toml is not TOML: ")
+
+
 def test_the_database_lies_in_the_users_data_folder(monkeypatch):
     monkeypatch.setenv("XDG_DATA_HOME", "/data")
     assert load_settings({}).db == "sqlite+aiosqlite:////data/sessiond/sessiond.db"

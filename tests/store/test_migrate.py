@@ -79,6 +79,15 @@ def test_of_several_servers_that_start_at_once_one_migrates(path):
     assert asyncio.run(migrate.check(url_of(path))).is_current
 
 
+def test_a_database_whose_driver_is_not_installed_is_refused_with_what_installs_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(
+        StoreConfigError, match=r"psycopg comes with the extra \[postgres\]"
+    ) as caught:
+        migrate.upgrade("postgresql+psycopg://ada:secret@127.0.0.1:1/x")
+    assert "secret" not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     "url", ["sqlite+aiosqlite://", "sqlite:///x.db", "mysql://h/n", "no url", "postgresql://h/n"]
 )

@@ -138,6 +138,33 @@ async def test_turns_that_were_running_at_a_start_are_failed(store):
     assert [each.id for each in detail.others] == ["resp_2"]
 
 
+async def test_the_end_of_a_turn_outweighs_the_mark_of_another_server_that_started(store):
+    await open_session(store)
+    await store.begin_turn(turn("resp_2", "resp_1", start=5), session=None, prompt=None)
+    await store.fail_running(9.0)
+    await store.keep_turn(kept("resp_2", "resp_1", tokens=8))
+    row = await store.find_turn("ann", "resp_2")
+    assert (row.status, row.error, row.context_tokens) == ("completed", None, 8)
+    assert (await store.find_session("ann", "conv_1")).tip_id == "resp_2"
+    await store.begin_turn(turn("resp_3", "resp_2", start=8), session=None, prompt=None)
+    await store.fail_running(9.0)
+    await store.lose_turn(lost("resp_3"))
+    row = await store.find_turn("ann", "resp_3")
+    assert (row.status, row.error) == ("cancelled", None)
+
+
+async def test_a_marked_turn_whose_session_has_moved_on_joins_nothing(store):
+    await open_session(store)
+    await store.begin_turn(turn("resp_2", "resp_1", start=5), session=None, prompt=None)
+    await store.fail_running(9.0)
+    await store.begin_turn(turn("resp_3", "resp_1", start=5), session=None, prompt=None)
+    await store.keep_turn(kept("resp_3", "resp_1", tokens=8))
+    with pytest.raises(StaleSessionError):
+        await store.keep_turn(kept("resp_2", "resp_1", tokens=8))
+    assert (await store.find_turn("ann", "resp_2")).status == "failed"
+    assert (await store.find_session("ann", "conv_1")).tip_id == "resp_3"
+
+
 async def test_token_ids_are_stored_as_bytes_and_read_as_they_were(url, store):
     ids = (0, 1, 255, 256, 65536, 2**32 - 1)
     await store.begin_turn(turn(ids=ids), session=session(), prompt=prompt())
