@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 
@@ -16,6 +16,7 @@ from benchmarks.report import show, store
 from benchmarks.server_process import NO_REUSE, running_server
 from benchmarks.ttft import TtftRow, measure_ttft
 
+Row = TypeVar("Row", TtftRow, DecodeRow)
 _RESULTS = Path(__file__).parent / "results"
 
 
@@ -53,14 +54,20 @@ def _measure(folder: Path, plan: Plan) -> tuple[list[TtftRow], list[DecodeRow]]:
     with running_server(folder / "kept") as kept:
         with running_server(folder / "recomputed", NO_REUSE) as recomputed:
             ttft = [
-                asyncio.run(measure_ttft(kept.url, recomputed.url, tokens, plan.repetitions))
+                _told(asyncio.run(measure_ttft(kept.url, recomputed.url, tokens, plan.repetitions)))
                 for tokens in plan.histories
             ]
         decode = [
-            asyncio.run(measure_decode(kept.url, sessions, plan.reply_tokens))
+            _told(asyncio.run(measure_decode(kept.url, sessions, plan.reply_tokens)))
             for sessions in plan.sessions
         ]
     return ttft, decode
+
+
+def _told(row: Row) -> Row:
+    """Show a row as soon as it is there: a run takes minutes."""
+    print(row, flush=True)
+    return row
 
 
 if __name__ == "__main__":
