@@ -64,12 +64,14 @@ class ServerProcess:
 
     def get(self, path: str) -> dict[str, Any]:
         """Answer of a GET request as an object."""
-        return json.loads(self.get_text(path))
+        answer: dict[str, Any] = json.loads(self.get_text(path))
+        return answer
 
     def get_text(self, path: str) -> str:
         """Answer of a GET request."""
         with _DIRECT.open(self.url + path, timeout=30) as answer:
-            return answer.read().decode()
+            text: str = answer.read().decode()
+        return text
 
     def stop(self) -> int:
         """Ask the server to end and wait. Returns its exit status."""
