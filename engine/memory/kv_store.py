@@ -1,1 +1,96 @@
-"""The KV tensor that blocks name. Loop thread only."""
+"""The KV tensor that blocks name. Loop thread only.
+
+Position-free: K in slot s of a block is stored rotated by s only, so that a block serves at any
+base position. Whoever reads K adds the base's rotation (to K, or its inverse to the query).
+"""
+
+import mmap
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from engine.errors import ConfigError
+from engine.files.model_spec import ModelSpec
+from engine.ids import BlockId
+
+
+def kv_bytes_per_block(spec: ModelSpec, block_size: int, dtype: torch.dtype) -> int:
+    """Return the bytes of one block: K and V of `block_size` tokens in all layers."""
+    values = spec.num_layers * 2 * block_size * spec.num_kv_heads * spec.head_dim
+    return values * dtype.itemsize
+
+
+class KvStore:
+    """Equal blocks, block-major: all layers of one block lie together and move as one run.
+
+    The tensor is [blocks, layers, 2 (K, V), block, kv_heads, head_dim], zero at start; on the CPU
+    its memory is committed only when a block is first written.
+    """
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        *,
+        num_blocks: int,
+        block_size: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        heads, dim = spec.num_kv_heads, spec.head_dim
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self.bytes_per_block = kv_bytes_per_block(spec, block_size, dtype)
+        self.device = device
+        self.bytes_per_token = self.bytes_per_block // block_size
+        shape = (num_blocks, spec.num_layers, 2, block_size, heads, dim)
+        try:
+            self._pool = _zeros(num_blocks * self.bytes_per_block, dtype, device).view(shape)
+        except (RuntimeError, OSError, MemoryError) as error:
+            raise ConfigError(
+                "kv_cache_memory",
+                num_blocks * self.bytes_per_block,
+                f"what the device can allocate ({error})",
+            ) from error
+        self._rows = self._pool.view(-1, heads, dim)
+        self._block_stride = spec.num_layers * 2 * block_size  # rows from a block to the next
+
+    def layer(self, layer: int) -> tuple[Tensor, Tensor]:
+        """Return K and V of one layer as strided views [blocks, block, kv_heads, head_dim]."""
+        return self._pool[:, layer, 0], self._pool[:, layer, 1]
+
+    def rows(
+        self, blocks: npt.NDArray[np.int64], slots: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.int64]:
+        """Return the row numbers, the same in every layer, of (block, slot) pairs."""
+        return blocks * self._block_stride + slots
+
+    def gather(self, layer: int, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Copy out K and V [n, kv_heads, head_dim] of n rows."""
+        keys, values = self._layer_rows(layer)
+        return keys.index_select(0, rows), values.index_select(0, rows)
+
+    def write(self, layer: int, rows: Tensor, keys: Tensor, values: Tensor) -> None:
+        """Store K (rotated by its slot) and V [n, kv_heads, head_dim] in n rows."""
+        into_keys, into_values = self._layer_rows(layer)
+        into_keys.index_copy_(0, rows, keys.to(self._pool.dtype))
+        into_values.index_copy_(0, rows, values.to(self._pool.dtype))
+
+    def copy_block(self, source: BlockId, target: BlockId) -> None:
+        """Copy all slots of all layers of one block to another."""
+        self._pool[target].copy_(self._pool[source])
+
+    def _layer_rows(self, layer: int) -> Sequence[Tensor]:
+        # the views start at the layer's first row, so that row numbers hold in every layer
+        start = 2 * layer * self.block_size
+        return self._rows[start:], self._rows[start + self.block_size :]
+
+
+def _zeros(num_bytes: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    if device.type != "cpu":
+        return torch.zeros(num_bytes // dtype.itemsize, dtype=dtype, device=device)
+    # torch.zeros writes every page at once; an anonymous map is zero without being committed
+    pages = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return torch.frombuffer(pages, dtype=dtype)

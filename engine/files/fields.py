@@ -1,0 +1,130 @@
+"""Typed access to a model file's fields. Errors name file, field, value and what is allowed."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from engine.errors import ModelFileError
+
+_ABSENT: Any = object()
+
+
+class Fields:
+    """Values by name, all from one file. A None value counts as absent, as config.json means it."""
+
+    def __init__(self, path: Path, values: Mapping[str, Any], prefix: str = "") -> None:
+        self.path = path
+        self._values = values
+        self._prefix = prefix
+
+    def under(self, prefix: str) -> "Fields":
+        """Return the same values, named `prefix.name` (GGUF's way)."""
+        return Fields(self.path, self._values, f"{prefix}.")
+
+    def section(self, name: str) -> "Fields | None":
+        """Return the object under a name, None when absent.
+
+        Raises:
+            ModelFileError: it is not an object.
+        """
+        value = self._get(name, None)
+        if value is None:
+            return None
+        if not isinstance(value, dict):
+            raise self.wrong(name, value, "an object")
+        return Fields(self.path, value)
+
+    def has(self, name: str) -> bool:
+        """Say whether a field has a value."""
+        return self._values.get(self._prefix + name) is not None
+
+    def wrong(self, name: str, value: object, allowed: str) -> ModelFileError:
+        """Make the error for a value that can't be used."""
+        return ModelFileError(f"{self.path}: {self._prefix}{name}={value!r}: allowed is {allowed}")
+
+    def size(self, name: str, default: int = _ABSENT) -> int:
+        """Return a whole number of 1 or more."""
+        value = self._get(name, default)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise self.wrong(name, value, "a whole number of 1 or more")
+        return value
+
+    def count(self, name: str, default: int) -> int:
+        """Return a whole number of 0 or more."""
+        value = self._get(name, default)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            raise self.wrong(name, value, "a whole number of 0 or more")
+        return value
+
+    def optional_size(self, name: str) -> int | None:
+        """Return a whole number of 1 or more; None when absent or 0."""
+        return self.count(name, 0) or None
+
+    def number(self, name: str, default: float = _ABSENT) -> float:
+        """Return a number above 0."""
+        value = self._get(name, default)
+        if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
+            raise self.wrong(name, value, "a number above 0")
+        return float(value)
+
+    def flag(self, name: str, *, default: bool) -> bool:
+        """Return true or false."""
+        value = self._get(name, default)
+        if not isinstance(value, bool):
+            raise self.wrong(name, value, "true or false")
+        return value
+
+    def one_of(self, name: str, allowed: Sequence[str], default: str = _ABSENT) -> str:
+        """Return one of the allowed words."""
+        value = self._get(name, default)
+        if value not in allowed:
+            raise self.wrong(name, value, " or ".join(allowed))
+        return str(value)
+
+    def only(self, name: str, allowed: Sequence[str]) -> str:
+        """Return the one word of a list of one."""
+        value = self._get(name)
+        if not isinstance(value, list) or len(value) != 1 or value[0] not in allowed:
+            raise self.wrong(name, value, f"a list of one of {', '.join(allowed)}")
+        return str(value[0])
+
+    def list_of(self, name: str, allowed: Sequence[str]) -> list[str] | None:
+        """Return a list of allowed words, None when absent."""
+        value = self._get(name, None)
+        if value is None:
+            return None
+        if not isinstance(value, list) or any(word not in allowed for word in value):
+            raise self.wrong(name, value, f"a list of {' or '.join(allowed)}")
+        return value
+
+    def require(self, name: str, expected: object, *, default: object) -> None:
+        """Refuse any value but one."""
+        value = self._get(name, default)
+        if value != expected:
+            raise self.wrong(name, value, repr(expected))
+
+    def _get(self, name: str, default: Any = _ABSENT) -> Any:
+        value = self._values.get(self._prefix + name)
+        if value is not None:
+            return value
+        if default is _ABSENT:
+            raise ModelFileError(f"{self.path}: field {self._prefix + name!r} is missing")
+        return default
+
+
+def read_config_json(path: Path) -> Fields:
+    """Read a folder's config.json.
+
+    Raises:
+        ModelFileError: missing, unreadable, or not a JSON object.
+    """
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ModelFileError(f"{path}: cannot be read ({error})") from error
+    except ValueError as error:
+        raise ModelFileError(f"{path}: not valid JSON ({error})") from error
+    if not isinstance(values, dict):
+        raise ModelFileError(f"{path}: allowed is a JSON object")
+    return Fields(path, values)

@@ -1,0 +1,38 @@
+"""Names a model's exact weights and arithmetic, so that KV of another one is never used."""
+
+import hashlib
+from pathlib import Path
+
+from engine.files.model_spec import ModelSpec
+from engine.model.weights.safetensors import weight_files
+
+_SAMPLES = 64
+_SAMPLE_BYTES = 65_536
+
+
+def fingerprint(spec: ModelSpec, *arithmetic: str) -> str:
+    """Return a hex SHA-256 over the spec, the names of types and backend, and the files.
+
+    A file counts by its size and 64 samples of 64 KiB, evenly spread: any retraining changes
+    nearly every tensor, and hashing all of a large model would cost seconds at each start.
+    Where the files lie does not count.
+    """
+    digest = hashlib.sha256()
+    shape = {name: getattr(spec, name) for name in spec.__slots__ if name not in {"name", "path"}}
+    for part in (repr(sorted(shape.items())), *arithmetic):
+        digest.update(f"{len(part)}:{part}".encode())
+    for path in [spec.path] if spec.format == "gguf" else weight_files(spec.path):
+        digest.update(_digest_of_file(path))
+    return digest.hexdigest()
+
+
+def _digest_of_file(path: Path) -> bytes:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        size = file.seek(0, 2)
+        digest.update(f"{size}:".encode())
+        last = max(size - _SAMPLE_BYTES, 0)
+        for sample in range(_SAMPLES):
+            file.seek(last * sample // (_SAMPLES - 1))
+            digest.update(file.read(_SAMPLE_BYTES))
+    return digest.digest()

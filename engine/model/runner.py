@@ -1,0 +1,156 @@
+"""A model ready to run, and its runner over one KV tensor. Loop thread only."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from engine.config import EngineConfig
+from engine.files.model_spec import ModelSpec
+from engine.ids import BlockId
+from engine.memory.kv_store import KvStore, kv_bytes_per_block
+from engine.model.attention.gather import GatherAttention
+from engine.model.attention.torch_paged import attend_with_sdpa
+from engine.model.batch import build_batch
+from engine.model.fingerprint import fingerprint
+from engine.model.layers import Arithmetic, RotaryTable, TorchOps
+from engine.model.llama import Llama
+from engine.model.profiling import activation_peak
+from engine.model.resolve import resolve
+from engine.model.sampler import sample
+from engine.model.weights.load import load_weights
+from engine.step import SequenceStep
+
+
+class LoadedModel:
+    """Weights in memory, device, types and attention backend resolved; no KV pool yet.
+
+    `kv_bytes_per_block` counts all layers, K and V. `fingerprint` names the exact weights and
+    arithmetic (see engine.model.fingerprint). Types and device are given by their names.
+    """
+
+    def __init__(
+        self,
+        *,
+        llama: Llama,
+        kv_dtype: torch.dtype,
+        block_size: int,
+        max_model_len: int,
+        fingerprint: str,
+    ) -> None:
+        self._llama = llama
+        self._kv_dtype = kv_dtype
+        self.spec = llama.spec
+        self.device = llama.arithmetic.device.type
+        self.dtype = dtype_name(llama.arithmetic.dtype)
+        self.kv_dtype = dtype_name(kv_dtype)
+        self.attention = llama.attention.name
+        self.weights_bytes = llama.weights.num_bytes
+        self.block_size = block_size
+        self.max_model_len = max_model_len
+        self.kv_bytes_per_block = kv_bytes_per_block(llama.spec, block_size, kv_dtype)
+        self.fingerprint = fingerprint
+
+    def measure_activation_peak(self, max_num_batched_tokens: int, max_num_seqs: int) -> int:
+        """Run worst-case steps (one layer, a pool of one block) and return the bytes they held.
+
+        Weights and KV are not counted. Takes about a tenth of a second for a small model.
+        """
+        with torch.inference_mode():
+            return activation_peak(
+                self._llama,
+                self._store(1),
+                max_num_batched_tokens=max_num_batched_tokens,
+                max_num_seqs=max_num_seqs,
+                context=self.max_model_len,
+            )
+
+    def runner(self, num_blocks: int) -> "TorchRunner":
+        """Allocate a pool of `num_blocks` blocks and return a runner over it.
+
+        Raises:
+            ConfigError: the device can't allocate the pool.
+        """
+        return TorchRunner(self._llama, self._store(num_blocks))
+
+    def _store(self, num_blocks: int) -> KvStore:
+        return KvStore(
+            self.spec,
+            num_blocks=num_blocks,
+            block_size=self.block_size,
+            dtype=self._kv_dtype,
+            device=self._llama.arithmetic.device,
+        )
+
+
+class TorchRunner:
+    """Implements engine.step.ModelRunner."""
+
+    def __init__(self, llama: Llama, store: KvStore) -> None:
+        self._llama = llama
+        self.store = store
+
+    def execute(self, batch: Sequence[SequenceStep]) -> list[int]:
+        """See engine.step.ModelRunner.
+
+        Raises:
+            LogitsNotFiniteError: the model computed NaN or infinity.
+            Corruption: a page table contradicts itself or the step.
+        """
+        wanted = [step.sample for step in batch if step.sample is not None]
+        logits = self.logits(batch)
+        with torch.inference_mode():
+            return sample(logits, wanted) if wanted else []
+
+    def logits(self, batch: Sequence[SequenceStep], *, every_token: bool = False) -> Tensor:
+        """As `execute`, but return logits and draw nothing.
+
+        Returns:
+            [sampling sequences, vocab], or with `every_token` [new tokens, vocab].
+        """
+        built = build_batch(batch, self.store)
+        if every_token:
+            built = replace(built, sampled=np.arange(len(built.token_ids)))
+        with torch.inference_mode():
+            return self._llama.forward(built, self.store)
+
+    def copy_block(self, source: BlockId, target: BlockId) -> None:
+        """See engine.step.ModelRunner."""
+        with torch.inference_mode():
+            self.store.copy_block(source, target)
+
+
+def prepare_model(spec: ModelSpec, config: EngineConfig) -> LoadedModel:
+    """Load the weights and resolve device, types and attention backend.
+
+    Raises:
+        ModelFileError: a tensor is missing, has the wrong shape or an unknown type.
+        ConfigError: the device is not there, or `max_model_len` is more than the model has.
+    """
+    resolved = resolve(spec, config)
+    # positions keep their precision in 16-bit models: angles and rotations are float32
+    table = RotaryTable(spec.rope, spec.head_dim, dtype=torch.float32, device=resolved.device)
+    arithmetic = Arithmetic(
+        ops=TorchOps(), table=table, dtype=resolved.dtype, device=resolved.device
+    )
+    return LoadedModel(
+        llama=Llama(
+            spec,
+            load_weights(spec, resolved.dtype, resolved.device),
+            GatherAttention(resolved.attention, attend_with_sdpa, spec, arithmetic),
+            arithmetic,
+        ),
+        kv_dtype=resolved.kv_dtype,
+        block_size=config.block_size,
+        max_model_len=resolved.max_model_len,
+        fingerprint=fingerprint(
+            spec, dtype_name(resolved.dtype), dtype_name(resolved.kv_dtype), resolved.attention
+        ),
+    )
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """Return a type's name as the settings have it."""
+    return str(dtype).removeprefix("torch.")

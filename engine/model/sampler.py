@@ -1,0 +1,103 @@
+"""Draws tokens from logits. Pure: the draw depends on one row, its settings and its index only.
+
+Randomness is counter-based (Philox, Salmon et al. 2011, "Parallel random numbers: as easy as
+1, 2, 3"), keyed by the seed and counted by the output index: no state, so that a preempted,
+recomputed or differently batched turn draws the same tokens.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from engine.errors import EngineError
+from engine.messages import Sampling
+from engine.step import SampleAt
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+class LogitsNotFiniteError(EngineError):
+    """The model computed NaN or infinity: damaged weights, or a type too narrow for them."""
+
+    def __init__(self, row: int) -> None:
+        super().__init__(f"logits of sampling sequence {row} hold NaN or infinity")
+        self.row = row
+
+
+def sample(logits: Tensor, wanted: Sequence[SampleAt]) -> list[int]:
+    """Draw one token id per row.
+
+    Args:
+        logits: [rows, vocab].
+        wanted: one per row. `temperature` 0 takes the highest logit, ties by lower id.
+
+    Raises:
+        LogitsNotFiniteError: names the first bad row.
+    """
+    lowest, highest = torch.aminmax(logits, dim=-1)
+    finite = torch.isfinite(lowest) & torch.isfinite(highest)
+    if not finite.all():
+        raise LogitsNotFiniteError(int(finite.logical_not().nonzero()[0]))
+    # argmax takes the first of equal values
+    tokens: list[int] = logits.argmax(dim=-1).tolist()
+    for row, at in enumerate(wanted):
+        if at.sampling.temperature > 0:
+            scores = logits[row].double().cpu().numpy()
+            tokens[row] = _draw(scores, at.sampling, uniform(at.sampling.seed, at.output_index))
+    return tokens
+
+
+def uniform(seed: int, index: int) -> float:
+    """Return the number in [0, 1), 53 bits, that belongs to a seed and an output index."""
+    bits = np.random.Philox(key=seed % 2**128, counter=index).random_raw()
+    return float(bits >> 11) * 2.0**-53
+
+
+def _draw(scores: Floats, sampling: Sampling, at: float) -> int:
+    """Invert the distribution's sum over the candidates in their stable order at `at`."""
+    ids, weights = candidates(scores, sampling)
+    sums = np.cumsum(weights)
+    # rounding may leave the product at the sum itself, which would be one too far
+    place = np.searchsorted(sums, at * sums[-1], side="right")
+    return int(ids[min(place, len(ids) - 1)])
+
+
+def candidates(scores: Floats, sampling: Sampling) -> tuple[Ints, Floats]:
+    """Return the ids that may be drawn and their weights (not normalised, none is 0).
+
+    Temperature first, then top_k, then top_p over what is left, then min_p, as transformers does.
+    Ids are in rising order when nothing is cut, else by falling weight, ties by lower id.
+    """
+    with np.errstate(over="ignore"):  # a tiny temperature sends all but the highest to exp(-inf)
+        weights = np.exp((scores - scores.max()) / sampling.temperature)
+    ids = np.flatnonzero(weights)
+    if 0 < sampling.top_k < len(ids):
+        ids = _top_k(ids, weights, sampling.top_k)
+    if sampling.top_p < 1:
+        ids = _top_p(ids, weights, sampling.top_p)
+    ids = ids[weights[ids] >= sampling.min_p]  # the highest weight is 1
+    return ids, weights[ids]
+
+
+def _top_k(ids: Ints, weights: Floats, top_k: int) -> Ints:
+    least = np.partition(weights[ids], -top_k)[-top_k]
+    return _falling(ids[weights[ids] >= least], weights)[:top_k]
+
+
+def _top_p(ids: Ints, weights: Floats, top_p: float) -> Ints:
+    """Keep the fewest highest tokens whose share reaches top_p."""
+    total = weights[ids].sum()
+    # all tokens under this bound together weigh less than what top_p leaves out, so none of them
+    # is kept: most of a vocabulary need not be sorted
+    bound = (1 - top_p) * total / len(ids)
+    ids = _falling(ids[weights[ids] >= bound], weights)
+    enough = np.searchsorted(np.cumsum(weights[ids]), top_p * total)
+    return ids[: enough + 1]
+
+
+def _falling(ids: Ints, weights: Floats) -> Ints:
+    return ids[np.argsort(-weights[ids], kind="stable")]

@@ -1,0 +1,116 @@
+"""Reads weights from a GGUF file: maps it and dequantises tensor by tensor.
+
+Block formats: https://github.com/ggml-org/ggml/blob/master/src/ggml-common.h, by the `gguf`
+package's dequantisers (its reader takes seconds, so engine.files.gguf_header stands in).
+"""
+
+import mmap
+import re
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+import torch
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, quants
+from torch import Tensor
+
+from engine.errors import ModelFileError
+from engine.files.gguf_header import TensorInfo, read_gguf_header
+from engine.files.model_spec import ModelSpec
+
+_KNOWN_TYPES = tuple(
+    GGMLQuantizationType[name]
+    for name in ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q6_K")
+)
+_WHOLE_NAMES = {
+    "model.embed_tokens": "token_embd",
+    "model.norm": "output_norm",
+    "lm_head": "output",
+}
+_LAYER_NAMES = {
+    "input_layernorm": "attn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "self_attn.o_proj": "attn_output",
+    "post_attention_layernorm": "ffn_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+_LAYER_NAME = re.compile(r"model\.layers\.(\d+)\.(.+)")
+
+
+class GgufTensors:
+    """A TensorSource over one GGUF file. Use as a context manager: it keeps the file mapped."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        self.pairs_interleaved = spec.architecture == "llama"
+        header = read_gguf_header(spec.path)
+        self._path = spec.path
+        self._tensors = header.tensors
+        with spec.path.open("rb") as file:
+            self._data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._data.close()
+
+    def has(self, name: str) -> bool:
+        """See TensorSource."""
+        return _gguf_name(name) in self._tensors
+
+    def read(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """See TensorSource. The result is float32."""
+        info = self._tensors.get(_gguf_name(name))
+        if info is None:
+            raise ModelFileError(f"{self._path}: tensor {_gguf_name(name)!r} is missing")
+        if info.shape != shape[::-1]:
+            raise ModelFileError(
+                f"{self._path}: tensor {info.name!r} has shape {info.shape[::-1]}: "
+                f"allowed is {shape}"
+            )
+        kind = self._known_type(info)
+        values_per_block, bytes_per_block = GGML_QUANT_SIZES[kind]
+        if shape[-1] % values_per_block:
+            raise ModelFileError(
+                f"{self._path}: tensor {info.name!r} has rows of {shape[-1]} values: "
+                f"allowed for {kind.name} is a multiple of {values_per_block}"
+            )
+        row_bytes = shape[-1] // values_per_block * bytes_per_block
+        end = info.offset + row_bytes * (shape[0] if len(shape) > 1 else 1)
+        if end > len(self._data):
+            raise ModelFileError(f"{self._path}: tensor {info.name!r} ends beyond the file")
+        # a copy of the quantised bytes: nothing refers to the map when it is closed
+        raw = np.frombuffer(self._data[info.offset : end], dtype=np.uint8)
+        values = quants.dequantize(raw.reshape(*shape[:-1], row_bytes), kind)
+        # F32 comes back as a read-only view
+        return torch.from_numpy(np.require(values, np.float32, ("C", "W")))
+
+    def _known_type(self, info: TensorInfo) -> GGMLQuantizationType:
+        for kind in _KNOWN_TYPES:
+            if kind == info.ggml_type:
+                return kind
+        allowed = ", ".join(kind.name for kind in _KNOWN_TYPES)
+        names = {kind.value: kind.name for kind in GGMLQuantizationType}
+        raise ModelFileError(
+            f"{self._path}: tensor {info.name!r} has type "
+            f"{names.get(info.ggml_type, info.ggml_type)}: allowed is {allowed}"
+        )
+
+
+def _gguf_name(name: str) -> str:
+    stem, _, kind = name.rpartition(".")
+    in_layer = _LAYER_NAME.fullmatch(stem)
+    if in_layer is None:
+        return f"{_WHOLE_NAMES[stem]}.{kind}"
+    return f"blk.{in_layer[1]}.{_LAYER_NAMES[in_layer[2]]}.{kind}"

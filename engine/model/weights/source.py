@@ -1,0 +1,27 @@
+"""What a reader of weights offers to the loader."""
+
+from typing import Protocol
+
+from torch import Tensor
+
+
+class TensorSource(Protocol):
+    """Tensors of one model by their name in transformers, whatever the file calls them.
+
+    `pairs_interleaved`: the rows of q and k hold a rotary pair as neighbours (as GGUF files of
+    Llama models do), not half a head apart (as transformers does).
+    """
+
+    pairs_interleaved: bool
+
+    def has(self, name: str) -> bool:
+        """Say whether the file holds a tensor."""
+        ...
+
+    def read(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """Read a tensor as floating point, in memory of its own.
+
+        Raises:
+            ModelFileError: missing, of another shape, of an unknown type, or cut off.
+        """
+        ...
