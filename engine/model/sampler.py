@@ -6,15 +6,16 @@ recomputed or differently batched turn draws the same tokens.
 """
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
-
 from engine.errors import EngineError
 from engine.messages import Sampling
 from engine.step import SampleAt
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -28,7 +29,7 @@ class LogitsNotFiniteError(EngineError):
         self.row = row
 
 
-def sample(logits: Tensor, wanted: Sequence[SampleAt]) -> list[int]:
+def sample(logits: "Tensor", wanted: Sequence[SampleAt]) -> list[int]:
     """Draw one token id per row.
 
     Args:
@@ -38,6 +39,8 @@ def sample(logits: Tensor, wanted: Sequence[SampleAt]) -> list[int]:
     Raises:
         LogitsNotFiniteError: names the first bad row.
     """
+    import torch  # here: the native runner draws without it
+
     lowest, highest = torch.aminmax(logits, dim=-1)
     finite = torch.isfinite(lowest) & torch.isfinite(highest)
     if not finite.all():
@@ -47,8 +50,13 @@ def sample(logits: Tensor, wanted: Sequence[SampleAt]) -> list[int]:
     for row, at in enumerate(wanted):
         if at.sampling.temperature > 0:
             scores = logits[row].double().cpu().numpy()
-            tokens[row] = _draw(scores, at.sampling, uniform(at.sampling.seed, at.output_index))
+            tokens[row] = draw(scores, at)
     return tokens
+
+
+def draw(scores: Floats, at: SampleAt) -> int:
+    """Draw one token id from finite logits [vocab]; the temperature must be above 0."""
+    return _draw(scores, at.sampling, uniform(at.sampling.seed, at.output_index))
 
 
 def uniform(seed: int, index: int) -> float:

@@ -26,7 +26,8 @@ static int grow_all(void **arrays[], int count, int *capacity, int needed, size_
 }
 
 static int reserve(Plan *plan, const Model *model, const Step *step) {
-    const int entries = step->entry_starts[step->sequences];
+    int entries = 0;
+    for (int s = 0; s < step->sequences; s++) entries += step->entry_counts[s];
     void **rows[] = {(void **)&plan->positions, (void **)&plan->row_entries,
                      (void **)&plan->row_slots, (void **)&plan->row_blocks};
     return grow_all(rows, 4, &plan->rows_capacity, step->rows, sizeof(int32_t)) &&
@@ -39,11 +40,9 @@ static int reserve(Plan *plan, const Model *model, const Step *step) {
 /* --- what a step may hold ------------------------------------------------------------------- */
 
 static int check_shape(const Step *step) {
-    if (step->sequences < 1 || step->row_starts[0] != 0 || step->entry_starts[0] != 0)
-        return EMPTY_SEQUENCE;
+    if (step->sequences < 1 || step->row_starts[0] != 0) return EMPTY_SEQUENCE;
     for (int s = 0; s < step->sequences; s++)
-        if (step->row_starts[s + 1] <= step->row_starts[s] ||
-            step->entry_starts[s + 1] <= step->entry_starts[s])
+        if (step->row_starts[s + 1] <= step->row_starts[s] || step->entry_counts[s] < 1)
             return EMPTY_SEQUENCE;
     return step->row_starts[step->sequences] == step->rows ? STEP_DONE : EMPTY_SEQUENCE;
 }
@@ -58,8 +57,9 @@ static int check_tokens(const Model *model, const Step *step) {
 
 static int check_entries(const Model *model, const Step *step, int sequence) {
     int64_t next = 0;
-    for (int e = step->entry_starts[sequence]; e < step->entry_starts[sequence + 1]; e++) {
-        const Entry *entry = step->entries + e;
+    const Entry *entries = step->entries + step->entry_starts[sequence];
+    for (int e = 0; e < step->entry_counts[sequence]; e++) {
+        const Entry *entry = entries + e;
         if (entry->block < 0 || entry->block >= model->num_blocks || entry->first < 0 ||
             entry->first > entry->last || entry->last >= BLOCK_TOKENS)
             return WRONG_ENTRY;
@@ -75,7 +75,7 @@ static int check_entries(const Model *model, const Step *step, int sequence) {
 static int place_rows(Plan *plan, const Step *step, int sequence) {
     const Entry *entries = step->entries + step->entry_starts[sequence];
     const int first_row = step->row_starts[sequence];
-    int e = step->entry_starts[sequence + 1] - step->entry_starts[sequence] - 1;
+    int e = step->entry_counts[sequence] - 1;
     int slot = entries[e].last;
     for (int r = step->row_starts[sequence + 1] - 1; r >= first_row; r--, slot--) {
         if (slot < entries[e].first) {
@@ -96,13 +96,13 @@ static int place_rows(Plan *plan, const Step *step, int sequence) {
  * every step that sees these entries, whatever was freed before them. Edited tables may have
  * many short entries: then a segment ends after SEGMENT_BLOCKS. */
 static int cut_segments(Plan *plan, const Step *step, int sequence, int count) {
-    const int first = step->entry_starts[sequence], end = step->entry_starts[sequence + 1];
-    int begun = first, span = -1;
+    const Entry *entries = step->entries + step->entry_starts[sequence];
+    int begun = 0, span = -1;
     plan->segment_starts[sequence] = count;
-    for (int e = first; e < end; e++) {
-        const int here = (step->entries[e].base + step->entries[e].first) / SEGMENT_TOKENS;
+    for (int e = 0; e < step->entry_counts[sequence]; e++) {
+        const int here = (entries[e].base + entries[e].first) / SEGMENT_TOKENS;
         if (here == span && e - begun < SEGMENT_BLOCKS) continue;
-        plan->segments[count++] = e - first;
+        plan->segments[count++] = e;
         begun = e;
         span = here;
     }

@@ -34,11 +34,11 @@ typedef struct {
     const int32_t *tokens;          /* [rows] */
     const int32_t *row_starts;      /* [sequences + 1] */
     const int32_t *first_positions; /* [sequences] */
-    const int32_t *entry_starts;    /* [sequences + 1] */
+    const int32_t *entry_starts, *entry_counts; /* [sequences] in `entries`, gaps allowed */
     const Entry *entries;           /* new tokens are the last valid slots of each sequence */
     const int32_t *output_rows;     /* [outputs] rows whose logits are wanted */
     float *logits;                  /* [outputs][logits_stride], the vocabulary padded to 16 */
-    int32_t *choices;               /* [outputs] largest logit, the lower id at a tie */
+    int32_t *choices; /* [outputs] largest logit, the lower id at a tie; -1: not all are finite */
 } Step;
 
 /* What engine_step refuses, having written nothing. */
