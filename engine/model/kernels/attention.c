@@ -41,35 +41,42 @@ INLINE const uint8_t *value_block(const KvLayer *kv, int block, int head) {
 
 /* --- queries ------------------------------------------------------------------------------ */
 
-INLINE void rotate_vector(const KvLayer *kv, const float *query, const float *rotation,
-                          Work *work, int v) {
+INLINE void rotate_lanes(const float *query, const float *rotation, int half, vf *first,
+                         vf *second) {
+    const vf a = vf_load(query), b = vf_load(query + half);
+    const vf cosine = vf_load(rotation), sine = vf_load(rotation + half);
+    *first = vf_fnma(b, sine, vf_mul(a, cosine));
+    *second = vf_fma(b, cosine, vf_mul(a, sine));
+}
+
+/* Halves of whole pairs of vectors: heads of 64, 128 and so on. */
+INLINE void rotate_rounded(int half, const float *query, const float *rotation, uint16_t *out) {
+    for (int i = 0; i < half; i += 32) {
+        vf first[2], second[2];
+        rotate_lanes(query + i, rotation + i, half, &first[0], &second[0]);
+        rotate_lanes(query + i + 16, rotation + i + 16, half, &first[1], &second[1]);
+        vf_store_bfloats_twice(out + i, first[0], first[1]);
+        vf_store_bfloats_twice(out + half + i, second[0], second[1]);
+    }
+}
+
+INLINE void rotate_vector(const int is_float, const KvLayer *kv, const float *query,
+                          const float *rotation, Work *work, int v) {
     const int half = kv->head_dim / 2;
     float *out = work->rotated[v];
-    int i = 0;
-    for (; i + 16 <= half; i += 16) {
-        const vf a = vf_load(query + i), b = vf_load(query + half + i);
-        const vf cosine = vf_load(rotation + i), sine = vf_load(rotation + half + i);
-        const vf first = vf_sub(vf_mul(a, cosine), vf_mul(b, sine));
-        const vf second = vf_fma(b, cosine, vf_mul(a, sine));
-        if (kv->is_float) {
-            vf_store(out + i, first);
-            vf_store(out + half + i, second);
-        } else {
-            vf_store_bfloats(work->rounded[v] + i, first);
-            vf_store_bfloats(work->rounded[v] + half + i, second);
-        }
+    if (!is_float && half % 32 == 0) {
+        rotate_rounded(half, query, rotation, work->rounded[v]);
+        return;
     }
-    if (i == half) return;
-    /* half a head is not a whole number of vectors */
-    for (i = 0; i < half; i++) {
+    for (int i = 0; i < half; i++) { /* halves may be shorter than a vector */
         out[i] = query[i] * rotation[i] - query[half + i] * rotation[half + i];
         out[half + i] = query[half + i] * rotation[i] + query[i] * rotation[half + i];
     }
-    if (!kv->is_float)
-        for (i = 0; i < kv->head_dim; i += 16) vf_store_bfloats(work->rounded[v] + i, vf_load(out + i));
+    for (int i = 0; !is_float && i < kv->head_dim; i += 16)
+        vf_store_bfloats(work->rounded[v] + i, vf_load(out + i));
 }
 
-INLINE void rotate_queries(const KvLayer *kv, const AttentionTile *tile, const Entry *entry,
+INLINE void rotate_queries(const int is_float, const KvLayer *kv, const AttentionTile *tile, const Entry *entry,
                            Work *work) {
     for (int r = 0; r < tile->rows; r++) {
         const int distance = tile->positions[r] - entry->base;
@@ -79,7 +86,7 @@ INLINE void rotate_queries(const KvLayer *kv, const AttentionTile *tile, const E
         for (int k = 0; k < tile->end_kv_head - tile->first_kv_head; k++)
             for (int g = 0; g < kv->group; g++) {
                 const int head = (tile->first_kv_head + k) * kv->group + g;
-                rotate_vector(kv, row + (size_t)head * kv->head_dim, rotation, work,
+                rotate_vector(is_float, kv, row + (size_t)head * kv->head_dim, rotation, work,
                               (k * tile->rows + r) * kv->group + g);
             }
     }
@@ -91,23 +98,25 @@ INLINE void rotate_queries(const KvLayer *kv, const AttentionTile *tile, const E
 INLINE void score_vectors(int count, int is_float, int head_dim, const uint8_t *keys, Work *work,
                           int v, int column) {
     vf even[SCORE_VECTORS], odd[SCORE_VECTORS];
+    const float *floats = work->rotated[v];
+    const uint16_t *rounded = work->rounded[v];
     UNROLLED for (int i = 0; i < count; i++) even[i] = odd[i] = vf_zero();
     if (is_float) {
-        for (int d = 0; d < head_dim; d += 2) {
-            const float *rows = (const float *)keys + (size_t)d * BLOCK_TOKENS;
-            const vf first = vf_load(rows), second = vf_load(rows + BLOCK_TOKENS);
+        for (int d = 0; d < head_dim; d += 2, keys += 2 * BLOCK_TOKENS * sizeof(float)) {
+            const vf first = vf_load((const float *)keys);
+            const vf second = vf_load((const float *)keys + BLOCK_TOKENS);
             UNROLLED for (int i = 0; i < count; i++) {
-                even[i] = vf_fma(first, vf_set1(work->rotated[v + i][d]), even[i]);
-                odd[i] = vf_fma(second, vf_set1(work->rotated[v + i][d + 1]), odd[i]);
+                even[i] = vf_fma(first, vf_set1(floats[i * MAX_HEAD_DIM + d]), even[i]);
+                odd[i] = vf_fma(second, vf_set1(floats[i * MAX_HEAD_DIM + d + 1]), odd[i]);
             }
         }
     } else {
-        for (int d = 0; d < head_dim; d += 4) {
-            const uint8_t *rows = keys + (size_t)d * BLOCK_TOKENS * 2;
-            const vb first = vb_load(rows), second = vb_load(rows + 64);
+        for (int d = 0; d < head_dim; d += 4, keys += 128) {
+            const vb first = vb_load(keys), second = vb_load(keys + 64);
             UNROLLED for (int i = 0; i < count; i++) {
-                even[i] = dot_bfloat_pair(even[i], first, &work->rounded[v + i][d]);
-                odd[i] = dot_bfloat_pair(odd[i], second, &work->rounded[v + i][d + 2]);
+                const uint16_t *pairs = rounded + i * MAX_HEAD_DIM + d;
+                even[i] = dot_pairs(even[i], first, vp_load(pairs));
+                odd[i] = dot_pairs(odd[i], second, vp_load(pairs + 2));
             }
         }
     }
@@ -155,13 +164,18 @@ INLINE void mask_block(const KvLayer *kv, const AttentionTile *tile, int index, 
     }
 }
 
+/* A single row reads each block once, from memory: two blocks ahead into L2, V while K is scored.
+   Rows that share a block find it in L2 or L3: the next one into L1. */
 INLINE void fetch_ahead(const KvLayer *kv, const AttentionTile *tile, int index, int end) {
-    const int heads = tile->end_kv_head - tile->first_kv_head;
-    const size_t bytes = (size_t)heads * head_bytes(kv);
+    const size_t bytes = (size_t)(tile->end_kv_head - tile->first_kv_head) * head_bytes(kv);
     const Entry *entry = tile->entries + index;
-    if (index + 2 < end) {
-        const uint8_t *keys = key_block(kv, entry[2].block, tile->first_kv_head);
-        for (size_t at = 0; at < bytes; at += 64) prefetch_l2(keys + at);
+    const int ahead = tile->streaming ? 2 : 1;
+    if (index + ahead < end) {
+        const uint8_t *keys = key_block(kv, entry[ahead].block, tile->first_kv_head);
+        if (tile->streaming)
+            for (size_t at = 0; at < bytes; at += 64) prefetch_l2(keys + at);
+        else
+            for (size_t at = 0; at < bytes; at += 64) prefetch_near(keys + at);
     }
     const uint8_t *values = value_block(kv, entry->block, tile->first_kv_head);
     for (size_t at = 0; at < bytes; at += 64) prefetch_l2(values + at);
@@ -172,8 +186,8 @@ INLINE void score_segment(const int is_float, const KvLayer *kv, const Attention
     const int per_head = tile->rows * kv->group;
     for (int e = first_entry; e < end_entry; e++) {
         const int column = (e - first_entry) * BLOCK_TOKENS;
-        if (tile->streaming) fetch_ahead(kv, tile, e, end_entry);
-        rotate_queries(kv, tile, tile->entries + e, work);
+        fetch_ahead(kv, tile, e, end_entry);
+        rotate_queries(is_float, kv, tile, tile->entries + e, work);
         for (int h = tile->first_kv_head; h < tile->end_kv_head; h++) {
             const int v = (h - tile->first_kv_head) * per_head;
             score_block(is_float, kv->head_dim, key_block(kv, tile->entries[e].block, h), work, v,
@@ -185,22 +199,28 @@ INLINE void score_segment(const int is_float, const KvLayer *kv, const Attention
 
 /* --- softmax ------------------------------------------------------------------------------ */
 
-/* Scores become probabilities times their sum, as values will use them (rounded, that is). */
+/* Scores become the probabilities that values will use (rounded, that is), and their sum. */
 INLINE void exponentiate(const int is_float, Work *work, int v, int columns, float *partial) {
+    static const uint16_t ones[2] = {0x3f80, 0x3f80}; /* 1 and 1 in bfloat16 */
     float *scores = work->scores[v];
+    if (columns % 32) vf_store(scores + columns, vf_set1(MASKED)); /* two blocks at a time */
     vf largest = vf_set1(MASKED), sum = vf_zero();
     for (int c = 0; c < columns; c += 16) largest = vf_max(largest, vf_load(scores + c));
     const float maximum = vf_reduce_max(largest);
     const vf shift = vf_set1(maximum == MASKED ? 0.0f : maximum);
-    for (int c = 0; c < columns; c += 16) {
-        vf p = vf_exp2(vf_sub(vf_load(scores + c), shift));
+    for (int c = 0; c < columns; c += 32) {
+        const vf low = vf_sub(vf_load(scores + c), shift);
+        const vf high = vf_sub(vf_load(scores + c + 16), shift);
         if (is_float) {
-            vf_store(scores + c, p);
+            const vf first = vf_exp2(low), second = vf_exp2(high);
+            vf_store(scores + c, first);
+            vf_store(scores + c + 16, second);
+            sum = vf_add(vf_add(sum, first), second);
         } else {
-            vf_store_bfloats(work->probabilities[v] + c, p);
-            p = vf_from_bfloats(work->probabilities[v] + c);
+            uint16_t *rounded = work->probabilities[v] + c;
+            vf_store_bfloats_twice(rounded, vf_probability(low), vf_probability(high));
+            sum = dot_pairs(sum, vb_load(rounded), vp_load(ones));
         }
-        sum = vf_add(sum, p);
     }
     partial[0] = maximum;
     partial[1] = vf_reduce_add(sum);
@@ -228,26 +248,27 @@ INLINE const uint8_t *clean_values(const int is_float, const KvLayer *kv, const 
 /* `count` vectors times `width` vectors of 16 dimensions of one V block. */
 INLINE void add_values(int count, int width, int is_float, int head_dim, const uint8_t *values,
                        const Work *work, int v, int column, vf acc[VALUE_VECTORS][4]) {
+    const size_t stride = (size_t)head_dim * 4; /* bytes of a slot in float32, of two in bfloat16 */
+    const float *floats = work->scores[v] + column;
+    const uint16_t *rounded = work->probabilities[v] + column;
     if (is_float) {
-        for (int t = 0; t < BLOCK_TOKENS; t++) {
+        for (int t = 0; t < BLOCK_TOKENS; t++, values += stride) {
             vf row[4];
-            UNROLLED for (int c = 0; c < width; c++)
-                row[c] = vf_load((const float *)values + (size_t)t * head_dim + 16 * c);
+            UNROLLED for (int c = 0; c < width; c++) row[c] = vf_load((const float *)values + 16 * c);
             UNROLLED for (int i = 0; i < count; i++) {
-                const vf p = vf_set1(work->scores[v + i][column + t]);
+                const vf p = vf_set1(floats[i * SEGMENT_TOKENS + t]);
                 UNROLLED for (int c = 0; c < width; c++) acc[i][c] = vf_fma(row[c], p, acc[i][c]);
             }
         }
         return;
     }
-    for (int t = 0; t < BLOCK_TOKENS; t += 2) {
+    for (int t = 0; t < BLOCK_TOKENS; t += 2, values += stride) {
         vb row[4];
-        UNROLLED for (int c = 0; c < width; c++)
-            row[c] = vb_load(values + ((size_t)t * head_dim + 32 * c) * 2);
-        UNROLLED for (int i = 0; i < count; i++)
-            UNROLLED for (int c = 0; c < width; c++)
-                acc[i][c] = dot_bfloat_pair(acc[i][c], row[c],
-                                            &work->probabilities[v + i][column + t]);
+        UNROLLED for (int c = 0; c < width; c++) row[c] = vb_load(values + 64 * c);
+        UNROLLED for (int i = 0; i < count; i++) {
+            const vp pair = vp_load(rounded + i * SEGMENT_TOKENS + t);
+            UNROLLED for (int c = 0; c < width; c++) acc[i][c] = dot_pairs(acc[i][c], row[c], pair);
+        }
     }
 }
 
@@ -256,7 +277,7 @@ INLINE void value_vectors(int count, int width, int is_float, const KvLayer *kv,
                           Work *work, int v, int dimension, float *partials) {
     vf acc[VALUE_VECTORS][4];
     const size_t stride = PARTIAL_HEADER + (size_t)kv->head_dim;
-    const size_t offset = (size_t)dimension * (is_float ? 4 : 4); /* bfloats come in pairs */
+    const size_t offset = (size_t)dimension * 4; /* float32, or pairs of bfloat16 */
     UNROLLED for (int i = 0; i < count; i++)
         UNROLLED for (int c = 0; c < width; c++) acc[i][c] = vf_zero();
     for (int e = first_entry; e < end_entry; e++) {

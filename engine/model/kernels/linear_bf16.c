@@ -21,8 +21,8 @@ INLINE void tile_times_rows(int rows, const Linear *weights, const uint8_t *tile
             const vb first = vb_load(tile + 64 * j), second = vb_load(tile + 64 * j + 64);
             UNROLLED for (int i = 0; i < rows; i++) {
                 const uint16_t *pairs = values + (size_t)i * columns + g * GROUP + 2 * j;
-                acc[i] = dot_bfloat_pair(acc[i], first, pairs);
-                odd[i] = dot_bfloat_pair(odd[i], second, pairs + 2);
+                acc[i] = dot_pairs(acc[i], first, vp_load(pairs));
+                odd[i] = dot_pairs(odd[i], second, vp_load(pairs + 2));
             }
         }
     }

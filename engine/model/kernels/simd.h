@@ -1,7 +1,7 @@
 /* Sixteen lanes, whatever the processor: each kernel is written once on these few functions and
  * compiled once per instruction set (build.py passes SESSIOND_AVX512, SESSIOND_AVX2 or neither).
  *
- *   vf  16 floats    vi  16 int32    vb  64 bytes
+ *   vf  16 floats    vi  16 int32    vb  64 bytes    vp  one pair of bfloat16
  *
  * Fused or not, in halves or whole: the result of a function may differ between instruction sets,
  * but never between two calls on one of them. So batch invariance is a matter of calling order. */
@@ -38,5 +38,10 @@ INLINE vf vf_exp2(vf x) {
     sum = vf_fma(sum, rest, vf_set1(1.0f));
     return vf_mul(sum, vf_power_of_2(whole));
 }
+
+#ifndef HAS_PROBABILITY
+/* 2^x for x up to 0, 0 far below and for -inf. */
+INLINE vf vf_probability(vf x) { return vf_exp2(x); }
+#endif
 
 #endif

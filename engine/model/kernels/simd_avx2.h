@@ -18,6 +18,9 @@ typedef struct {
     __m256i low, high;
 } vi;
 typedef vi vb; /* 64 bytes */
+typedef struct {
+    __m256 first, second;
+} vp;
 
 #define EACH_HALF(type, expression_low, expression_high) \
     ((type){.low = (expression_low), .high = (expression_high)})
@@ -49,6 +52,10 @@ INLINE vf vf_abs(vf a) {
 INLINE vf vf_fma(vf a, vf b, vf c) {
     return EACH_HALF(vf, _mm256_fmadd_ps(a.low, b.low, c.low),
                      _mm256_fmadd_ps(a.high, b.high, c.high));
+}
+INLINE vf vf_fnma(vf a, vf b, vf c) { /* c - a * b */
+    return EACH_HALF(vf, _mm256_fnmadd_ps(a.low, b.low, c.low),
+                     _mm256_fnmadd_ps(a.high, b.high, c.high));
 }
 INLINE float vf_reduce_add(vf v) {
     const __m256 eight = _mm256_add_ps(v.low, v.high);
@@ -126,6 +133,10 @@ INLINE __m256 widen_bfloats(const uint16_t *p) {
     const __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p));
     return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
 }
+INLINE void vf_store_bfloats_twice(uint16_t *p, vf low, vf high) {
+    vf_store_bfloats(p, low);
+    vf_store_bfloats(p + 16, high);
+}
 INLINE vf vf_from_bfloats(const uint16_t *p) {
     return EACH_HALF(vf, widen_bfloats(p), widen_bfloats(p + 8));
 }
@@ -178,19 +189,22 @@ INLINE vi dot_bytes(const vb *w, const int8_t *x, int32_t sum) {
     }
     return acc;
 }
-INLINE __m256 dot_bfloats_of_half(__m256 acc, __m256i a, __m256 first, __m256 second) {
+/* One pair of bfloat16 in all lanes. */
+INLINE vp vp_load(const uint16_t *pair) {
+    const uint32_t both = *(const uint32_t *)pair;
+    return (vp){.first = _mm256_castsi256_ps(_mm256_set1_epi32((int32_t)(both << 16))),
+                .second = _mm256_castsi256_ps(_mm256_set1_epi32((int32_t)(both & 0xffff0000u)))};
+}
+INLINE __m256 dot_pairs_of_half(__m256 acc, __m256i a, vp pair) {
     const __m256 even = _mm256_castsi256_ps(_mm256_slli_epi32(a, 16));
     const __m256 odd =
         _mm256_castsi256_ps(_mm256_and_si256(a, _mm256_set1_epi32((int)0xffff0000)));
-    return _mm256_fmadd_ps(odd, second, _mm256_fmadd_ps(even, first, acc));
+    return _mm256_fmadd_ps(odd, pair.second, _mm256_fmadd_ps(even, pair.first, acc));
 }
-/* acc + pairs of bfloat16 in `a` times the one pair at `pair`. */
-INLINE vf dot_bfloat_pair(vf acc, vb a, const uint16_t *pair) {
-    const uint32_t both = *(const uint32_t *)pair;
-    const __m256 first = _mm256_castsi256_ps(_mm256_set1_epi32((int32_t)(both << 16)));
-    const __m256 second = _mm256_castsi256_ps(_mm256_set1_epi32((int32_t)(both & 0xffff0000u)));
-    return EACH_HALF(vf, dot_bfloats_of_half(acc.low, a.low, first, second),
-                     dot_bfloats_of_half(acc.high, a.high, first, second));
+/* acc + pairs of bfloat16 in `a` times one pair. */
+INLINE vf dot_pairs(vf acc, vb a, vp pair) {
+    return EACH_HALF(vf, dot_pairs_of_half(acc.low, a.low, pair),
+                     dot_pairs_of_half(acc.high, a.high, pair));
 }
 
 INLINE void prefetch_near(const void *p) { _mm_prefetch((const char *)p, _MM_HINT_T0); }

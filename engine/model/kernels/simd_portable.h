@@ -20,6 +20,9 @@ typedef struct {
 typedef struct {
     uint8_t byte[64];
 } vb;
+typedef struct {
+    float first, second;
+} vp;
 
 #define LANES for (int i = 0; i < 16; i++)
 
@@ -57,6 +60,7 @@ INLINE vf vf_abs(vf a) {
     return a;
 }
 INLINE vf vf_fma(vf a, vf b, vf c) { return vf_add(vf_mul(a, b), c); }
+INLINE vf vf_fnma(vf a, vf b, vf c) { return vf_sub(c, vf_mul(a, b)); } /* c - a * b */
 INLINE float vf_reduce_add(vf v) {
     for (int half = 8; half; half /= 2)
         for (int i = 0; i < half; i++) v.lane[i] += v.lane[i + half];
@@ -127,6 +131,10 @@ INLINE void vf_store_bfloats(uint16_t *p, vf v) { /* rounded to nearest even */
     memcpy(bits, &v, sizeof bits);
     LANES p[i] = (uint16_t)((bits[i] + 0x7fff + ((bits[i] >> 16) & 1)) >> 16);
 }
+INLINE void vf_store_bfloats_twice(uint16_t *p, vf low, vf high) {
+    vf_store_bfloats(p, low);
+    vf_store_bfloats(p + 16, high);
+}
 INLINE vf vf_from_bfloats(const uint16_t *p) {
     vf v;
     LANES v.lane[i] = float_of_bits((uint32_t)p[i] << 16);
@@ -166,15 +174,18 @@ INLINE vi dot_bytes(const vb *w, const int8_t *x, int32_t sum) {
     (void)sum;
     return dot_quads(w, x, 128);
 }
-/* acc + pairs of bfloat16 in `a` times the one pair at `pair`. */
-INLINE vf dot_bfloat_pair(vf acc, vb a, const uint16_t *pair) {
-    const float first = float_of_bits((uint32_t)pair[0] << 16);
-    const float second = float_of_bits((uint32_t)pair[1] << 16);
+/* One pair of bfloat16 in all lanes. */
+INLINE vp vp_load(const uint16_t *pair) {
+    return (vp){.first = float_of_bits((uint32_t)pair[0] << 16),
+                .second = float_of_bits((uint32_t)pair[1] << 16)};
+}
+/* acc + pairs of bfloat16 in `a` times one pair. */
+INLINE vf dot_pairs(vf acc, vb a, vp pair) {
     uint32_t both[16];
     memcpy(both, &a, sizeof both);
     LANES {
-        const float sum = acc.lane[i] + float_of_bits(both[i] << 16) * first;
-        acc.lane[i] = sum + float_of_bits(both[i] & 0xffff0000u) * second;
+        const float sum = acc.lane[i] + float_of_bits(both[i] << 16) * pair.first;
+        acc.lane[i] = sum + float_of_bits(both[i] & 0xffff0000u) * pair.second;
     }
     return acc;
 }
