@@ -30,7 +30,8 @@ soak: $(VENV)/.installed-dev
 clean:
 	rm -rf $(VENV) build *.egg-info
 
-$(VENV)/.installed: pyproject.toml constraints.txt
+# the kernels are compiled by the install
+$(VENV)/.installed: pyproject.toml constraints.txt setup.py $(wildcard engine/model/kernels/*.[ch])
 	@echo "Setting up $(VENV) (once; about a minute) ..."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(PIP) --editable .

@@ -1,0 +1,1 @@
+"""Benchmarks: scripts that print. See LOG.md for what was measured and when."""

@@ -35,18 +35,28 @@ _ROTATION_CHUNK = 2048  # positions
 
 def why_not_native(spec: ModelSpec, config: EngineConfig) -> str | None:
     """Say what keeps a model off these kernels, None when nothing does. Loads nothing."""
-    if config.device == "cuda":
-        return "device=cuda"
-    if config.block_size != BLOCK_TOKENS:
-        return f"block_size={config.block_size}, the kernels have {BLOCK_TOKENS}"
-    if spec.head_dim % 16 or spec.head_dim > MAX_HEAD_DIM:
-        return f"head_dim={spec.head_dim}, allowed are multiples of 16 up to {MAX_HEAD_DIM}"
-    if spec.num_heads // spec.num_kv_heads > MAX_VECTORS:
-        return f"more than {MAX_VECTORS} query heads share a KV head"
-    if config.dtype not in ("auto", "bfloat16"):
-        return f"dtype={config.dtype}, the kernels have bfloat16"
-    if config.kv_cache_dtype not in ("auto", "bfloat16", "float32"):
-        return f"kv_cache_dtype={config.kv_cache_dtype}, the kernels have bfloat16 and float32"
+    group = spec.num_heads // spec.num_kv_heads
+    limits = (
+        ("device", config.device, config.device != "cuda", "cpu"),
+        ("dtype", config.dtype, config.dtype in ("auto", "bfloat16"), "bfloat16"),
+        (
+            "kv_cache_dtype",
+            config.kv_cache_dtype,
+            config.kv_cache_dtype in ("auto", "bfloat16", "float32"),
+            "bfloat16 and float32",
+        ),
+        ("block_size", config.block_size, config.block_size == BLOCK_TOKENS, str(BLOCK_TOKENS)),
+        (
+            "head_dim",
+            spec.head_dim,
+            spec.head_dim % 16 == 0 and spec.head_dim <= MAX_HEAD_DIM,
+            f"multiples of 16 up to {MAX_HEAD_DIM}",
+        ),
+        ("heads per KV head", group, group <= MAX_VECTORS, f"up to {MAX_VECTORS}"),
+    )
+    for name, value, holds, allowed in limits:
+        if not holds:
+            return f"{name}={value}: the kernels have {allowed}"
     return None
 
 
@@ -61,7 +71,7 @@ class NativeModel:
     dtype = "bfloat16"
     block_size = BLOCK_TOKENS
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 -- what was resolved, from one place
         self,
         spec: ModelSpec,
         library: ctypes.CDLL,

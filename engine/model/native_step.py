@@ -119,9 +119,7 @@ class StepBuffers:
             self._outputs = outputs
             self._output_rows = self._ints("output_rows", outputs)
             self.choices = self._ints("choices", outputs)
-            self.logits = self._array(
-                "logits", np.float32, (outputs, self.step.logits_stride)
-            )
+            self.logits = self._array("logits", np.float32, (outputs, self.step.logits_stride))
 
     def _ints(self, name: str, *shape: int) -> Ints:
         return self._array(name, np.int32, shape)

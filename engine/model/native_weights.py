@@ -222,6 +222,4 @@ def _alike(parts: Sequence[Matrix]) -> list[Matrix]:
     """Bring matrices of different formats to Q8_0."""
     if len({part.format for part in parts}) == 1:
         return list(parts)
-    return [
-        part if part.format is Format.Q8_0 else quantize(part.dequantize()) for part in parts
-    ]
+    return [part if part.format is Format.Q8_0 else quantize(part.dequantize()) for part in parts]

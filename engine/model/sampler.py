@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+
 from engine.errors import EngineError
 from engine.messages import Sampling
 from engine.step import SampleAt

@@ -167,7 +167,7 @@ class Memory:
         if not address:
             raise MemoryError
         self.address: int = address
-        buffer = (ctypes.c_uint8 * self._size).from_address(address)
+        buffer = memoryview((ctypes.c_uint8 * self._size).from_address(address))
         self.bytes: Bytes = np.frombuffer(buffer, dtype=np.uint8)
 
     def __del__(self) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -27,19 +27,19 @@ class Matrix:
     """
 
     format: Format
-    values: npt.NDArray[np.uint8] | npt.NDArray[np.uint16]  # [rows, columns]
+    values: npt.NDArray[Any]  # [rows, columns]
     scales: Halves | None = None  # [rows, groups]
     minima: Halves | None = None  # [rows, groups], Q4_1
 
     @property
     def rows(self) -> int:
         """Rows of the matrix: outputs of the layer."""
-        return self.values.shape[0]
+        return len(self.values)
 
     @property
     def columns(self) -> int:
         """Columns of the matrix: inputs of the layer."""
-        return self.values.shape[1]
+        return int(self.values.shape[1])
 
     def take_rows(self, order: Ints) -> "Matrix":
         """Return rows in another order."""
@@ -88,7 +88,7 @@ class Matrix:
             pairs = self.values.view(np.uint32).reshape(tiles, TILE_ROWS, -1)
             out.view(np.uint32).reshape(tiles, -1, TILE_ROWS)[...] = pairs.transpose(0, 2, 1)
             return
-        quads = self.values.view(np.uint32).reshape(tiles, TILE_ROWS, groups, 8)
+        quads: npt.NDArray[Any] = self.values.view(np.uint32).reshape(tiles, TILE_ROWS, groups, 8)
         quads = quads.transpose(0, 2, 3, 1)  # [tile, group, quad of columns, row]
         if self.format is not Format.Q8_0:
             quads = quads[:, :, 0::2] | quads[:, :, 1::2] << 4
@@ -96,14 +96,12 @@ class Matrix:
         if self.format is Format.Q4_1:
             whole = out.reshape(tiles, groups, -1)
             whole[:, :, :64] = np.concatenate(scales, axis=2).view(np.uint8)
-            whole[:, :, 64:] = np.ascontiguousarray(quads).view(np.uint8).reshape(
-                tiles, groups, -1
-            )
+            whole[:, :, 64:] = np.ascontiguousarray(quads).view(np.uint8).reshape(tiles, groups, -1)
             return
         whole = out.reshape(tiles, groups // 2, -1)
         whole[:, :, :64] = scales[0].reshape(tiles, groups // 2, -1).view(np.uint8)
-        whole[:, :, 64:] = np.ascontiguousarray(quads).view(np.uint8).reshape(
-            tiles, groups // 2, -1
+        whole[:, :, 64:] = (
+            np.ascontiguousarray(quads).view(np.uint8).reshape(tiles, groups // 2, -1)
         )
 
 

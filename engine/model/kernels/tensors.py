@@ -14,8 +14,8 @@ import numpy.typing as npt
 from engine.errors import ModelFileError
 from engine.files.gguf_header import read_gguf_header
 from engine.files.model_spec import ModelSpec
-from engine.model.kernels.library import GROUP, Format
-from engine.model.kernels.matrix import Bytes, Floats, Matrix, round_to_bfloat
+from engine.model.kernels.library import GROUP, Bytes, Format
+from engine.model.kernels.matrix import Floats, Matrix, round_to_bfloat
 
 _WHOLE_NAMES = {
     "model.embed_tokens": "token_embd",
@@ -211,6 +211,7 @@ class _Safetensors:
         return name in self._places
 
     def is_quantized(self, name: str) -> bool:
+        del name
         return False
 
     def read(self, name: str, shape: tuple[int, ...]) -> Matrix | Floats:
@@ -233,9 +234,7 @@ class _Safetensors:
         return raw.astype(np.float32).reshape(shape)
 
 
-def _check_shape(
-    path: Path, name: str, found: tuple[int, ...], wanted: tuple[int, ...]
-) -> None:
+def _check_shape(path: Path, name: str, found: tuple[int, ...], wanted: tuple[int, ...]) -> None:
     if found != wanted:
         raise ModelFileError(f"{path}: tensor {name!r} has shape {found}: allowed is {wanted}")
 
