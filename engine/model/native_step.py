@@ -84,9 +84,8 @@ class StepBuffers:
             if before[:kept] != table[:kept]:
                 kept = 0
             start = int(starts[place])
-            self._entries[start + kept : start + len(table)] = (
-                table[-1:] if kept == len(table) - 1 else table[kept:]
-            )
+            if table:
+                self._entries[start + kept : start + len(table)] = table[kept:]
             self._written[place] = table
             self._entry_counts[place] = len(table)
 

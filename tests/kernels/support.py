@@ -169,7 +169,7 @@ def check_rounding(rounded, exact):
     assert (np.abs(rounded.floats() - exact) <= limit).all()
 
 
-def check_linear(kernels, kind, tiles, columns, rows, seed):
+def check_linear(kernels, kind, *, tiles, columns, rows, seed):
     """All rows at once against float64, and bit for bit against row by row, tile by tile."""
     rng = np.random.default_rng(seed)
     matrix = random_matrix(kind, 16 * tiles, columns, rng)

@@ -42,10 +42,8 @@ def shapes(draw):
 @pytest.mark.parametrize("kind", list(Format), ids=lambda kind: kind.name)
 @few
 @given(tiles=st.integers(1, 5), columns=columns, rows=st.integers(1, 19), seed=seeds)
-def test_linear_equals_float_reference_and_itself_row_by_row(
-    kernels, kind, tiles, columns, rows, seed
-):
-    support.check_linear(kernels, kind, tiles, columns, rows, seed)
+def test_linear_equals_float_reference_and_itself_row_by_row(kernels, kind, **sizes):
+    support.check_linear(kernels, kind, **sizes)
 
 
 @pytest.mark.parametrize("kind", list(Format), ids=lambda kind: kind.name)
