@@ -4,6 +4,7 @@ import hashlib
 from pathlib import Path
 
 from engine.files.model_spec import ModelSpec
+from engine.files.weight_files import weight_files
 
 _SAMPLES = 64
 _SAMPLE_BYTES = 65_536
@@ -20,17 +21,9 @@ def fingerprint(spec: ModelSpec, *arithmetic: str) -> str:
     shape = {name: getattr(spec, name) for name in spec.__slots__ if name not in {"name", "path"}}
     for part in (repr(sorted(shape.items())), *arithmetic):
         digest.update(f"{len(part)}:{part}".encode())
-    for path in _files(spec):
+    for path in [spec.path] if spec.format == "gguf" else weight_files(spec.path):
         digest.update(_digest_of_file(path))
     return digest.hexdigest()
-
-
-def _files(spec: ModelSpec) -> list[Path]:
-    if spec.format == "gguf":
-        return [spec.path]
-    from engine.model.weights.safetensors import weight_files  # imports torch
-
-    return weight_files(spec.path)
 
 
 def _digest_of_file(path: Path) -> bytes:

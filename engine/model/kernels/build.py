@@ -21,10 +21,10 @@ _FLAGS = ("-std=gnu11", "-fPIC", "-pthread", "-fvisibility=hidden", "-ffp-contra
 _WARNINGS = ("-Wall", "-Wextra", "-Wno-psabi")
 _FAST = ("-O3", "-fno-strict-aliasing")
 _SANITIZED = (
-    "-O1",
+    "-O0",  # the checks of all that is inlined take minutes to optimise
+    "-DSESSIOND_SANITIZED",
     "-g",
     "-fno-strict-aliasing",
-    "-fno-omit-frame-pointer",
     "-fsanitize=address,undefined",
     "-fno-sanitize-recover=all",
 )

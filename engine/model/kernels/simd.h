@@ -9,7 +9,11 @@
 #define SESSIOND_SIMD_H
 
 #define INLINE static inline __attribute__((always_inline, unused))
+#ifdef SESSIOND_SANITIZED /* a checked loop is long enough */
+#define UNROLLED
+#else
 #define UNROLLED _Pragma("GCC unroll 16")
+#endif
 
 #if defined(SESSIOND_AVX512)
 #include "simd_avx512.h"

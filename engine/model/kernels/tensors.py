@@ -14,6 +14,7 @@ import numpy.typing as npt
 from engine.errors import ModelFileError
 from engine.files.gguf_header import read_gguf_header
 from engine.files.model_spec import ModelSpec
+from engine.files.weight_files import weight_files
 from engine.model.kernels.library import GROUP, Bytes, Format
 from engine.model.kernels.matrix import Floats, Matrix, round_to_bfloat
 
@@ -186,11 +187,8 @@ class _Safetensors:
 
     def __init__(self, spec: ModelSpec) -> None:
         self._places: dict[str, tuple[Path, dict[str, Any], Bytes]] = {}
-        paths = sorted(spec.path.glob("*.safetensors"))
-        if not paths:
-            raise ModelFileError(f"{spec.path}: holds no *.safetensors file")
         self._folder = spec.path
-        for path in paths:
+        for path in weight_files(spec.path):
             self._open(path)
 
     def _open(self, path: Path) -> None:
