@@ -67,7 +67,6 @@ INLINE vf vf_from_bfloats(const uint16_t *p) {
 
 INLINE vb vb_load(const void *p) { return _mm512_loadu_si512(p); }
 INLINE void vb_store(void *p, vb v) { _mm512_storeu_si512(p, v); }
-INLINE vb vb_and(vb a, vb b) { return _mm512_and_si512(a, b); }
 INLINE vb vb_low_nibbles(vb v) { return _mm512_and_si512(v, _mm512_set1_epi8(15)); }
 INLINE vb vb_high_nibbles(vb v) {
     return _mm512_and_si512(_mm512_srli_epi16(v, 4), _mm512_set1_epi8(15));
