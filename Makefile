@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: serve test check bench soak clean
+.PHONY: serve test check bench soak sanitize clean
 
 serve: $(VENV)/.installed
 	@$(BIN)/sessiond serve $(ARGS)
@@ -28,10 +28,14 @@ soak: $(VENV)/.installed-dev
 	@$(BIN)/sessiond model pull
 	SESSIOND_SOAK=1 $(BIN)/python -m pytest -m soak $(ARGS)
 
+sanitize: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest tests/kernels/test_sanitizers.py $(ARGS)
+
 clean:
 	rm -rf $(VENV) build *.egg-info
 
-$(VENV)/.installed: pyproject.toml constraints.txt
+# the kernels are compiled by the install
+$(VENV)/.installed: pyproject.toml constraints.txt setup.py $(wildcard engine/model/kernels/*.[ch])
 	@echo "Setting up $(VENV) (once; about a minute) ..."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(PIP) --editable .

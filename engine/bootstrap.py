@@ -11,7 +11,7 @@ from engine.files.spec_reader import read_spec
 from engine.free_memory import free_host_bytes
 from engine.loop import EngineLoop
 from engine.messages import EngineInfo, TurnEvent
-from engine.model.runner import LoadedModel, prepare_model
+from engine.model.choice import AnyModel, prepare
 from engine.pool_size import Measured, PoolPlan, plan_pool
 from engine.text.tokenizer import load_tokenizer
 
@@ -33,7 +33,7 @@ def build_engine(
     path = resolve_model(config.model, lambda _step: None)
     spec = read_spec(path)
     report(f"loading {served_name(config.model)}")
-    loaded = prepare_model(spec, config)
+    loaded = prepare(spec, config)
     tokenizer = load_tokenizer(path)
     report(f"weights take {format_bytes(loaded.weights_bytes)}; measuring the largest step")
     plan = plan_pool(config, _measure(loaded, config))
@@ -60,7 +60,7 @@ def served_name(model: str) -> str:
     return path.resolve().name.removesuffix(".gguf")
 
 
-def _measure(loaded: LoadedModel, config: EngineConfig) -> Measured:
+def _measure(loaded: AnyModel, config: EngineConfig) -> Measured:
     activation_bytes = loaded.measure_activation_peak(
         config.max_num_batched_tokens, config.max_num_seqs
     )
@@ -84,7 +84,7 @@ def _free_bytes(device: str) -> int:
     return int(free)
 
 
-def _info(config: EngineConfig, loaded: LoadedModel, plan: PoolPlan) -> EngineInfo:
+def _info(config: EngineConfig, loaded: AnyModel, plan: PoolPlan) -> EngineInfo:
     return EngineInfo(
         model=served_name(config.model),
         architecture=loaded.spec.architecture,

@@ -4,7 +4,7 @@ import hashlib
 from pathlib import Path
 
 from engine.files.model_spec import ModelSpec
-from engine.model.weights.safetensors import weight_files
+from engine.files.weight_files import weight_files
 
 _SAMPLES = 64
 _SAMPLE_BYTES = 65_536

@@ -6,20 +6,22 @@ recomputed or differently batched turn draws the same tokens.
 """
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
 from engine.messages import Sampling
 from engine.step import NOT_FINITE, SampleAt
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 
-def sample(logits: Tensor, wanted: Sequence[SampleAt]) -> list[int]:
+def sample(logits: "Tensor", wanted: Sequence[SampleAt]) -> list[int]:
     """Draw one token id per row; `NOT_FINITE` for a row that holds NaN or infinity.
 
     Such a row comes of damaged weights, or of a type too narrow for them; its neighbours are sound.
@@ -28,6 +30,8 @@ def sample(logits: Tensor, wanted: Sequence[SampleAt]) -> list[int]:
         logits: [rows, vocab].
         wanted: one per row. `temperature` 0 takes the highest logit, ties by lower id.
     """
+    import torch  # here: the native runner draws without it
+
     lowest, highest = torch.aminmax(logits, dim=-1)
     finite: list[bool] = (torch.isfinite(lowest) & torch.isfinite(highest)).tolist()
     # argmax takes the first of equal values
@@ -37,8 +41,13 @@ def sample(logits: Tensor, wanted: Sequence[SampleAt]) -> list[int]:
             tokens[row] = NOT_FINITE
         elif at.sampling.temperature > 0:
             scores = logits[row].double().cpu().numpy()
-            tokens[row] = _draw(scores, at.sampling, uniform(at.sampling.seed, at.output_index))
+            tokens[row] = draw(scores, at)
     return tokens
+
+
+def draw(scores: Floats, at: SampleAt) -> int:
+    """Draw one token id from finite logits [vocab]; the temperature must be above 0."""
+    return _draw(scores, at.sampling, uniform(at.sampling.seed, at.output_index))
 
 
 def uniform(seed: int, index: int) -> float:

@@ -1,6 +1,5 @@
 """Reads weights from a folder of safetensors files, whole or sharded."""
 
-import json
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -11,8 +10,8 @@ from torch import Tensor
 
 from engine.errors import ModelFileError
 from engine.files.model_spec import ModelSpec
+from engine.files.weight_files import weight_files
 
-_INDEX = "model.safetensors.index.json"
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 
@@ -63,25 +62,6 @@ class SafetensorsFolder:
                 f"allowed is {', '.join(map(str, _FLOATS))}"
             )
         return tensor
-
-
-def weight_files(folder: Path) -> list[Path]:
-    """Return the files that hold the weights: those that the index names, or all there are.
-
-    Raises:
-        ModelFileError: there is none, or the index is damaged.
-    """
-    index = folder / _INDEX
-    if index.exists():
-        try:
-            names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ModelFileError(f"{index}: damaged ({error!r})") from error
-        return [folder / name for name in sorted(names)]
-    paths = sorted(folder.glob("*.safetensors"))
-    if not paths:
-        raise ModelFileError(f"{folder}: holds no *.safetensors file")
-    return paths
 
 
 def _opened(path: Path) -> Any:  # the package does not type what it opens

@@ -1,0 +1,49 @@
+"""Picks the path that runs a model: native kernels where they can, torch everywhere else."""
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from engine.config import EngineConfig
+from engine.files.model_spec import ModelSpec
+from engine.model.kernels.library import LibraryMissingError
+from engine.model.native import NativeModel, prepare_native_model, why_not_native
+
+if TYPE_CHECKING:
+    from engine.model.runner import LoadedModel
+
+AnyModel: TypeAlias = "NativeModel | LoadedModel"
+
+# the driver's control device: asking torch would import it
+_CUDA_DEVICE = Path("/dev/nvidiactl")
+
+_log = logging.getLogger(__name__)
+
+
+def prepare(spec: ModelSpec, config: EngineConfig) -> AnyModel:
+    """Load a model on the fastest path that it and the config allow.
+
+    With `device=auto` torch serves where there is an NVIDIA driver. Torch is imported only when
+    it serves.
+
+    Raises:
+        ModelFileError: a tensor is missing, has the wrong shape or an unknown type.
+        ConfigError: the device or a dtype can't be had.
+    """
+    reason = why_not_native(spec, config) or _cuda(config)
+    if reason is None:
+        try:
+            return prepare_native_model(spec, config)
+        except LibraryMissingError as error:
+            reason = f"the native kernels were not built ({error})"
+            _log.warning("%s: slower torch operations serve instead", reason)
+    _log.info("torch runs the model: %s", reason)
+    from engine.model.runner import prepare_model
+
+    return prepare_model(spec, config)
+
+
+def _cuda(config: EngineConfig) -> str | None:
+    if config.device == "auto" and _CUDA_DEVICE.exists():
+        return "device=auto on a machine with an NVIDIA driver"
+    return None

@@ -1,0 +1,124 @@
+"""Compiles the kernels into one library: each kernel once per instruction set, chosen at run time.
+
+Standard library only: the package's build (setup.py) runs it before anything is installed.
+By hand: `python -m engine.model.kernels.build [--sanitize]`.
+"""
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+LIBRARY_NAME = "libsessiond_kernels.so"
+# no contraction: whether a sum is fused must not depend on where a function was inlined
+_FLAGS = ("-std=gnu11", "-fPIC", "-pthread", "-fvisibility=hidden", "-ffp-contract=off")
+_WARNINGS = ("-Wall", "-Wextra", "-Wno-psabi")
+_FAST = ("-O3", "-fno-strict-aliasing")
+_SANITIZED = (
+    "-O0",  # the checks of all that is inlined take minutes to optimise
+    "-DSESSIOND_SANITIZED",
+    "-g",
+    "-fno-strict-aliasing",
+    "-fsanitize=address,undefined",
+    "-fno-sanitize-recover=all",
+)
+_COMMON_SOURCES = ("dispatch", "memory", "plan", "pool", "step")
+_KERNEL_SOURCES = (
+    "activations",
+    "attention",
+    "linear_bf16",
+    "linear_q4_0",
+    "linear_q4_1",
+    "linear_q8_0",
+    "logits",
+    "rope_kv",
+    "table",
+)
+_AVX2 = ("-mavx2", "-mfma", "-mf16c")
+_AVX512 = ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni", "-mavx512bf16")
+_X86_SETS = {
+    "avx2": ("-DSESSIOND_AVX2", *_AVX2),
+    "avx512": ("-DSESSIOND_AVX512", *_AVX2, *_AVX512, "-mprefer-vector-width=512"),
+}
+
+
+class BuildError(Exception):
+    """The kernels can't be compiled here. The message is the compiler's."""
+
+
+def sources() -> list[Path]:
+    """Return all files that the library is made of."""
+    return sorted((*HERE.glob("*.c"), *HERE.glob("*.h")))
+
+
+def find_compiler() -> str:
+    """Return the C compiler: $CC, or the first of cc, gcc, clang.
+
+    Raises:
+        BuildError: there is none.
+    """
+    for name in (os.environ.get("CC"), "cc", "gcc", "clang"):
+        if name and shutil.which(name.split()[0]):
+            return name
+    raise BuildError("no C compiler (cc, gcc or clang) was found")
+
+
+def build(target: Path, *, sanitize: bool = False) -> None:
+    """Compile the library to `target`, replacing it at the end in one move.
+
+    Raises:
+        BuildError: no compiler, or it refused the code.
+    """
+    compiler = find_compiler().split()
+    flags = (*_FLAGS, *_WARNINGS, *(_SANITIZED if sanitize else _FAST))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+        units = _units(Path(folder))
+        with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as threads:
+            list(threads.map(lambda unit: _run([*compiler, *flags, *unit]), units))
+        objects = [str(path) for path in sorted(Path(folder).glob("*.o"))]
+        library = Path(folder) / LIBRARY_NAME
+        _run([*compiler, *flags, "-shared", *objects, "-o", str(library), "-lm"])
+        library.replace(target)
+
+
+def _units(folder: Path) -> list[list[str]]:
+    """Return the compiler's arguments for each object file."""
+    is_x86 = platform.machine().lower() in ("x86_64", "amd64")
+    sets = {"portable": (), **(_X86_SETS if is_x86 else {})}
+    common = ["-DSESSIOND_X86"] if is_x86 else []
+    units = [[*common, *_unit(source, folder, "")] for source in _COMMON_SOURCES]
+    units += [
+        [*flags, *_unit(source, folder, f"_{name}")]
+        for name, flags in sets.items()
+        for source in _KERNEL_SOURCES
+    ]
+    return units
+
+
+def _unit(source: str, folder: Path, suffix: str) -> list[str]:
+    return ["-c", str(HERE / f"{source}.c"), "-o", str(folder / f"{source}{suffix}.o")]
+
+
+def _run(command: Sequence[str]) -> None:
+    result = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 -- the compiler
+    if result.returncode:
+        raise BuildError(result.stderr.strip() or f"{command[0]} failed")
+
+
+def main() -> None:
+    """Build in place, where the package looks for the library."""
+    sanitize = "--sanitize" in sys.argv[1:]
+    target = HERE / (f"sanitized/{LIBRARY_NAME}" if sanitize else LIBRARY_NAME)
+    build(target, sanitize=sanitize)
+    sys.stdout.write(f"{target}\n")
+
+
+if __name__ == "__main__":
+    main()

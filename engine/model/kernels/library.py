@@ -1,0 +1,181 @@
+"""The C library as Python sees it: its structures (step.h, kernels.h), loading, the choice of ISA.
+
+Every call releases the GIL. Nothing is built here: see engine.model.kernels.build.
+"""
+
+import ctypes
+import os
+from ctypes import POINTER, Structure, c_char_p, c_float, c_int, c_int32, c_size_t, c_void_p
+from enum import IntEnum
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.errors import ConfigError
+from engine.model.kernels.build import HERE, LIBRARY_NAME
+
+ISA_VARIABLE = "SESSIOND_CPU_ISA"
+ISAS = ("portable", "avx2", "avx512")  # best last
+PHASES = (
+    "embed norm qkv kv_write attend merge output gate_up down head choose".split()  # noqa: SIM905 -- a list of words
+)
+TILE_ROWS = 16
+GROUP = 32
+BLOCK_TOKENS = 16
+MAX_VECTORS = 16
+MAX_HEAD_DIM = 256
+PARTIAL_HEADER = 16
+
+Bytes = npt.NDArray[np.uint8]
+
+
+class Format(IntEnum):
+    """How a weight matrix is packed; see linear_*.c."""
+
+    Q4_1 = 0
+    Q4_0 = 1
+    Q8_0 = 2
+    BF16 = 3
+
+
+class Linear(Structure):
+    """`Linear` of kernels.h."""
+
+    _fields_ = (
+        ("tiles", c_void_p),
+        ("bias", c_void_p),
+        ("format", c_int32),
+        ("rows", c_int32),
+        ("columns", c_int32),
+        ("padding", c_int32),
+    )
+
+
+class Layer(Structure):
+    """`Layer` of step.h."""
+
+    _fields_ = (
+        *((name, Linear) for name in ("qkv", "output", "gate_up", "down")),
+        *((name, c_void_p) for name in ("attention_norm", "mlp_norm", "query_norm", "key_norm")),
+        ("window", c_int32),
+        ("padding", c_int32),
+    )
+
+
+class Model(Structure):
+    """`Model` of step.h."""
+
+    _fields_ = (
+        ("layers", POINTER(Layer)),
+        ("embedding", Linear),
+        ("head", Linear),
+        ("final_norm", c_void_p),
+        ("rotation", c_void_p),
+        ("pool", c_void_p),
+        ("block_bytes", c_size_t),
+        ("num_layers", c_int32),
+        ("num_blocks", c_int32),
+        ("rotation_rows", c_int32),
+        ("hidden", c_int32),
+        ("heads", c_int32),
+        ("kv_heads", c_int32),
+        ("head_dim", c_int32),
+        ("vocab", c_int32),
+        ("epsilon", c_float),
+        ("activations_are_bfloat", c_int32),
+        ("kv_is_float", c_int32),
+        ("padding", c_int32),
+    )
+
+
+class Step(Structure):
+    """`Step` of step.h."""
+
+    _fields_ = (
+        ("rows", c_int32),
+        ("sequences", c_int32),
+        ("outputs", c_int32),
+        ("logits_stride", c_int32),
+        ("tokens", c_void_p),
+        ("row_starts", c_void_p),
+        ("first_positions", c_void_p),
+        ("entry_starts", c_void_p),
+        ("entry_counts", c_void_p),
+        ("entries", c_void_p),
+        ("output_rows", c_void_p),
+        ("logits", c_void_p),
+        ("choices", c_void_p),
+    )
+
+
+class LibraryMissingError(Exception):
+    """The library was not built (no compiler at install), or can't be loaded."""
+
+
+def load_library(path: Path | None = None) -> ctypes.CDLL:
+    """Load the library that the package's build left beside this file.
+
+    Raises:
+        LibraryMissingError: says why it can't be had.
+    """
+    path = path or HERE / LIBRARY_NAME
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError as error:
+        raise LibraryMissingError(str(error)) from error
+    library.engine_supports.argtypes = [c_char_p]
+    library.engine_new.argtypes = [POINTER(Model), c_char_p, c_int]
+    library.engine_new.restype = c_void_p
+    library.engine_free.argtypes = [c_void_p]
+    library.engine_free.restype = None
+    library.engine_step.argtypes = [c_void_p, POINTER(Step)]
+    library.engine_set_rotation.argtypes = [c_void_p, c_void_p, c_int]
+    library.engine_set_rotation.restype = None
+    library.engine_profile.argtypes = [c_void_p, c_void_p]
+    library.engine_profile.restype = None
+    library.engine_allocate.argtypes = [c_size_t]
+    library.engine_allocate.restype = c_void_p
+    library.engine_release.argtypes = [c_void_p, c_size_t]
+    library.engine_release.restype = None
+    return library
+
+
+def choose_isa(library: ctypes.CDLL) -> str:
+    """Return the best instruction set that the processor has, or what SESSIOND_CPU_ISA names.
+
+    Raises:
+        ConfigError: the variable names one that is unknown or not there.
+    """
+    supported = [isa for isa in ISAS if library.engine_supports(isa.encode())]
+    wanted = os.environ.get(ISA_VARIABLE)
+    if not wanted:
+        return supported[-1]
+    if wanted not in supported:
+        raise ConfigError(ISA_VARIABLE, wanted, f"{', '.join(supported)} on this processor")
+    return wanted
+
+
+class Memory:
+    """Bytes on large pages, zero at first, committed when touched. Freed with the object."""
+
+    def __init__(self, library: ctypes.CDLL, size: int) -> None:
+        self._library = library
+        self._size = max(size, 1)
+        address = library.engine_allocate(self._size)
+        if not address:
+            raise MemoryError
+        self.address: int = address
+        buffer = memoryview((ctypes.c_uint8 * self._size).from_address(address))
+        self.bytes: Bytes = np.frombuffer(buffer, dtype=np.uint8)
+
+    def __del__(self) -> None:
+        # a failed allocation leaves no address
+        if getattr(self, "address", 0):
+            self._library.engine_release(self.address, self._size)
+
+
+def address_of(array: npt.NDArray[Any]) -> int:
+    """Return where an array's values lie; the caller keeps the array alive."""
+    return int(array.ctypes.data)

@@ -1,0 +1,498 @@
+/* A whole step, run by all threads at once: each stage is shared out by tiles or rows, and a
+ * barrier stands where a stage reads what other threads wrote. A lone row (one session decoding)
+ * needs fewer barriers: each thread rounds the row for itself. */
+#define _GNU_SOURCE
+#include "step.h"
+
+#include <math.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "plan.h"
+#include "pool.h"
+
+#define UNIT 64        /* rows of gate_up that make 32 values */
+#define PANEL_ROWS 64  /* rows of gate_up that a thread keeps before SiLU */
+#define STAGES 5       /* that share out by counter in a layer */
+#define MANY_ROWS 8    /* from here on sharing by counter costs less than it gains */
+
+typedef struct {
+    Activations hidden, attended, mlp; /* of one row: see above; mlp is shared, so unused */
+    float *attended_row;
+    float *partial, *segment; /* [MAX_VECTORS] partials */
+    float *panel;             /* [PANEL_ROWS][UNIT] */
+} Own;
+
+struct Engine {
+    Model model;
+    const Kernels *kernels;
+    Pool *pool;
+    Plan plan;
+    const Step *step;
+    Own *own; /* [threads] */
+    int rows_capacity, partials_capacity;
+    float *x, *qkv, *attended_rows; /* [rows][...] */
+    Activations hidden, attended, mlp;
+    float *partials;
+    atomic_int *counters; /* [layers + 1][STAGES] */
+    double seconds[PHASES];
+    double since;
+};
+
+static size_t padded(int columns) { return ((size_t)columns + 63) / 64 * 64; }
+static size_t partial_floats(const Model *model) {
+    return (size_t)MAX_VECTORS * (PARTIAL_HEADER + (size_t)model->head_dim);
+}
+static int qkv_rows(const Model *model) { return model->layers[0].qkv.rows; }
+
+/* --- memory --------------------------------------------------------------------------------- */
+
+static void *zeroed(size_t bytes) {
+    bytes = (bytes + 63) / 64 * 64;
+    void *memory = aligned_alloc(64, bytes);
+    if (memory) memset(memory, 0, bytes);
+    return memory;
+}
+
+static void free_activations(Activations *x) {
+    free(x->values);
+    free(x->scales);
+    free(x->offsets);
+    free(x->sums);
+}
+
+static int make_activations(Activations *x, const Model *model, int columns, int rows) {
+    const size_t values = (size_t)rows * padded(columns), groups = values / GROUP;
+    *x = (Activations){.values = zeroed(values * 2),
+                       .scales = zeroed(groups * sizeof(float)),
+                       .offsets = zeroed(groups * sizeof(float)),
+                       .sums = zeroed(groups * sizeof(int32_t)),
+                       .columns = (int32_t)padded(columns),
+                       .is_bfloat = model->activations_are_bfloat};
+    return x->values && x->scales && x->offsets && x->sums;
+}
+
+static void free_rows(Engine *engine) {
+    free(engine->x);
+    free(engine->qkv);
+    free(engine->attended_rows);
+    free_activations(&engine->hidden);
+    free_activations(&engine->attended);
+    free_activations(&engine->mlp);
+    engine->x = engine->qkv = engine->attended_rows = NULL;
+    engine->hidden = engine->attended = engine->mlp = (Activations){0};
+    engine->rows_capacity = 0;
+}
+
+static int reserve_rows(Engine *engine, int rows) {
+    if (rows <= engine->rows_capacity) return 1;
+    const Model *model = &engine->model;
+    const int width = model->heads * model->head_dim;
+    rows = (rows + 63) / 64 * 64;
+    free_rows(engine);
+    engine->x = zeroed((size_t)rows * padded(model->hidden) * sizeof(float));
+    engine->qkv = zeroed((size_t)rows * (size_t)qkv_rows(model) * sizeof(float));
+    engine->attended_rows = zeroed((size_t)rows * padded(width) * sizeof(float));
+    const int whole =
+        make_activations(&engine->hidden, model, model->hidden, rows) &&
+        make_activations(&engine->attended, model, width, rows) &&
+        make_activations(&engine->mlp, model, model->layers[0].down.columns, rows) && engine->x &&
+        engine->qkv && engine->attended_rows;
+    if (whole) engine->rows_capacity = rows;
+    return whole;
+}
+
+static int reserve_partials(Engine *engine, int count) {
+    if (count <= engine->partials_capacity) return 1;
+    free(engine->partials);
+    engine->partials = zeroed((size_t)count * partial_floats(&engine->model) * sizeof(float));
+    engine->partials_capacity = engine->partials ? count : 0;
+    return engine->partials != NULL;
+}
+
+static void free_own(Own *own) {
+    free_activations(&own->hidden);
+    free_activations(&own->attended);
+    free(own->attended_row);
+    free(own->partial);
+    free(own->segment);
+    free(own->panel);
+}
+
+static int make_own(Own *own, const Model *model) {
+    const int width = model->heads * model->head_dim;
+    const size_t partial = partial_floats(model) * sizeof(float);
+    own->attended_row = zeroed(padded(width) * sizeof(float));
+    own->partial = zeroed(partial);
+    own->segment = zeroed(partial);
+    own->panel = zeroed((size_t)PANEL_ROWS * UNIT * sizeof(float));
+    return make_activations(&own->hidden, model, model->hidden, 1) &&
+           make_activations(&own->attended, model, width, 1) && own->attended_row &&
+           own->partial && own->segment && own->panel;
+}
+
+/* --- sharing out ---------------------------------------------------------------------------- */
+
+typedef struct {
+    Engine *engine;
+    Own *own;
+    int thread, threads, solo;
+} Worker;
+
+typedef struct {
+    int begin, end;
+} Range;
+
+static Range share(int count, const Worker *worker) {
+    return (Range){(int)((int64_t)count * worker->thread / worker->threads),
+                   (int)((int64_t)count * (worker->thread + 1) / worker->threads)};
+}
+
+/* The rows that a stage before a linear layer is computed for: a lone row by every thread. */
+static Range share_rows(int rows, const Worker *worker) {
+    return worker->solo ? (Range){0, rows} : share(rows, worker);
+}
+
+static void meet(const Worker *worker) { pool_barrier(worker->engine->pool); }
+
+static void meet_unless_solo(const Worker *worker) {
+    if (!worker->solo) meet(worker);
+}
+
+/* Calls for ranges of `count` units until all are taken. Static for few rows: a fetch of the
+ * counter costs what a unit does. A range does not change what is computed for it. */
+typedef struct {
+    atomic_int *counter;
+    Range left;
+    int count, chunk;
+} Ranges;
+
+static Ranges share_units(int count, int rows, atomic_int *counter, const Worker *worker) {
+    if (rows < MANY_ROWS || worker->threads == 1)
+        return (Ranges){.left = share(count, worker)};
+    const int chunk = count / (8 * worker->threads);
+    return (Ranges){.counter = counter, .count = count, .chunk = chunk > 0 ? chunk : 1};
+}
+
+static int next_range(Ranges *ranges, Range *range) {
+    if (!ranges->counter) {
+        *range = ranges->left;
+        ranges->left.begin = ranges->left.end;
+        return range->begin < range->end;
+    }
+    const int begin = atomic_fetch_add_explicit(ranges->counter, ranges->chunk,
+                                                memory_order_relaxed);
+    const int end = begin + ranges->chunk;
+    *range = (Range){begin, end < ranges->count ? end : ranges->count};
+    return begin < ranges->count;
+}
+
+static void lap(const Worker *worker, int phase) {
+    if (worker->thread) return;
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    const double seconds = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+    if (phase >= 0) worker->engine->seconds[phase] += seconds - worker->engine->since;
+    worker->engine->since = seconds;
+}
+
+/* --- stages --------------------------------------------------------------------------------- */
+
+static void embed(const Worker *worker) {
+    const Engine *engine = worker->engine;
+    const size_t stride = padded(engine->model.hidden);
+    const Range rows = share(engine->step->rows, worker);
+    for (int r = rows.begin; r < rows.end; r++)
+        engine->kernels->unpack_row(&engine->model.embedding, engine->step->tokens[r],
+                                    engine->x + (size_t)r * stride);
+    meet(worker);
+}
+
+static const Activations *norm(const Worker *worker, const float *weight, int count,
+                               const int32_t *rows) {
+    const Engine *engine = worker->engine;
+    const Model *model = &engine->model;
+    const Activations *out = worker->solo ? &worker->own->hidden : &engine->hidden;
+    const Range range = share_rows(count, worker);
+    for (int i = range.begin; i < range.end; i++) {
+        const float *x = engine->x + (size_t)(rows ? rows[i] : i) * padded(model->hidden);
+        engine->kernels->normalize(x, weight, model->hidden, model->epsilon, out, i);
+    }
+    meet_unless_solo(worker);
+    return out;
+}
+
+static void linear(const Worker *worker, const Linear *weights, const Activations *x, int rows,
+                   float *out, size_t stride, int add, atomic_int *counter) {
+    Ranges ranges = share_units(weights->rows / TILE_ROWS, rows, counter, worker);
+    Range tiles;
+    while (next_range(&ranges, &tiles))
+        worker->engine->kernels->linear[weights->format](weights, tiles.begin, tiles.end, x, 0,
+                                                         rows, out + (size_t)tiles.begin * TILE_ROWS,
+                                                         stride, add);
+    meet(worker);
+}
+
+static KvLayer kv_of(const Model *model, int layer) {
+    const size_t width = model->kv_is_float ? sizeof(float) : sizeof(uint16_t);
+    const size_t head = (size_t)model->head_dim * BLOCK_TOKENS * width;
+    return (KvLayer){.pool = model->pool,
+                     .block_bytes = model->block_bytes,
+                     .layer_bytes = (size_t)layer * 2 * (size_t)model->kv_heads * head,
+                     .kv_heads = model->kv_heads,
+                     .group = model->heads / model->kv_heads,
+                     .head_dim = model->head_dim,
+                     .window = model->layers[layer].window,
+                     .is_float = model->kv_is_float,
+                     .rotation = model->rotation};
+}
+
+static void write_kv(const Worker *worker, const KvLayer *kv, const Layer *layer) {
+    const Engine *engine = worker->engine;
+    const Model *model = &engine->model;
+    /* exponentials are to base 2 */
+    const float scale = 1.44269504f / sqrtf((float)model->head_dim);
+    const Range rows = share(engine->step->rows, worker);
+    for (int r = rows.begin; r < rows.end; r++) {
+        float *queries = engine->qkv + (size_t)r * (size_t)qkv_rows(model);
+        float *keys = queries + (size_t)model->heads * model->head_dim;
+        engine->kernels->prepare_queries(queries, model->heads, model->head_dim,
+                                         layer->query_norm, model->epsilon, scale);
+        engine->kernels->write_kv(kv, engine->plan.row_blocks[r], engine->plan.row_slots[r], keys,
+                                  keys + (size_t)model->kv_heads * model->head_dim,
+                                  layer->key_norm, model->epsilon);
+    }
+    meet(worker);
+}
+
+static int vectors_of(const Model *model, const Tile *tile) {
+    return tile->rows * (tile->end_kv_head - tile->first_kv_head) * model->heads / model->kv_heads;
+}
+
+/* Divides by the sums and puts each vector where its row's head belongs. */
+static void finish_tile(const Worker *worker, const Tile *tile, const float *partial, float *out) {
+    const Model *model = &worker->engine->model;
+    const int group = model->heads / model->kv_heads;
+    const size_t stride = padded(model->heads * model->head_dim);
+    float *places[MAX_VECTORS];
+    int v = 0;
+    for (int k = tile->first_kv_head; k < tile->end_kv_head; k++)
+        for (int r = 0; r < tile->rows; r++)
+            for (int g = 0; g < group; g++)
+                places[v++] = out + (size_t)(tile->first_row + r) * stride +
+                              ((size_t)k * group + g) * model->head_dim;
+    worker->engine->kernels->finish(partial, v, model->head_dim, places);
+}
+
+static void attend_item(const Worker *worker, const KvLayer *kv, const Item *item) {
+    const Engine *engine = worker->engine;
+    const Plan *plan = &engine->plan;
+    const Tile *tile = plan->tiles + item->tile;
+    const size_t width = (size_t)qkv_rows(&engine->model);
+    const AttentionTile view = {
+        .entries = engine->step->entries + engine->step->entry_starts[tile->sequence],
+        .queries = engine->qkv + (size_t)tile->first_row * width,
+        .positions = plan->positions + tile->first_row,
+        .row_entries = plan->row_entries + tile->first_row,
+        .row_slots = plan->row_slots + tile->first_row,
+        .query_stride = width,
+        .rows = tile->rows,
+        .first_kv_head = tile->first_kv_head,
+        .end_kv_head = tile->end_kv_head,
+        .streaming = tile->rows == 1};
+    const int own_entries = plan->row_entries[tile->first_row + tile->rows - 1] + 1;
+    float *into = worker->own->partial;
+    if (tile->partials >= 0)
+        into = engine->partials + (size_t)(tile->partials + item->first_segment -
+                                           tile->first_segment) * partial_floats(&engine->model);
+    for (int s = item->first_segment; s < item->end_segment; s++) {
+        const int last = s + 1 == plan->segment_starts[tile->sequence + 1];
+        int end = last ? own_entries : plan->segments[s + 1];
+        if (end > own_entries) end = own_entries;
+        float *here = s == item->first_segment ? into : worker->own->segment;
+        engine->kernels->attend(kv, &view, plan->segments[s], end, here);
+        if (here != into)
+            engine->kernels->merge(into, here, vectors_of(&engine->model, tile), kv->head_dim);
+    }
+    if (tile->partials < 0) finish_tile(worker, tile, into, engine->attended_rows);
+}
+
+/* Merges the segments of a tile that were kept apart, in their order. */
+static void merge_tile(const Worker *worker, const Tile *tile, float *out) {
+    const Engine *engine = worker->engine;
+    const Model *model = &engine->model;
+    const float *segments = engine->partials + (size_t)tile->partials * partial_floats(model);
+    const int vectors = vectors_of(model, tile);
+    float *into = worker->own->partial;
+    memcpy(into, segments,
+           (size_t)vectors * (PARTIAL_HEADER + (size_t)model->head_dim) * sizeof(float));
+    for (int s = 1; s < tile->end_segment - tile->first_segment; s++)
+        engine->kernels->merge(into, segments + (size_t)s * partial_floats(model), vectors,
+                               model->head_dim);
+    finish_tile(worker, tile, into, out);
+}
+
+static void attend(const Worker *worker, const KvLayer *kv, atomic_int *counter) {
+    const Engine *engine = worker->engine;
+    for (;;) {
+        const int item = atomic_fetch_add_explicit(counter, 1, memory_order_relaxed);
+        if (item >= engine->plan.num_items) break;
+        attend_item(worker, kv, engine->plan.items + item);
+    }
+    meet(worker);
+}
+
+/* The attended rows, rounded for the output projection. */
+static const Activations *collect(const Worker *worker) {
+    const Engine *engine = worker->engine;
+    const Plan *plan = &engine->plan;
+    float *rows = worker->solo ? worker->own->attended_row : engine->attended_rows;
+    const Activations *out = worker->solo ? &worker->own->attended : &engine->attended;
+    if (plan->num_partials) {
+        for (int t = 0; t < plan->num_tiles; t++)
+            if (plan->tiles[t].partials >= 0 &&
+                (worker->solo || t % worker->threads == worker->thread))
+                merge_tile(worker, plan->tiles + t, rows);
+        meet_unless_solo(worker);
+    }
+    const Range range = share_rows(engine->step->rows, worker);
+    for (int r = range.begin; r < range.end; r++)
+        engine->kernels->quantize(rows + (size_t)r * (size_t)out->columns, out, r);
+    meet_unless_solo(worker);
+    return out;
+}
+
+static void gate_up(const Worker *worker, const Linear *weights, const Activations *x,
+                    atomic_int *counter) {
+    const Engine *engine = worker->engine;
+    const int rows = engine->step->rows, tiles = UNIT / TILE_ROWS;
+    Ranges ranges = share_units(weights->rows / UNIT, rows, counter, worker);
+    Range units;
+    while (next_range(&ranges, &units))
+        for (int u = units.begin; u < units.end; u++)
+            for (int first = 0; first < rows; first += PANEL_ROWS) {
+                const int end = first + PANEL_ROWS < rows ? first + PANEL_ROWS : rows;
+                engine->kernels->linear[weights->format](weights, u * tiles, (u + 1) * tiles, x,
+                                                         first, end, worker->own->panel, UNIT, 0);
+                engine->kernels->swiglu(worker->own->panel, first, end, u, &engine->mlp);
+            }
+    meet(worker);
+}
+
+static void run_layer(const Worker *worker, int index) {
+    Engine *engine = worker->engine;
+    const Model *model = &engine->model;
+    const Layer *layer = model->layers + index;
+    const int rows = engine->step->rows;
+    const size_t stride = padded(model->hidden);
+    atomic_int *counters = engine->counters + (size_t)index * STAGES;
+    const KvLayer kv = kv_of(model, index);
+    const Activations *x = norm(worker, layer->attention_norm, rows, NULL);
+    lap(worker, NORM);
+    linear(worker, &layer->qkv, x, rows, engine->qkv, (size_t)qkv_rows(model), 0, counters);
+    lap(worker, QKV);
+    write_kv(worker, &kv, layer);
+    lap(worker, KV_WRITE);
+    attend(worker, &kv, counters + 1);
+    lap(worker, ATTEND);
+    x = collect(worker);
+    lap(worker, MERGE);
+    linear(worker, &layer->output, x, rows, engine->x, stride, 1, counters + 2);
+    lap(worker, OUTPUT);
+    x = norm(worker, layer->mlp_norm, rows, NULL);
+    lap(worker, NORM);
+    gate_up(worker, &layer->gate_up, x, counters + 3);
+    lap(worker, GATE_UP);
+    linear(worker, &layer->down, &engine->mlp, rows, engine->x, stride, 1, counters + 4);
+    lap(worker, DOWN);
+}
+
+static void run_head(const Worker *worker) {
+    Engine *engine = worker->engine;
+    const Step *step = engine->step;
+    if (!step->outputs) return;
+    const Activations *x =
+        norm(worker, engine->model.final_norm, step->outputs, step->output_rows);
+    lap(worker, NORM);
+    linear(worker, &engine->model.head, x, step->outputs, step->logits,
+           (size_t)step->logits_stride, 0,
+           engine->counters + (size_t)engine->model.num_layers * STAGES);
+    lap(worker, HEAD);
+    const Range outputs = share(step->outputs, worker);
+    for (int i = outputs.begin; i < outputs.end; i++)
+        step->choices[i] = engine->kernels->argmax(
+            step->logits + (size_t)i * (size_t)step->logits_stride, engine->model.vocab);
+    lap(worker, CHOOSE);
+}
+
+static void run_step(void *argument, int thread) {
+    Engine *engine = argument;
+    const Worker worker = {.engine = engine,
+                           .own = engine->own + thread,
+                           .thread = thread,
+                           .threads = pool_threads(engine->pool),
+                           .solo = engine->step->rows == 1};
+    lap(&worker, -1);
+    embed(&worker);
+    lap(&worker, EMBED);
+    for (int layer = 0; layer < engine->model.num_layers; layer++) run_layer(&worker, layer);
+    run_head(&worker);
+}
+
+/* --- interface ------------------------------------------------------------------------------ */
+
+Engine *engine_new(const Model *model, const char *isa, int threads) {
+    const Kernels *kernels = engine_kernels(isa);
+    if (!kernels || threads < 1) return NULL;
+    Engine *engine = calloc(1, sizeof *engine);
+    if (!engine) return NULL;
+    engine->model = *model;
+    engine->kernels = kernels;
+    engine->counters =
+        calloc((size_t)(model->num_layers + 1) * STAGES, sizeof *engine->counters);
+    engine->own = calloc((size_t)threads, sizeof *engine->own);
+    engine->pool = pool_start(threads);
+    int whole = engine->counters && engine->own && engine->pool;
+    for (int thread = 0; whole && thread < threads; thread++)
+        whole = make_own(engine->own + thread, &engine->model);
+    if (whole) return engine;
+    engine_free(engine);
+    return NULL;
+}
+
+void engine_free(Engine *engine) {
+    const int threads = engine->pool ? pool_threads(engine->pool) : 0;
+    if (engine->own)
+        for (int thread = 0; thread < threads; thread++) free_own(engine->own + thread);
+    if (engine->pool) pool_stop(engine->pool);
+    free_rows(engine);
+    plan_free(&engine->plan);
+    free(engine->own);
+    free(engine->counters);
+    free(engine->partials);
+    free(engine);
+}
+
+int engine_step(Engine *engine, const Step *step) {
+    const int outcome = plan_step(&engine->plan, &engine->model, step, pool_threads(engine->pool));
+    if (outcome != STEP_DONE) return outcome;
+    if (!reserve_rows(engine, step->rows) || !reserve_partials(engine, engine->plan.num_partials))
+        return NO_MEMORY;
+    memset(engine->counters, 0,
+           (size_t)(engine->model.num_layers + 1) * STAGES * sizeof *engine->counters);
+    engine->step = step;
+    pool_run(engine->pool, run_step, engine);
+    return STEP_DONE;
+}
+
+void engine_set_rotation(Engine *engine, const float *rotation, int rows) {
+    engine->model.rotation = rotation;
+    engine->model.rotation_rows = rows;
+}
+
+void engine_profile(Engine *engine, double *seconds) {
+    memcpy(seconds, engine->seconds, sizeof engine->seconds);
+    memset(engine->seconds, 0, sizeof engine->seconds);
+}

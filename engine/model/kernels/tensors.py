@@ -1,0 +1,247 @@
+"""Reads matrices and vectors from model files, as quantised as they are. No torch."""
+
+import json
+import mmap
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.errors import ModelFileError
+from engine.files.gguf_header import read_gguf_header
+from engine.files.model_spec import ModelSpec
+from engine.files.weight_files import weight_files
+from engine.model.kernels.library import GROUP, Bytes, Format
+from engine.model.kernels.matrix import Floats, Matrix, round_to_bfloat
+
+_WHOLE_NAMES = {
+    "model.embed_tokens": "token_embd",
+    "model.norm": "output_norm",
+    "lm_head": "output",
+}
+_LAYER_NAMES = {
+    "input_layernorm": "attn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "self_attn.o_proj": "attn_output",
+    "post_attention_layernorm": "ffn_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+_LAYER_NAME = re.compile(r"model\.layers\.(\d+)\.(.+)")
+# GGML's numbers of types (ggml.h): values and bytes of a block
+_F32, _F16, _BF16 = 0, 1, 30
+_FLOATS = (_F32, _F16, _BF16)
+_Q4_0, _Q4_1, _Q8_0, _Q4_K, _Q6_K = 2, 3, 8, 12, 14
+_BLOCKS = {
+    _F32: (1, 4),
+    _F16: (1, 2),
+    _BF16: (1, 2),
+    _Q4_0: (32, 18),
+    _Q4_1: (32, 20),
+    _Q8_0: (32, 34),
+    _Q4_K: (256, 144),
+    _Q6_K: (256, 210),
+}
+_SAFETENSORS_TYPES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "F64": "<f8"}
+
+
+class Tensors(Protocol):
+    """Tensors of one model by their name in transformers, in the file's own precision.
+
+    `pairs_interleaved`: rows of q and k hold a rotary pair as neighbours, not half a head apart.
+    """
+
+    pairs_interleaved: bool
+
+    def has(self, name: str) -> bool:
+        """Say whether the file holds a tensor."""
+        ...
+
+    def is_quantized(self, name: str) -> bool:
+        """Say whether a tensor that is there has fewer bits than a float."""
+        ...
+
+    def read(self, name: str, shape: tuple[int, ...]) -> Matrix | Floats:
+        """Read a tensor: quantised as it is, or as floats.
+
+        Raises:
+            ModelFileError: missing, of another shape, of an unknown type, or cut off.
+        """
+        ...
+
+
+@contextmanager
+def open_tensors(spec: ModelSpec) -> Iterator[Tensors]:
+    """Open a model's file or folder.
+
+    Raises:
+        ModelFileError: it can't be read.
+    """
+    match spec.format:
+        case "gguf":
+            yield _Gguf(spec)
+        case "safetensors":
+            yield _Safetensors(spec)
+
+
+class _Gguf:
+    def __init__(self, spec: ModelSpec) -> None:
+        self.pairs_interleaved = spec.architecture == "llama"
+        self._path = spec.path
+        self._infos = read_gguf_header(spec.path).tensors
+        with spec.path.open("rb") as file:
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self._data = np.frombuffer(mapped, dtype=np.uint8)
+
+    def has(self, name: str) -> bool:
+        return _gguf_name(name) in self._infos
+
+    def is_quantized(self, name: str) -> bool:
+        return self.has(name) and self._infos[_gguf_name(name)].ggml_type not in _FLOATS
+
+    def read(self, name: str, shape: tuple[int, ...]) -> Matrix | Floats:
+        info = self._infos.get(_gguf_name(name))
+        if info is None:
+            raise ModelFileError(f"{self._path}: tensor {_gguf_name(name)!r} is missing")
+        _check_shape(self._path, info.name, info.shape[::-1], shape)
+        if info.ggml_type not in _BLOCKS:
+            raise ModelFileError(
+                f"{self._path}: tensor {info.name!r} has GGML type {info.ggml_type}: "
+                f"allowed is one of {sorted(_BLOCKS)}"
+            )
+        values, width = _BLOCKS[info.ggml_type]
+        if shape[-1] % values:
+            raise ModelFileError(
+                f"{self._path}: tensor {info.name!r} has rows of {shape[-1]} values: "
+                f"allowed is a multiple of {values}"
+            )
+        row_bytes = shape[-1] // values * width
+        end = info.offset + row_bytes * int(np.prod(shape[:-1]))
+        if end > len(self._data):
+            raise ModelFileError(f"{self._path}: tensor {info.name!r} ends beyond the file")
+        raw = self._data[info.offset : end].reshape(*shape[:-1], row_bytes)
+        return _from_ggml(info.ggml_type, raw)
+
+
+def _gguf_name(name: str) -> str:
+    stem, _, kind = name.rpartition(".")
+    in_layer = _LAYER_NAME.fullmatch(stem)
+    if in_layer is None:
+        return f"{_WHOLE_NAMES[stem]}.{kind}"
+    return f"blk.{in_layer[1]}.{_LAYER_NAMES[in_layer[2]]}.{kind}"
+
+
+def _from_ggml(kind: int, raw: Bytes) -> Matrix | Floats:
+    match kind:
+        case 0:
+            return raw.view("<f4").astype(np.float32)
+        case 1:
+            return raw.view("<f2").astype(np.float32)
+        case 30:
+            return (raw.view("<u2").astype(np.uint32) << 16).view(np.float32)
+        case 2 | 3 | 8:
+            return _quantized(kind, raw.reshape(len(raw), -1, _BLOCKS[kind][1]))
+        case _:
+            # the package's dequantisers know the rest; it takes a while to import
+            from gguf import GGMLQuantizationType, quants
+
+            return quants.dequantize(raw, GGMLQuantizationType(kind)).astype(np.float32)
+
+
+def _quantized(kind: int, blocks: Bytes) -> Matrix:
+    """Take apart [rows, groups, bytes of a block] (ggml-common.h: block_q4_0 and its like)."""
+
+    def halves(start: int) -> npt.NDArray[np.float16]:
+        return np.ascontiguousarray(blocks[:, :, start : start + 2]).view(np.float16)[:, :, 0]
+
+    rows = len(blocks)
+    if kind == _Q8_0:
+        values = np.ascontiguousarray(blocks[:, :, 2:]).reshape(rows, -1) ^ 0x80  # signed: + 128
+        return Matrix(format=Format.Q8_0, values=values, scales=halves(0))
+    start = 4 if kind == _Q4_1 else 2
+    nibbles = blocks[:, :, start:]
+    values = np.empty((rows, blocks.shape[1], GROUP), dtype=np.uint8)
+    np.bitwise_and(nibbles, 15, out=values[:, :, : GROUP // 2])
+    np.right_shift(nibbles, 4, out=values[:, :, GROUP // 2 :])
+    return Matrix(
+        format=Format.Q4_1 if kind == _Q4_1 else Format.Q4_0,
+        values=values.reshape(rows, -1),
+        scales=halves(0),
+        minima=halves(2) if kind == _Q4_1 else None,
+    )
+
+
+class _Safetensors:
+    """Format: https://github.com/huggingface/safetensors, a JSON header before raw tensors."""
+
+    pairs_interleaved = False
+
+    def __init__(self, spec: ModelSpec) -> None:
+        self._places: dict[str, tuple[Path, dict[str, Any], Bytes]] = {}
+        self._folder = spec.path
+        for path in weight_files(spec.path):
+            self._open(path)
+
+    def _open(self, path: Path) -> None:
+        try:
+            with path.open("rb") as file:
+                data = np.frombuffer(
+                    mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), dtype=np.uint8
+                )
+            length = int(data[:8].view("<u8")[0])
+            header = json.loads(data[8 : 8 + length].tobytes())
+            for name, info in header.items():
+                if name != "__metadata__":
+                    self._places[name] = (path, info, data[8 + length :])
+        except (OSError, ValueError, IndexError, AttributeError) as error:
+            raise ModelFileError(f"{path}: cannot be read ({error})") from error
+
+    def has(self, name: str) -> bool:
+        return name in self._places
+
+    def is_quantized(self, name: str) -> bool:
+        del name
+        return False
+
+    def read(self, name: str, shape: tuple[int, ...]) -> Matrix | Floats:
+        if name not in self._places:
+            raise ModelFileError(f"{self._folder}: tensor {name!r} is missing")
+        path, info, data = self._places[name]
+        _check_shape(path, name, tuple(info["shape"]), shape)
+        if info["dtype"] not in _SAFETENSORS_TYPES:
+            raise ModelFileError(
+                f"{path}: tensor {name!r} has type {info['dtype']}: "
+                f"allowed is {', '.join(_SAFETENSORS_TYPES)}"
+            )
+        start, end = info["data_offsets"]
+        if not 0 <= start <= end <= len(data):
+            raise ModelFileError(f"{path}: tensor {name!r} ends beyond the file")
+        # copied: offsets need not be multiples of the item size
+        raw = np.frombuffer(data[start:end].tobytes(), _SAFETENSORS_TYPES[info["dtype"]])
+        if info["dtype"] == "BF16":
+            raw = (raw.astype(np.uint32) << 16).view(np.float32)
+        return raw.astype(np.float32).reshape(shape)
+
+
+def _check_shape(path: Path, name: str, found: tuple[int, ...], wanted: tuple[int, ...]) -> None:
+    if found != wanted:
+        raise ModelFileError(f"{path}: tensor {name!r} has shape {found}: allowed is {wanted}")
+
+
+def as_floats(tensor: Matrix | Floats) -> Floats:
+    """Return a tensor in float32."""
+    return tensor.dequantize() if isinstance(tensor, Matrix) else tensor
+
+
+def as_bfloats(tensor: Matrix | Floats) -> Matrix:
+    """Return a matrix in bfloat16."""
+    return round_to_bfloat(as_floats(tensor))

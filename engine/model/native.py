@@ -1,0 +1,251 @@
+"""A model on the native kernels, and its runner over one KV pool. Loop thread only. No torch."""
+
+import ctypes
+import os
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.config import EngineConfig
+from engine.errors import ConfigError
+from engine.files.model_spec import ModelSpec
+from engine.ids import BlockId
+from engine.model.fingerprint import fingerprint
+from engine.model.kernels.library import (
+    BLOCK_TOKENS,
+    MAX_HEAD_DIM,
+    MAX_VECTORS,
+    PHASES,
+    Memory,
+    Model,
+    address_of,
+    choose_isa,
+    load_library,
+)
+from engine.model.native_step import StepBuffers, raise_refusal
+from engine.model.native_weights import NativeWeights, load_native_weights
+from engine.model.sampler import draw
+from engine.step import NOT_FINITE, SequenceStep
+
+_ROTATION_CHUNK = 2048  # positions
+
+
+def why_not_native(spec: ModelSpec, config: EngineConfig) -> str | None:
+    """Say what keeps a model off these kernels, None when nothing does. Loads nothing."""
+    group = spec.num_heads // spec.num_kv_heads
+    limits = (
+        ("device", config.device, config.device != "cuda", "cpu"),
+        ("dtype", config.dtype, config.dtype in ("auto", "bfloat16"), "bfloat16"),
+        (
+            "kv_cache_dtype",
+            config.kv_cache_dtype,
+            config.kv_cache_dtype in ("auto", "bfloat16", "float32"),
+            "bfloat16 and float32",
+        ),
+        ("block_size", config.block_size, config.block_size == BLOCK_TOKENS, str(BLOCK_TOKENS)),
+        (
+            "head_dim",
+            spec.head_dim,
+            spec.head_dim % 16 == 0 and spec.head_dim <= MAX_HEAD_DIM,
+            f"multiples of 16 up to {MAX_HEAD_DIM}",
+        ),
+        ("heads per KV head", group, group <= MAX_VECTORS, f"up to {MAX_VECTORS}"),
+    )
+    for name, value, holds, allowed in limits:
+        if not holds:
+            return f"{name}={value}: the kernels have {allowed}"
+    return None
+
+
+class NativeModel:
+    """Packed weights in memory and an instruction set; no KV pool yet.
+
+    Offers what engine.model.runner.LoadedModel does. `dtype` is bfloat16: that of activations
+    between the int8 of quantised layers and the float32 of sums.
+    """
+
+    device = "cpu"
+    dtype = "bfloat16"
+    block_size = BLOCK_TOKENS
+
+    def __init__(  # noqa: PLR0913 -- what was resolved, from one place
+        self,
+        spec: ModelSpec,
+        library: ctypes.CDLL,
+        weights: NativeWeights,
+        *,
+        isa: str,
+        kv_dtype: str,
+        threads: int,
+        max_model_len: int,
+    ) -> None:
+        self.spec = spec
+        self.isa = isa
+        self.kv_dtype = kv_dtype
+        self.threads = threads
+        self.max_model_len = max_model_len
+        self.attention = f"native-{isa}"
+        self.formats = weights.formats
+        self.weights_bytes = weights.num_bytes
+        values = spec.num_layers * 2 * spec.num_kv_heads * spec.head_dim * BLOCK_TOKENS
+        self.kv_bytes_per_block = values * (4 if kv_dtype == "float32" else 2)
+        self.fingerprint = fingerprint(spec, self.attention, kv_dtype, *weights.formats)
+        self._library = library
+        self._weights = weights
+
+    def measure_activation_peak(self, max_num_batched_tokens: int, max_num_seqs: int) -> int:
+        """Return the bytes that the largest step holds beyond weights and KV (see step.c)."""
+        spec = self.spec
+        heads = spec.num_heads * spec.head_dim
+        floats = spec.hidden_size + 2 * heads + 2 * spec.num_kv_heads * spec.head_dim
+        rounded = spec.hidden_size + heads + spec.intermediate_size
+        row = 4 * floats + rounded * 5 // 2  # two bytes, and three words per group of 32
+        return max_num_batched_tokens * row + max_num_seqs * 4 * spec.vocab_size
+
+    def runner(self, num_blocks: int) -> "NativeRunner":
+        """Allocate a pool of `num_blocks` blocks and return a runner over it.
+
+        Raises:
+            ConfigError: the machine can't allocate the pool.
+        """
+        size = num_blocks * self.kv_bytes_per_block
+        try:
+            pool = Memory(self._library, size)
+        except MemoryError as error:
+            raise ConfigError("kv_cache_memory", size, "what the machine can allocate") from error
+        return NativeRunner(self, self._library, self._weights, pool, num_blocks)
+
+
+class NativeRunner:
+    """Implements engine.step.ModelRunner."""
+
+    def __init__(
+        self,
+        model: NativeModel,
+        library: ctypes.CDLL,
+        weights: NativeWeights,
+        pool: Memory,
+        num_blocks: int,
+    ) -> None:
+        self.pool = pool.bytes.reshape(-1)[: num_blocks * model.kv_bytes_per_block].reshape(
+            num_blocks, model.kv_bytes_per_block
+        )  # [blocks, bytes]; a block is one run of bytes
+        self._spec = model.spec
+        self._library = library
+        self._keep = (weights, pool)
+        self._buffers = StepBuffers(model.spec.vocab_size)
+        self._rotation = rotation_table(model.spec, _ROTATION_CHUNK)
+        structure = Model.from_buffer_copy(weights.model)
+        structure.pool = pool.address
+        structure.block_bytes = model.kv_bytes_per_block
+        structure.num_blocks = num_blocks
+        structure.rotation = address_of(self._rotation)
+        structure.rotation_rows = len(self._rotation)
+        structure.kv_is_float = model.kv_dtype == "float32"
+        self._engine = library.engine_new(structure, model.isa.encode(), model.threads)
+        if not self._engine:
+            raise MemoryError
+        self._finalizer = weakref.finalize(self, library.engine_free, self._engine)
+
+    def execute(self, batch: Sequence[SequenceStep]) -> list[int]:
+        """See engine.step.ModelRunner.
+
+        Raises:
+            Corruption: a page table contradicts itself or the step.
+        """
+        self._run(batch, every_token=False)
+        outputs = self._buffers.step.outputs
+        tokens: list[int] = self._buffers.choices[:outputs].tolist()
+        wanted = [one.sample for one in batch if one.sample is not None]
+        for row, at in enumerate(wanted):
+            if tokens[row] != NOT_FINITE and at.sampling.temperature > 0:
+                scores = self._buffers.logits[row, : self._spec.vocab_size]
+                tokens[row] = draw(scores.astype(np.float64), at)
+        return tokens
+
+    def logits(
+        self, batch: Sequence[SequenceStep], *, every_token: bool = False
+    ) -> npt.NDArray[np.float32]:
+        """As `execute`, but return logits and draw nothing.
+
+        Returns:
+            [sampling sequences, vocab], or with `every_token` [new tokens, vocab].
+        """
+        self._run(batch, every_token=every_token)
+        rows = self._buffers.logits[: self._buffers.step.outputs]
+        return rows[:, : self._spec.vocab_size].copy()
+
+    def copy_block(self, source: BlockId, target: BlockId) -> None:
+        """See engine.step.ModelRunner."""
+        self.pool[target] = self.pool[source]
+
+    def profile(self) -> dict[str, float]:
+        """Return seconds per phase of the step since the last call."""
+        seconds = np.zeros(len(PHASES))
+        self._library.engine_profile(self._engine, address_of(seconds))
+        return dict(zip(PHASES, seconds.tolist(), strict=True))
+
+    def _run(self, batch: Sequence[SequenceStep], *, every_token: bool) -> None:
+        last = max(one.first_position + len(one.token_ids) for one in batch)
+        if last + BLOCK_TOKENS > len(self._rotation):
+            self._grow_rotation(last + BLOCK_TOKENS)
+        self._buffers.fill(batch, every_token=every_token)
+        raise_refusal(self._library.engine_step(self._engine, self._buffers.step))
+
+    def _grow_rotation(self, rows: int) -> None:
+        larger = rotation_table(self._spec, -(-rows // _ROTATION_CHUNK) * _ROTATION_CHUNK)
+        self._library.engine_set_rotation(self._engine, address_of(larger), len(larger))
+        self._rotation = larger
+
+
+def rotation_table(spec: ModelSpec, rows: int) -> npt.NDArray[np.float32]:
+    """Return [rows, head_dim]: cosines, then sines, of each angle that a distance stands for.
+
+    Frequencies are float32, as transformers has them; angles and functions are float64.
+    """
+    exponents = np.arange(0, spec.head_dim, 2, dtype=np.float64) / spec.head_dim
+    frequencies = (1.0 / spec.rope.theta**exponents).astype(np.float32)
+    if spec.rope.frequency_divisors is not None:
+        frequencies /= np.array(spec.rope.frequency_divisors, dtype=np.float32)
+    angles = np.outer(np.arange(rows), frequencies.astype(np.float64))
+    return np.concatenate((np.cos(angles), np.sin(angles)), axis=1).astype(np.float32)
+
+
+def prepare_native_model(
+    spec: ModelSpec,
+    config: EngineConfig,
+    *,
+    threads: int | None = None,
+    library_path: Path | None = None,
+) -> NativeModel:
+    """Load the library, choose the instruction set, and pack the weights.
+
+    Raises:
+        LibraryMissingError: the kernels were not built; the torch path serves.
+        ConfigError: why_not_native, or SESSIOND_CPU_ISA names what is not there.
+        ModelFileError: a tensor is missing, has the wrong shape or an unknown type.
+    """
+    reason = why_not_native(spec, config)
+    if reason is not None:
+        raise ConfigError("attention", "native", f"torch: {reason}")
+    if config.max_model_len > spec.max_position:
+        raise ConfigError(
+            "max_model_len",
+            config.max_model_len,
+            f"0 (what the model has) to {spec.max_position} tokens",
+        )
+    library = load_library(library_path)
+    isa = choose_isa(library)
+    weights = load_native_weights(spec, library, dequantize=config.dtype == "bfloat16")
+    return NativeModel(
+        spec,
+        library,
+        weights,
+        isa=isa,
+        kv_dtype="float32" if config.kv_cache_dtype == "float32" else "bfloat16",
+        threads=threads or len(os.sched_getaffinity(0)),
+        max_model_len=config.max_model_len or spec.max_position,
+    )

@@ -1,0 +1,142 @@
+"""One step's sequences as the C library reads them, in buffers that stay. Loop thread only.
+
+In decode a page table differs from the step before in its last entry only, so each place in the
+batch remembers the entries it wrote and writes what is new.
+"""
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.errors import Corruption
+from engine.memory.page_table import PageEntry
+from engine.model.kernels.library import Step, address_of
+from engine.step import SequenceStep
+
+Ints = npt.NDArray[np.int32]
+
+_ROOM = 64  # entries, 1,024 tokens: how far a table grows before its place must move
+_REFUSALS = {
+    -2: "a sequence of a step has no new token or an empty page table",
+    -3: "a token id is outside the vocabulary",
+    -4: "a page-table entry names a block or slots that the pool lacks, or is out of order",
+    -5: "a page table holds fewer valid slots than the step has new tokens",
+    -6: "a page table places new tokens elsewhere than first_position says",
+    -7: "an output row does not exist",
+}
+
+
+class StepBuffers:
+    """Owns the arrays that a `Step` points at."""
+
+    def __init__(self, vocab_size: int) -> None:
+        self.step = Step(logits_stride=-(-vocab_size // 16) * 16)
+        self._rows = 0
+        self._sequences = 0
+        self._outputs = 0
+        self._tokens = self._ints("tokens", 0)
+        self._row_starts = self._ints("row_starts", 1)
+        self._first_positions = self._ints("first_positions", 0)
+        self._entry_starts = self._ints("entry_starts", 0)
+        self._entry_counts = self._ints("entry_counts", 0)
+        self._output_rows = self._ints("output_rows", 0)
+        self._entries = self._ints("entries", 0, 4)
+        self._written: list[Sequence[PageEntry]] = []  # by place in the batch
+        self._rooms: list[int] = []  # entries that each place has room for
+        self.logits = self._array("logits", np.float32, (0, 0))
+        self.choices = self._ints("choices", 0)
+
+    def fill(self, batch: Sequence[SequenceStep], *, every_token: bool) -> None:
+        """Lay out a step. The library checks what it says."""
+        counts = [len(one.token_ids) for one in batch]
+        ends = np.cumsum(counts)
+        self._grow_rows(int(ends[-1]))
+        self._grow_sequences(len(batch))
+        step = self.step
+        step.rows, step.sequences = int(ends[-1]), len(batch)
+        self._tokens[: step.rows] = list(chain.from_iterable(one.token_ids for one in batch))
+        self._row_starts[1 : len(batch) + 1] = ends
+        self._first_positions[: len(batch)] = [one.first_position for one in batch]
+        self._write_entries([one.entries for one in batch])
+        if every_token:
+            rows = list(range(step.rows))
+        else:
+            rows = [int(end) - 1 for one, end in zip(batch, ends, strict=True) if one.sample]
+        self._grow_outputs(len(rows))
+        step.outputs = len(rows)
+        self._output_rows[: len(rows)] = rows
+
+    def _write_entries(self, tables: Sequence[Sequence[PageEntry]]) -> None:
+        moved = False
+        for place, table in enumerate(tables):
+            if len(table) > self._rooms[place]:
+                self._rooms[place] = len(table) + _ROOM
+                moved = True
+        if moved:
+            self._move_entries()
+        starts = self._entry_starts
+        for place, table in enumerate(tables):
+            before = self._written[place]
+            kept = max(0, min(len(before), len(table)) - 1)
+            if before[:kept] != table[:kept]:
+                kept = 0
+            start = int(starts[place])
+            if table:
+                self._entries[start + kept : start + len(table)] = table[kept:]
+            self._written[place] = table
+            self._entry_counts[place] = len(table)
+
+    def _move_entries(self) -> None:
+        ends = np.cumsum(self._rooms)
+        self._entry_starts[: len(ends)] = ends - self._rooms
+        if ends[-1] > len(self._entries):
+            self._entries = self._ints("entries", int(ends[-1]) * 2, 4)
+        self._written = [()] * len(self._written)
+
+    def _grow_rows(self, rows: int) -> None:
+        if rows > self._rows:
+            self._rows = rows
+            self._tokens = self._ints("tokens", rows)
+
+    def _grow_sequences(self, sequences: int) -> None:
+        if sequences <= self._sequences:
+            return
+        self._written += [()] * (sequences - self._sequences)
+        self._rooms += [0] * (sequences - self._sequences)
+        self._sequences = sequences
+        self._row_starts = self._ints("row_starts", sequences + 1)
+        self._first_positions = self._ints("first_positions", sequences)
+        self._entry_starts = self._ints("entry_starts", sequences)
+        self._entry_counts = self._ints("entry_counts", sequences)
+        self._move_entries()
+
+    def _grow_outputs(self, outputs: int) -> None:
+        if outputs > self._outputs:
+            self._outputs = outputs
+            self._output_rows = self._ints("output_rows", outputs)
+            self.choices = self._ints("choices", outputs)
+            self.logits = self._array("logits", np.float32, (outputs, self.step.logits_stride))
+
+    def _ints(self, name: str, *shape: int) -> Ints:
+        return self._array(name, np.int32, shape)
+
+    def _array(self, name: str, kind: Any, shape: tuple[int, ...]) -> npt.NDArray[Any]:
+        array = np.zeros(shape, dtype=kind)
+        setattr(self.step, name, address_of(array))
+        return array
+
+
+def raise_refusal(outcome: int) -> None:
+    """Raise what a step was refused for.
+
+    Raises:
+        MemoryError: there is no room for the step's buffers.
+        Corruption: the step contradicts itself.
+    """
+    if outcome in _REFUSALS:
+        raise Corruption(_REFUSALS[outcome])
+    if outcome:
+        raise MemoryError

@@ -1,0 +1,1 @@
+"""Native kernels against float references, bit for bit against themselves, and sanitised."""

@@ -1,0 +1,391 @@
+"""One kernel at a time through ctypes, and the references in float64."""
+
+import ctypes
+from ctypes import CFUNCTYPE, POINTER, Structure, c_float, c_int, c_int32, c_size_t, c_void_p
+from dataclasses import dataclass
+
+import numpy as np
+
+from engine.model.kernels.library import (
+    BLOCK_TOKENS,
+    GROUP,
+    ISAS,
+    PARTIAL_HEADER,
+    Format,
+    Linear,
+    load_library,
+)
+from engine.model.kernels.matrix import Matrix, quantize, round_to_bfloat
+
+
+class Activations(Structure):
+    _fields_ = (
+        *((name, c_void_p) for name in ("values", "scales", "offsets", "sums")),
+        ("columns", c_int32),
+        ("is_bfloat", c_int32),
+    )
+
+
+class KvLayer(Structure):
+    _fields_ = (
+        ("pool", c_void_p),
+        ("block_bytes", c_size_t),
+        ("layer_bytes", c_size_t),
+        *((name, c_int32) for name in ("kv_heads", "group", "head_dim")),
+        *((name, c_int32) for name in ("window", "is_float", "padding")),
+        ("rotation", c_void_p),
+    )
+
+
+class AttentionTile(Structure):
+    _fields_ = (
+        *((name, c_void_p) for name in ("entries", "queries", "positions")),
+        *((name, c_void_p) for name in ("row_entries", "row_slots")),
+        ("query_stride", c_size_t),
+        *((name, c_int32) for name in ("rows", "first_kv_head", "end_kv_head", "streaming")),
+    )
+
+
+LINEAR = CFUNCTYPE(
+    None,
+    POINTER(Linear),
+    c_int,
+    c_int,
+    POINTER(Activations),
+    c_int,
+    c_int,
+    c_void_p,
+    c_size_t,
+    c_int,
+)
+
+
+class Kernels(Structure):
+    _fields_ = (
+        (
+            "normalize",
+            CFUNCTYPE(None, c_void_p, c_void_p, c_int, c_float, POINTER(Activations), c_int),
+        ),
+        ("quantize", CFUNCTYPE(None, c_void_p, POINTER(Activations), c_int)),
+        ("swiglu", CFUNCTYPE(None, c_void_p, c_int, c_int, c_int, POINTER(Activations))),
+        ("linear", LINEAR * len(Format)),
+        ("prepare_queries", CFUNCTYPE(None, c_void_p, c_int, c_int, c_void_p, c_float, c_float)),
+        (
+            "write_kv",
+            CFUNCTYPE(None, POINTER(KvLayer), c_int, c_int, c_void_p, c_void_p, c_void_p, c_float),
+        ),
+        (
+            "attend",
+            CFUNCTYPE(None, POINTER(KvLayer), POINTER(AttentionTile), c_int, c_int, c_void_p),
+        ),
+        ("merge", CFUNCTYPE(None, c_void_p, c_void_p, c_int, c_int)),
+        ("finish", CFUNCTYPE(None, c_void_p, c_int, c_int, POINTER(c_void_p))),
+        ("argmax", CFUNCTYPE(c_int32, c_void_p, c_int)),
+        ("unpack_row", CFUNCTYPE(None, POINTER(Linear), c_int, c_void_p)),
+    )
+
+
+def kernels_of(path):
+    """Tables of all instruction sets of this processor, by name."""
+    library = load_library(path)
+    library.engine_kernels.argtypes = [ctypes.c_char_p]
+    library.engine_kernels.restype = POINTER(Kernels)
+    tables = {isa: library.engine_kernels(isa.encode()) for isa in ISAS}
+    return {isa: table.contents for isa, table in tables.items() if table}
+
+
+def at(array):
+    return array.ctypes.data
+
+
+def random_matrix(kind, rows, columns, rng):
+    weights = rng.standard_normal((rows, columns)).astype(np.float32)
+    if kind is Format.BF16:
+        return round_to_bfloat(weights)
+    if kind is Format.Q8_0:
+        return quantize(weights)
+    groups = columns // GROUP
+    return Matrix(
+        format=kind,
+        values=rng.integers(0, 16, (rows, columns), dtype=np.uint8),
+        scales=rng.uniform(0.01, 0.2, (rows, groups)).astype(np.float16),
+        minima=rng.uniform(-1, 0, (rows, groups)).astype(np.float16)
+        if kind is Format.Q4_1
+        else None,
+    )
+
+
+class Packed:
+    """A matrix's `Linear`, exactly as many bytes as it needs."""
+
+    def __init__(self, matrix, bias=None):
+        self.tiles = np.zeros(matrix.packed_bytes, dtype=np.uint8)
+        matrix.pack(self.tiles)
+        self.bias = bias
+        self.linear = Linear(
+            tiles=at(self.tiles),
+            bias=None if bias is None else at(bias),
+            format=matrix.format,
+            rows=matrix.rows,
+            columns=matrix.columns,
+        )
+
+
+class Rounded:
+    """Rows of activations, exactly as large as they need to be."""
+
+    def __init__(self, rows, columns, *, is_bfloat):
+        kind = np.uint16 if is_bfloat else np.int8
+        self.values = np.zeros((rows, columns), dtype=kind)
+        self.scales = np.zeros((rows, columns // GROUP), dtype=np.float32)
+        self.offsets = np.zeros_like(self.scales)
+        self.sums = np.zeros(self.scales.shape, dtype=np.int32)
+        self.c = Activations(
+            values=at(self.values),
+            scales=at(self.scales),
+            offsets=at(self.offsets),
+            sums=at(self.sums),
+            columns=columns,
+            is_bfloat=is_bfloat,
+        )
+
+    def floats(self):
+        if self.c.is_bfloat:
+            return (self.values.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+        grouped = self.values.reshape(len(self.values), -1, GROUP).astype(np.float64)
+        return (grouped * self.scales[:, :, None]).reshape(self.values.shape)
+
+
+def check_rounding(rounded, exact):
+    """Each value within half a step of its group (int8), or of its own last bit (bfloat16)."""
+    if rounded.c.is_bfloat:
+        limit = np.abs(exact) * 2.0**-8 + 1e-30
+    else:
+        largest = np.abs(exact.reshape(len(exact), -1, GROUP)).max(axis=2)
+        limit = np.repeat(largest / 127 * 0.5001, GROUP, axis=1) + np.abs(exact) * 1e-5 + 1e-30
+        sums = rounded.values.reshape(len(exact), -1, GROUP).sum(axis=2, dtype=np.int32)
+        np.testing.assert_array_equal(rounded.sums, sums)
+        np.testing.assert_allclose(rounded.offsets, rounded.scales * sums, rtol=1e-6)
+    assert (np.abs(rounded.floats() - exact) <= limit).all()
+
+
+def check_linear(kernels, kind, *, tiles, columns, rows, seed):
+    """All rows at once against float64, and bit for bit against row by row, tile by tile."""
+    rng = np.random.default_rng(seed)
+    matrix = random_matrix(kind, 16 * tiles, columns, rng)
+    bias = rng.standard_normal(matrix.rows).astype(np.float32) if seed % 2 else None
+    packed = Packed(matrix, bias)
+    x = Rounded(rows, columns, is_bfloat=kind is Format.BF16)
+    inputs = rng.standard_normal((rows, columns)).astype(np.float32)
+    for row in range(rows):
+        kernels.quantize(at(inputs[row]), x.c, row)
+    check_rounding(x, inputs.astype(np.float64))
+    out = np.ones((rows, matrix.rows), dtype=np.float32)
+    linear = kernels.linear[kind]
+    linear(packed.linear, 0, tiles, x.c, 0, rows, at(out), matrix.rows, 1)
+    exact = x.floats() @ matrix.dequantize().astype(np.float64).T + 1
+    if bias is not None:
+        exact += bias
+    np.testing.assert_allclose(out, exact, rtol=1e-5, atol=2e-5 * columns)
+    alone = np.ones((rows, matrix.rows), dtype=np.float32)
+    for row in range(rows):
+        for tile in range(tiles):
+            place = at(alone[row, 16 * tile :])
+            linear(packed.linear, tile, tile + 1, x.c, row, row + 1, place, matrix.rows, 1)
+    np.testing.assert_array_equal(alone, out)
+
+
+def check_unpack(kernels, kind, tiles, columns, seed):
+    matrix = random_matrix(kind, 16 * tiles, columns, np.random.default_rng(seed))
+    packed = Packed(matrix)
+    exact = matrix.dequantize()
+    for row in range(matrix.rows):
+        out = np.zeros(columns, dtype=np.float32)
+        kernels.unpack_row(packed.linear, row, at(out))
+        np.testing.assert_allclose(out, exact[row], rtol=1e-6, atol=1e-7)
+
+
+def check_normalize(kernels, width, is_bfloat, seed):
+    columns = -(-width // 64) * 64
+    rng = np.random.default_rng(seed)
+    x, weight = np.zeros((2, columns), dtype=np.float32)
+    x[:width] = rng.standard_normal(width) * 10.0 ** rng.integers(-3, 4)
+    weight[:width] = rng.standard_normal(width)
+    out = Rounded(1, columns, is_bfloat=is_bfloat)
+    kernels.normalize(at(x), at(weight), width, 1e-5, out.c, 0)
+    mean = (x.astype(np.float64) ** 2).sum() / width
+    check_rounding(out, (x * weight / np.sqrt(mean + 1e-5))[None])
+
+
+def check_swiglu(kernels, rows, units, is_bfloat, seed):
+    rng = np.random.default_rng(seed)
+    gate_up = (rng.standard_normal((units, rows, 2, GROUP)) * 20).astype(np.float32)
+    out = Rounded(rows + 1, units * GROUP, is_bfloat=is_bfloat)
+    for unit in range(units):
+        kernels.swiglu(at(gate_up[unit]), 1, rows + 1, unit, out.c)
+    gate, up = gate_up.astype(np.float64).transpose(2, 1, 0, 3).reshape(2, rows, -1)
+    exact = np.zeros((rows + 1, units * GROUP))
+    exact[1:] = gate / (1 + np.exp(-gate)) * up
+    check_rounding(out, exact)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """A layer of attention and the ranges of valid slots of a page table's entries."""
+
+    ranges: tuple[tuple[int, int], ...]
+    rows: int
+    kv_heads: int
+    group: int
+    head_dim: int
+    window: int
+    is_float: bool
+
+
+class Context:
+    """K and V of a random sequence, written by the kernel into scattered, poisoned blocks."""
+
+    def __init__(self, kernels, shape, seed, scatter=1):
+        self.kernels, self.shape = kernels, shape
+        rng = np.random.default_rng(seed)
+        count = sum(last - first + 1 for first, last in shape.ranges)
+        heads, dim = shape.kv_heads, shape.head_dim
+        self.keys = rng.standard_normal((count, heads, dim)).astype(np.float32)
+        self.values = rng.standard_normal((count, heads, dim)).astype(np.float32)
+        width = heads * shape.group * dim
+        self.queries = rng.standard_normal((shape.rows, width)).astype(np.float32)
+        self.rotation = rotation(dim, count + 16 + BLOCK_TOKENS * len(shape.ranges))
+        blocks = np.random.default_rng(scatter).permutation(len(shape.ranges) + scatter)
+        block_bytes = 2 * heads * dim * BLOCK_TOKENS * (4 if shape.is_float else 2)
+        # all ones is not a number in both types
+        self.pool = np.full((len(blocks), block_bytes), 255, dtype=np.uint8)
+        self.kv = KvLayer(
+            pool=at(self.pool),
+            block_bytes=block_bytes,
+            kv_heads=heads,
+            group=shape.group,
+            head_dim=dim,
+            window=shape.window,
+            is_float=shape.is_float,
+            rotation=at(self.rotation),
+        )
+        self.entries = np.zeros((len(shape.ranges), 4), dtype=np.int32)
+        self.places = []  # of each token: entry, slot
+        position = 0
+        for index, (first, last) in enumerate(shape.ranges):
+            self.entries[index] = blocks[index], first, last, position - first
+            self.places += [(index, slot) for slot in range(first, last + 1)]
+            position += last - first + 1
+        for token, (entry, slot) in enumerate(self.places):
+            key = self.keys[token].copy()
+            block = int(self.entries[entry, 0])
+            kernels.write_kv(self.kv, block, slot, at(key), at(self.values[token]), None, 0.0)
+
+    def attend(self, first_row, rows, segment, *, streaming=0, kv_heads=None):
+        """Outputs [rows, heads * head_dim] of some rows together, segment by segment."""
+        shape = self.shape
+        first_head, end_head = kv_heads or (0, shape.kv_heads)
+        tokens = [len(self.places) - shape.rows + first_row + row for row in range(rows)]
+        positions = np.array(tokens, dtype=np.int32)
+        row_entries, row_slots = np.array([self.places[t] for t in tokens], dtype=np.int32).T.copy()
+        queries = self.queries[first_row : first_row + rows].copy()
+        tile = AttentionTile(
+            entries=at(self.entries),
+            queries=at(queries),
+            positions=at(positions),
+            row_entries=at(row_entries),
+            row_slots=at(row_slots),
+            query_stride=queries.shape[1],
+            rows=rows,
+            first_kv_head=first_head,
+            end_kv_head=end_head,
+            streaming=streaming,
+        )
+        vectors = rows * (end_head - first_head) * shape.group
+        merged = np.zeros((vectors, PARTIAL_HEADER + shape.head_dim), dtype=np.float32)
+        for start in range(0, int(row_entries[-1]) + 1, segment):
+            end = min(start + segment, int(row_entries[-1]) + 1)
+            part = np.zeros_like(merged)
+            self.kernels.attend(self.kv, tile, start, end, at(part))
+            self.kernels.merge(at(merged), at(part), vectors, shape.head_dim)
+        out = np.zeros((end_head - first_head, rows, shape.group, shape.head_dim), np.float32)
+        flat = out.reshape(vectors, -1)
+        places = (c_void_p * vectors)(*(at(flat[v]) for v in range(vectors)))
+        self.kernels.finish(at(merged), vectors, shape.head_dim, places)
+        return out.transpose(1, 0, 2, 3).reshape(rows, -1)
+
+    def exact(self):
+        """The same in float64, each row over what it may see."""
+        shape, heads = self.shape, self.shape.kv_heads
+        count = len(self.places)
+        slots = np.array([slot for _, slot in self.places])
+        keys = rounded(rotated(self.keys, self.rotation[slots][:, None]), shape.is_float)
+        values = rounded(self.values, shape.is_float)
+        out = np.zeros((shape.rows, heads, shape.group, shape.head_dim))
+        for row in range(shape.rows):
+            token = count - shape.rows + row
+            oldest = max(0, token - shape.window + 1) if shape.window else 0
+            bases = np.array([self.entries[e, 3] for e, _ in self.places])
+            for head in range(heads):
+                for member in range(shape.group):
+                    start = (head * shape.group + member) * shape.head_dim
+                    query = self.queries[row, start : start + shape.head_dim]
+                    seen = range(oldest, token + 1)
+                    turned = rounded(
+                        np.stack([rotated(query, self.rotation[token - bases[t]]) for t in seen]),
+                        shape.is_float,
+                    )
+                    scores = (turned * keys[oldest : token + 1, head]).sum(axis=1)
+                    weights = 2.0 ** (scores - scores.max())
+                    weights /= weights.sum()
+                    out[row, head, member] = weights @ values[oldest : token + 1, head]
+        return out.reshape(shape.rows, -1)
+
+
+def rotation(head_dim, rows):
+    angles = np.outer(np.arange(rows), 100.0 ** (-np.arange(0, head_dim, 2) / head_dim))
+    return np.concatenate((np.cos(angles), np.sin(angles)), axis=1).astype(np.float32)
+
+
+def rotated(x, table):
+    a, b = np.split(x.astype(np.float64), 2, axis=-1)
+    cosine, sine = np.split(table.astype(np.float64), 2, axis=-1)
+    return np.concatenate((a * cosine - b * sine, b * cosine + a * sine), axis=-1)
+
+
+def rounded(x, is_float):
+    if is_float:
+        return x.astype(np.float64)
+    return round_to_bfloat(x.astype(np.float32).reshape(1, -1)).dequantize().reshape(x.shape)
+
+
+def check_attention(kernels, shape, seed):
+    """Against float64, and bit for bit against other tiles, places, head ranges and hints."""
+    context = Context(kernels, shape, seed)
+    most = max(1, 12 // shape.group)
+    alone = np.concatenate([context.attend(row, 1, 3) for row in range(shape.rows)])
+    tolerance = 1e-5 if shape.is_float else 2e-2
+    np.testing.assert_allclose(alone, context.exact(), rtol=tolerance, atol=tolerance)
+    tiles = [
+        np.concatenate(
+            [
+                context.attend(
+                    start, min(most, shape.rows - start), 3, kv_heads=(head, head + 1), streaming=1
+                )
+                for start in range(0, shape.rows, most)
+            ]
+        )
+        for head in range(shape.kv_heads)
+    ]
+    np.testing.assert_array_equal(np.concatenate(tiles, axis=1), alone)
+    elsewhere = Context(kernels, shape, seed, scatter=5)
+    again = np.concatenate([elsewhere.attend(row, 1, 3) for row in range(shape.rows)])
+    np.testing.assert_array_equal(again, alone)
+
+
+def check_argmax(kernels, count, seed):
+    rng = np.random.default_rng(seed)
+    logits = rng.integers(-5, 5, count).astype(np.float32)
+    assert kernels.argmax(at(logits), count) == int(np.argmax(logits))
+    logits[rng.integers(count)] = rng.choice([np.nan, np.inf, -np.inf])
+    assert kernels.argmax(at(logits), count) == -1
