@@ -88,9 +88,12 @@ class Binder:
         if turn is None or not turn.is_checkpoint:
             raise response_not_found(response_id)
         live = await self._sessions.load(caller, turn.session_id, self._check_session)
+        if live is not None and live.stale:
+            await self._sessions.refresh(live)
+            live = await self._sessions.load(caller, turn.session_id, self._check_session)
         if live is None:  # the session was closed
             raise response_not_found(response_id)
-        if live.tip_id != response_id or live.seat.is_taken:
+        if live.tip_id != response_id or live.stale or live.seat.is_taken:
             self._retention.join(None, live)
             live = self._fork(caller, turn)
         live.claim(claim)

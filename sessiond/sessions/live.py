@@ -150,7 +150,8 @@ class LiveSessions:
             record = await self._store.find_session(live.user_id, live.id)
             if record is None or record.closed_at is not None:
                 raise conversation_not_found(live.id)
-            live.take(record)
+            if live.stale:  # else another task has read it meanwhile, and may have moved on
+                live.take(record)
 
 
 def _from_record(record: SessionRecord, salt: bytes) -> LiveSession:

@@ -56,6 +56,7 @@ class TurnStarter:
                 await self._store_failed(bound, accepted, error)
                 raise
         except StoreError as error:
+            logger.warning("turn %s can't be stored: %s", bound.response_id, error)
             raise RequestError("internal_error", "the turn could not be stored") from error
         return Turn(bound=bound, plan=plan, accepted=accepted, engine=self._engine), events
 

@@ -236,7 +236,7 @@ class TestSmallPool:
 
 async def test_a_fault_of_the_engine_is_told_and_leaves_the_ids(url, rig):
     await rig.engine.start()
-    world = await World.start(url, rig.engine, engine_ready_timeout_s=0.1)
+    world = await World.start(url, rig.engine, engine_ready_timeout_s=1.0)
     turn, _ = await world.turn(greedy("hi"))
     before = await world.context(turn.accepted.session_id)
     rig.model.fail_at.add(rig.model.steps + 1)

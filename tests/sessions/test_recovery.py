@@ -72,7 +72,7 @@ async def test_a_submit_that_finds_no_engine_is_tried_again(world, engine):
 
 
 async def test_an_engine_that_stays_away_is_told_and_leaves_the_session_free(url, engine):
-    world = await World.start(url, engine, engine_ready_timeout_s=0.05)
+    world = await World.start(url, engine, engine_ready_timeout_s=1.0)
     turn, _ = await world.turn(ask("hi"))
     session = turn.accepted.session_id
     engine.lose(back=False)
