@@ -1,6 +1,7 @@
 """`python -m benchmarks`: time to first token with and without kept KV, and decode throughput."""
 
 import asyncio
+import signal
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -41,6 +42,7 @@ def main(
 ) -> None:
     """Start two servers of the default model, measure through their sockets, print ratios."""
     plan = QUICK if quick else FULL
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the servers are stopped
     with tempfile.TemporaryDirectory() as folder:
         ttft, decode = _measure(Path(folder), plan)
     show(ttft, decode)
