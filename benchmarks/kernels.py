@@ -65,7 +65,7 @@ def prefill_steps(length: int, chunk: int, order: list[int]) -> list[list[Sequen
 
 def measure(runner: NativeRunner, steps: list[list[SequenceStep]], seconds: float) -> list[float]:
     """Seconds of each repeat of all steps."""
-    times = []
+    times: list[float] = []
     runner.profile()
     end = time.perf_counter() + seconds
     while time.perf_counter() < end or len(times) < 3:
