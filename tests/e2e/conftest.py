@@ -18,8 +18,8 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory):
-    """A server with its defaults, shared: every test leaves it without active blocks."""
-    with running_server(tmp_path_factory.mktemp("server")) as running:
+    """A server shared by all: every test leaves it without active blocks."""
+    with running_server(tmp_path_factory.mktemp("server"), ["--http-hold-s", "1"]) as running:
         yield running
         assert "Traceback" not in running.log, running.log
 

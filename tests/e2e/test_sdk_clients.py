@@ -4,6 +4,7 @@ import subprocess
 import pytest
 from openai import OpenAI
 
+from benchmarks.server_process import NO_REUSE, running_server
 from tests.e2e.conftest import JS
 from tests.e2e.support import ChatTurn, assert_all_blocks_come_back, assert_only_new_tokens_cost
 
@@ -71,6 +72,17 @@ def test_python_chat_of_six_turns_costs_only_new_tokens(server, recomputing_serv
     assert_only_new_tokens_cost(turns)
     assert_all_blocks_come_back(server)
     assert_answers_as_if_nothing_were_kept(turns, recomputing_server, messages)
+
+
+@pytest.mark.timeout(400)
+def test_a_chat_on_torch_in_float32_costs_only_new_tokens_too(tmp_path):
+    messages = messages_of("Ada")
+    with running_server(tmp_path / "kept", ["--dtype", "float32"]) as kept:
+        turns = python_chat(kept, messages)
+        assert "attention torch" in kept.log
+    assert_only_new_tokens_cost(turns)
+    with running_server(tmp_path / "recomputed", ["--dtype", "float32", *NO_REUSE]) as recomputed:
+        assert_answers_as_if_nothing_were_kept(turns, recomputed, messages)
 
 
 def test_javascript_chat_of_six_turns_costs_only_new_tokens(server, recomputing_server, node):

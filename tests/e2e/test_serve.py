@@ -25,10 +25,13 @@ def test_the_first_lines_say_what_it_is_where_it_listens_and_how_big_the_pool_is
     assert "\x1b" not in server.log
 
 
-def test_the_gateway_process_has_no_torch_and_the_engine_process_has(server):
+def test_the_model_runs_in_the_engine_process_and_torch_is_not_in_the_gateway(server):
     [engine] = children(server.process.pid)
-    assert "libtorch" not in Path(f"/proc/{server.process.pid}/maps").read_text()
-    assert "libtorch" in Path(f"/proc/{engine}/maps").read_text()
+    gateway_maps = Path(f"/proc/{server.process.pid}/maps").read_text()
+    assert "libtorch" not in gateway_maps
+    assert "libsessiond_kernels" not in gateway_maps
+    engine_maps = Path(f"/proc/{engine}/maps").read_text()
+    assert any(name in engine_maps for name in ("libsessiond_kernels", "libtorch"))
 
 
 def test_sigterm_to_all_its_processes_ends_it_with_exit_code_0(tmp_path):
