@@ -22,6 +22,7 @@ from engine.model.kernels.library import (
     Memory,
     Model,
     address_of,
+    aligned_zeros,
     choose_isa,
     load_library,
 )
@@ -211,7 +212,9 @@ def rotation_table(spec: ModelSpec, rows: int) -> npt.NDArray[np.float32]:
     if spec.rope.frequency_divisors is not None:
         frequencies /= np.array(spec.rope.frequency_divisors, dtype=np.float32)
     angles = np.outer(np.arange(rows), frequencies.astype(np.float64))
-    return np.concatenate((np.cos(angles), np.sin(angles)), axis=1).astype(np.float32)
+    table = aligned_zeros(np.float32, rows, spec.head_dim)
+    table[...] = np.concatenate((np.cos(angles), np.sin(angles)), axis=1)
+    return table
 
 
 def prepare_native_model(

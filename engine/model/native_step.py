@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from engine.errors import Corruption
 from engine.memory.page_table import PageEntry
-from engine.model.kernels.library import Step, address_of
+from engine.model.kernels.library import Step, address_of, aligned_zeros
 from engine.step import SequenceStep
 
 Ints = npt.NDArray[np.int32]
@@ -124,7 +124,7 @@ class StepBuffers:
         return self._array(name, np.int32, shape)
 
     def _array(self, name: str, kind: Any, shape: tuple[int, ...]) -> npt.NDArray[Any]:
-        array = np.zeros(shape, dtype=kind)
+        array = aligned_zeros(kind, *shape)
         setattr(self.step, name, address_of(array))
         return array
 

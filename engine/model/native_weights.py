@@ -13,7 +13,15 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.files.model_spec import ModelSpec
-from engine.model.kernels.library import Format, Layer, Linear, Memory, Model, address_of
+from engine.model.kernels.library import (
+    Format,
+    Layer,
+    Linear,
+    Memory,
+    Model,
+    address_of,
+    aligned_zeros,
+)
 from engine.model.kernels.matrix import (
     COLUMN_MULTIPLE,
     Floats,
@@ -212,7 +220,7 @@ class _Packer:
         return self._keep(values, -(-size // COLUMN_MULTIPLE) * COLUMN_MULTIPLE)
 
     def _keep(self, values: Floats, size: int) -> int:
-        padded = np.zeros(size, dtype=np.float32)
+        padded = aligned_zeros(np.float32, size)
         padded[: len(values)] = values
         self._arrays.append(padded)
         return address_of(padded)

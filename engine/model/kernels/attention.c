@@ -41,54 +41,68 @@ INLINE const uint8_t *value_block(const KvLayer *kv, int block, int head) {
 
 /* --- queries ------------------------------------------------------------------------------ */
 
-INLINE void rotate_lanes(const float *query, const float *rotation, int half, vf *first,
-                         vf *second) {
+typedef struct {
+    vf cosine, sine;
+} Turn;
+
+INLINE Turn load_turn(const float *rotation, int half) {
+    return (Turn){.cosine = vf_load(rotation), .sine = vf_load(rotation + half)};
+}
+
+INLINE void turn_lanes(const float *query, int half, Turn turn, vf *first, vf *second) {
     const vf a = vf_load(query), b = vf_load(query + half);
-    const vf cosine = vf_load(rotation), sine = vf_load(rotation + half);
-    *first = vf_fnma(b, sine, vf_mul(a, cosine));
-    *second = vf_fma(b, cosine, vf_mul(a, sine));
+    *first = vf_fnma(b, turn.sine, vf_mul(a, turn.cosine));
+    *second = vf_fma(b, turn.cosine, vf_mul(a, turn.sine));
 }
 
-/* Halves of whole pairs of vectors: heads of 64, 128 and so on. */
-INLINE void rotate_rounded(int half, const float *query, const float *rotation, uint16_t *out) {
+/* `count` neighbouring heads of one row, for halves of whole pairs of vectors (heads of 64, 128 and
+   so on): cosines and sines are read once for all heads. */
+INLINE void rotate_rounded(int count, int half, const float *queries, const float *rotation,
+                           uint16_t *out) {
     for (int i = 0; i < half; i += 32) {
-        vf first[2], second[2];
-        rotate_lanes(query + i, rotation + i, half, &first[0], &second[0]);
-        rotate_lanes(query + i + 16, rotation + i + 16, half, &first[1], &second[1]);
-        vf_store_bfloats_twice(out + i, first[0], first[1]);
-        vf_store_bfloats_twice(out + half + i, second[0], second[1]);
+        const Turn low = load_turn(rotation + i, half), high = load_turn(rotation + i + 16, half);
+        for (int h = 0; h < count; h++) {
+            const float *query = queries + (size_t)h * 2 * half + i;
+            uint16_t *place = out + (size_t)h * MAX_HEAD_DIM + i;
+            vf first[2], second[2];
+            turn_lanes(query, half, low, &first[0], &second[0]);
+            turn_lanes(query + 16, half, high, &first[1], &second[1]);
+            vf_store_bfloats_twice(place, first[0], first[1]);
+            vf_store_bfloats_twice(place + half, second[0], second[1]);
+        }
     }
 }
 
-INLINE void rotate_vector(const int is_float, const KvLayer *kv, const float *query,
-                          const float *rotation, Work *work, int v) {
-    const int half = kv->head_dim / 2;
-    float *out = work->rotated[v];
-    if (!is_float && half % 32 == 0) {
-        rotate_rounded(half, query, rotation, work->rounded[v]);
-        return;
-    }
-    for (int i = 0; i < half; i++) { /* halves may be shorter than a vector */
+/* Halves may be shorter than a vector. */
+INLINE void rotate_one(const int is_float, int head_dim, const float *query,
+                       const float *rotation, float *out, uint16_t *rounded) {
+    const int half = head_dim / 2;
+    for (int i = 0; i < half; i++) {
         out[i] = query[i] * rotation[i] - query[half + i] * rotation[half + i];
         out[half + i] = query[half + i] * rotation[i] + query[i] * rotation[half + i];
     }
-    for (int i = 0; !is_float && i < kv->head_dim; i += 16)
-        vf_store_bfloats(work->rounded[v] + i, vf_load(out + i));
+    for (int i = 0; !is_float && i < head_dim; i += 16)
+        vf_store_bfloats(rounded + i, vf_load(out + i));
 }
 
-INLINE void rotate_queries(const int is_float, const KvLayer *kv, const AttentionTile *tile, const Entry *entry,
-                           Work *work) {
+INLINE void rotate_queries(const int is_float, const KvLayer *kv, const AttentionTile *tile,
+                           const Entry *entry, Work *work) {
+    const size_t dim = (size_t)kv->head_dim;
     for (int r = 0; r < tile->rows; r++) {
         const int distance = tile->positions[r] - entry->base;
         /* a block that lies wholly after the row: masked, any angle will do */
-        const float *rotation = kv->rotation + (size_t)(distance > 0 ? distance : 0) * kv->head_dim;
+        const float *rotation = kv->rotation + (size_t)(distance > 0 ? distance : 0) * dim;
         const float *row = tile->queries + (size_t)r * tile->query_stride;
-        for (int k = 0; k < tile->end_kv_head - tile->first_kv_head; k++)
-            for (int g = 0; g < kv->group; g++) {
-                const int head = (tile->first_kv_head + k) * kv->group + g;
-                rotate_vector(is_float, kv, row + (size_t)head * kv->head_dim, rotation, work,
-                              (k * tile->rows + r) * kv->group + g);
-            }
+        for (int k = 0; k < tile->end_kv_head - tile->first_kv_head; k++) {
+            const int v = (k * tile->rows + r) * kv->group;
+            const float *queries = row + (size_t)(tile->first_kv_head + k) * kv->group * dim;
+            if (!is_float && kv->head_dim % 64 == 0)
+                rotate_rounded(kv->group, kv->head_dim / 2, queries, rotation, work->rounded[v]);
+            else
+                for (int g = 0; g < kv->group; g++)
+                    rotate_one(is_float, kv->head_dim, queries + (size_t)g * dim, rotation,
+                               work->rotated[v + g], work->rounded[v + g]);
+        }
     }
 }
 

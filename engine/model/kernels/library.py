@@ -27,6 +27,7 @@ BLOCK_TOKENS = 16
 MAX_VECTORS = 16
 MAX_HEAD_DIM = 256
 PARTIAL_HEADER = 16
+_CACHE_LINE = 64
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -174,6 +175,15 @@ class Memory:
         # a failed allocation leaves no address
         if getattr(self, "address", 0):
             self._library.engine_release(self.address, self._size)
+
+
+def aligned_zeros(kind: Any, *shape: int) -> npt.NDArray[Any]:
+    """Return zeros that begin at a cache line: vectors that straddle lines are read twice."""
+    size = int(np.prod(shape)) * np.dtype(kind).itemsize
+    raw = np.zeros(size + _CACHE_LINE, dtype=np.uint8)
+    start = -raw.ctypes.data % _CACHE_LINE
+    array: npt.NDArray[Any] = raw[start : start + size].view(kind).reshape(shape)
+    return array
 
 
 def address_of(array: npt.NDArray[Any]) -> int:
