@@ -16,7 +16,9 @@ from engine.errors import ConfigError
 from sessiond.settings import CONFIG_FILE_VARIABLE, ENV_PREFIX, ByteSize, Settings, config_file
 
 # Environment variables with our prefix that are no settings of a server.
-OTHER_VARIABLES = frozenset({CONFIG_FILE_VARIABLE, "SESSIOND_URL", "SESSIOND_SOAK"})
+OTHER_VARIABLES = frozenset(
+    {CONFIG_FILE_VARIABLE, "SESSIOND_URL", "SESSIOND_SOAK", "SESSIOND_CPU_ISA"}
+)
 
 
 class SettingError(Exception):

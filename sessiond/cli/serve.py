@@ -46,7 +46,7 @@ def serve(settings: Settings) -> None:
             asyncio.run(_serve(settings, model, listener, banner))
         except ConfigError as error:
             fail(
-                f"--{error.name.replace('_', '-')}={error.value}: allowed is {error.allowed}",
+                f"{_as_given(error.name)}={error.value}: allowed is {error.allowed}",
                 WRONG_USAGE,
             )
         except (EngineError, OSError) as error:
@@ -98,6 +98,11 @@ def _migrate(db: str) -> None:
         fail(error, WRONG_USAGE)
     except StoreError as error:
         fail(error)
+
+
+def _as_given(setting: str) -> str:
+    """How a setting of the engine is written: a flag, or a variable of the environment as it is."""
+    return f"--{setting.replace('_', '-')}" if setting.islower() else setting
 
 
 def _allow_many_sockets() -> None:

@@ -132,6 +132,11 @@ def test_an_unknown_variable_with_our_prefix_is_an_error(monkeypatch):
     assert "did you mean max_num_seqs?" in refusal()
 
 
+def test_the_choice_of_an_instruction_set_is_no_setting_of_the_server(monkeypatch):
+    monkeypatch.setenv("SESSIOND_CPU_ISA", "portable")
+    assert load_settings({}).port == 8080
+
+
 def test_a_file_that_is_no_toml_is_an_error(tmp_path):
     (tmp_path / "sessiond.toml").write_text("port 8080\n")
     assert refusal().startswith("sessiond.toml is not TOML:")
