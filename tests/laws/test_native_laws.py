@@ -3,9 +3,10 @@
 The engine under test has two threads; the dense replies come from one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import ClassVar
+from zlib import crc32
 
 import pytest
 from gguf import GGMLQuantizationType as Kind
@@ -14,8 +15,8 @@ from engine.config import EngineConfig
 from engine.files.spec_reader import read_spec
 from engine.messages import Sampling
 from engine.model.kernels.library import BLOCK_TOKENS
-from engine.model.native import NativeModel, prepare_native_model
-from engine.step import ModelRunner
+from engine.model.native import NativeModel, NativeRunner, prepare_native_model
+from engine.step import ModelRunner, SequenceStep
 from tests.kernels.test_tensors import write_gguf
 from tests.kernels.tiny_model import write_tiny_model
 from tests.laws.backend import reply_alone
@@ -24,15 +25,31 @@ from tests.laws.engine_laws import EngineLaws
 _DENSE_BLOCKS = 40
 
 
+class EveryBit:
+    """Draws a checksum of the logits: one bit that differs gives another token."""
+
+    def __init__(self, runner: NativeRunner) -> None:
+        self._runner = runner
+        self.copy_block = runner.copy_block
+
+    def execute(self, batch: Sequence[SequenceStep]) -> list[int]:
+        places = [one.sample for one in batch if one.sample is not None]
+        return [
+            crc32(row.tobytes(), at.output_index) % NativeBackend.vocab_size
+            for row, at in zip(self._runner.logits(batch), places, strict=True)
+        ]
+
+
 class NativeBackend:
     """Serves after `load`: the kernels are built, and the model written, when the tests run."""
 
     vocab_size = 203
-    stop_id = 7
+    stop_id = 7  # a first reply of three tokens or more: a law rewinds to its middle
     steps = 200
     block_sizes = (BLOCK_TOKENS,)
 
-    def __init__(self) -> None:
+    def __init__(self, wrap: Callable[[NativeRunner], ModelRunner] | None = None) -> None:
+        self._wrap = wrap or (lambda runner: runner)
         self._model: NativeModel
         self._dense: ModelRunner
 
@@ -43,11 +60,11 @@ class NativeBackend:
             prepare_native_model(spec, config, threads=threads, library_path=library_path)
             for threads in (2, 1)
         )
-        self._dense = alone.runner(_DENSE_BLOCKS)
+        self._dense = self._wrap(alone.runner(_DENSE_BLOCKS))
 
     def runner(self, num_blocks: int, block_size: int) -> ModelRunner:
         assert block_size == BLOCK_TOKENS
-        return self._model.runner(num_blocks)
+        return self._wrap(self._model.runner(num_blocks))
 
     def reply(
         self,
@@ -78,9 +95,9 @@ class TestNativeLaws(EngineLaws):
 
 
 class TestQuantizedNativeLaws(EngineLaws):
-    """Weights of four and eight bits, activations of eight, each row with its own scales."""
+    """Weights of four and eight bits, activations of eight, logits compared to the last bit."""
 
-    backend: ClassVar = NativeBackend()
+    backend: ClassVar = NativeBackend(EveryBit)
 
     @pytest.fixture(scope="class", autouse=True)
     @classmethod
