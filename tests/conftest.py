@@ -2,6 +2,26 @@
 
 import os
 
+import pytest
+
+from engine.model.kernels.build import HERE, LIBRARY_NAME, BuildError, build, find_compiler, sources
+
 # Before torch is imported, as the engine's process does: threads that spin at a barrier collapse
 # when another process wants a core.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+
+@pytest.fixture(scope="session")
+def library_path(tmp_path_factory):
+    """The library of this checkout: the one beside the sources when newer, else a fresh one."""
+    built = HERE / LIBRARY_NAME
+    newest = max(path.stat().st_mtime for path in sources())
+    if built.exists() and built.stat().st_mtime > newest:
+        return built
+    try:
+        find_compiler()
+    except BuildError:
+        pytest.skip("no C compiler")
+    path = tmp_path_factory.mktemp("kernels") / LIBRARY_NAME
+    build(path)
+    return path

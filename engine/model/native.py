@@ -98,7 +98,7 @@ class NativeModel:
         self._weights = weights
 
     def measure_activation_peak(self, max_num_batched_tokens: int, max_num_seqs: int) -> int:
-        """Return the bytes that the largest step holds beyond weights and KV (see step.c)."""
+        """Return the bytes that the largest step holds beyond weights and KV (see buffers.c)."""
         spec = self.spec
         heads = spec.num_heads * spec.head_dim
         floats = spec.hidden_size + 2 * heads + 2 * spec.num_kv_heads * spec.head_dim

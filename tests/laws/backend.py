@@ -9,8 +9,10 @@ To hold another model to the laws, write one Backend and, in a test module:
 from collections.abc import Sequence
 from typing import Protocol
 
+from engine.ids import BlockId
+from engine.memory.page_table import PageEntry
 from engine.messages import Sampling
-from engine.step import ModelRunner
+from engine.step import ModelRunner, SampleAt, SequenceStep
 from tests.fakes.fake_model import Draw, FakeModel, FakeText, expected_reply
 
 
@@ -20,6 +22,7 @@ class Backend(Protocol):
     vocab_size: int
     stop_id: int
     steps: int  # about how many operations the random machine takes; fewer for slower models
+    block_sizes: Sequence[int]  # in tokens; what the runner can be made with, 16 among them
 
     def runner(self, num_blocks: int, block_size: int) -> ModelRunner: ...
 
@@ -35,10 +38,43 @@ class Backend(Protocol):
         ...
 
 
+def reply_alone(
+    dense: ModelRunner,
+    ids: Sequence[int],
+    *,
+    sampling: Sampling,
+    max_output_tokens: int,
+    stop_ids: Sequence[int],
+    block_size: int = 16,
+) -> list[int]:
+    """One sequence, alone on a straight table from block 0: prefill whole, then token by token."""
+    context, reply = list(ids), []
+    computed = 0
+    while len(reply) < max_output_tokens:
+        entries = [
+            PageEntry(BlockId(number), 0, min(block_size, len(context) - at) - 1, at)
+            for number, at in enumerate(range(0, len(context), block_size))
+        ]
+        step = SequenceStep(
+            token_ids=context[computed:],
+            first_position=computed,
+            entries=entries,
+            sample=SampleAt(sampling=sampling, output_index=len(reply)),
+        )
+        computed = len(context)
+        (token,) = dense.execute([step])
+        reply.append(token)
+        context.append(token)
+        if token in stop_ids:
+            break
+    return reply
+
+
 class FakeBackend:
     vocab_size = 256
     stop_id = FakeText.STOP
     steps = 3000
+    block_sizes = (1, 3, 8, 16)
 
     def __init__(self) -> None:
         self.draw = Draw(stop_every=30)

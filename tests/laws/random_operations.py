@@ -13,6 +13,8 @@ from tests.laws.backend import Backend
 _NAMES = [f"s{number}" for number in range(7)]
 _CLOSE = [3, 4]
 _MAX_TOKENS = 220
+_POOL_TOKENS = 240
+_BLOCK_SIZE = 8  # or the next larger that the backend has
 
 
 @dataclass
@@ -50,10 +52,11 @@ class RandomOperations:
         self.sampling = sampling
         self.random = random.Random(seed)
         self.faults: list[_Faulty] = []
+        block_size = min(size for size in backend.block_sizes if size >= _BLOCK_SIZE)
         self.engine = Engine(
-            num_blocks=30,
+            num_blocks=_POOL_TOKENS // block_size,
             runner=self._runner,
-            block_size=8,
+            block_size=block_size,
             max_num_seqs=4,
             max_num_batched_tokens=24,
             max_num_waiting=3,

@@ -28,7 +28,7 @@ _SANITIZED = (
     "-fsanitize=address,undefined",
     "-fno-sanitize-recover=all",
 )
-_COMMON_SOURCES = ("dispatch", "memory", "plan", "pool", "step")
+_COMMON_SOURCES = ("buffers", "dispatch", "memory", "plan", "pool", "step")
 _KERNEL_SOURCES = (
     "activations",
     "attention",

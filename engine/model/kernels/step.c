@@ -10,20 +10,12 @@
 #include <string.h>
 #include <time.h>
 
+#include "buffers.h"
 #include "plan.h"
 #include "pool.h"
 
-#define UNIT 64        /* rows of gate_up that make 32 values */
-#define PANEL_ROWS 64  /* rows of gate_up that a thread keeps before SiLU */
-#define STAGES 5       /* that share out by counter in a layer */
-#define MANY_ROWS 8    /* from here on sharing by counter costs less than it gains */
-
-typedef struct {
-    Activations hidden, attended, mlp; /* of one row: see above; mlp is shared, so unused */
-    float *attended_row;
-    float *partial, *segment; /* [MAX_VECTORS] partials */
-    float *panel;             /* [PANEL_ROWS][UNIT] */
-} Own;
+#define STAGES 5    /* that share out by counter in a layer */
+#define MANY_ROWS 8 /* from here on sharing by counter costs less than it gains */
 
 struct Engine {
     Model model;
@@ -32,106 +24,11 @@ struct Engine {
     Plan plan;
     const Step *step;
     Own *own; /* [threads] */
-    int rows_capacity, partials_capacity;
-    float *x, *qkv, *attended_rows; /* [rows][...] */
-    Activations hidden, attended, mlp;
-    float *partials;
+    Buffers buffers;
     atomic_int *counters; /* [layers + 1][STAGES] */
     double seconds[PHASES];
     double since;
 };
-
-static size_t padded(int columns) { return ((size_t)columns + 63) / 64 * 64; }
-static size_t partial_floats(const Model *model) {
-    return (size_t)MAX_VECTORS * (PARTIAL_HEADER + (size_t)model->head_dim);
-}
-static int qkv_rows(const Model *model) { return model->layers[0].qkv.rows; }
-
-/* --- memory --------------------------------------------------------------------------------- */
-
-static void *zeroed(size_t bytes) {
-    bytes = (bytes + 63) / 64 * 64;
-    void *memory = aligned_alloc(64, bytes);
-    if (memory) memset(memory, 0, bytes);
-    return memory;
-}
-
-static void free_activations(Activations *x) {
-    free(x->values);
-    free(x->scales);
-    free(x->offsets);
-    free(x->sums);
-}
-
-static int make_activations(Activations *x, const Model *model, int columns, int rows) {
-    const size_t values = (size_t)rows * padded(columns), groups = values / GROUP;
-    *x = (Activations){.values = zeroed(values * 2),
-                       .scales = zeroed(groups * sizeof(float)),
-                       .offsets = zeroed(groups * sizeof(float)),
-                       .sums = zeroed(groups * sizeof(int32_t)),
-                       .columns = (int32_t)padded(columns),
-                       .is_bfloat = model->activations_are_bfloat};
-    return x->values && x->scales && x->offsets && x->sums;
-}
-
-static void free_rows(Engine *engine) {
-    free(engine->x);
-    free(engine->qkv);
-    free(engine->attended_rows);
-    free_activations(&engine->hidden);
-    free_activations(&engine->attended);
-    free_activations(&engine->mlp);
-    engine->x = engine->qkv = engine->attended_rows = NULL;
-    engine->hidden = engine->attended = engine->mlp = (Activations){0};
-    engine->rows_capacity = 0;
-}
-
-static int reserve_rows(Engine *engine, int rows) {
-    if (rows <= engine->rows_capacity) return 1;
-    const Model *model = &engine->model;
-    const int width = model->heads * model->head_dim;
-    rows = (rows + 63) / 64 * 64;
-    free_rows(engine);
-    engine->x = zeroed((size_t)rows * padded(model->hidden) * sizeof(float));
-    engine->qkv = zeroed((size_t)rows * (size_t)qkv_rows(model) * sizeof(float));
-    engine->attended_rows = zeroed((size_t)rows * padded(width) * sizeof(float));
-    const int whole =
-        make_activations(&engine->hidden, model, model->hidden, rows) &&
-        make_activations(&engine->attended, model, width, rows) &&
-        make_activations(&engine->mlp, model, model->layers[0].down.columns, rows) && engine->x &&
-        engine->qkv && engine->attended_rows;
-    if (whole) engine->rows_capacity = rows;
-    return whole;
-}
-
-static int reserve_partials(Engine *engine, int count) {
-    if (count <= engine->partials_capacity) return 1;
-    free(engine->partials);
-    engine->partials = zeroed((size_t)count * partial_floats(&engine->model) * sizeof(float));
-    engine->partials_capacity = engine->partials ? count : 0;
-    return engine->partials != NULL;
-}
-
-static void free_own(Own *own) {
-    free_activations(&own->hidden);
-    free_activations(&own->attended);
-    free(own->attended_row);
-    free(own->partial);
-    free(own->segment);
-    free(own->panel);
-}
-
-static int make_own(Own *own, const Model *model) {
-    const int width = model->heads * model->head_dim;
-    const size_t partial = partial_floats(model) * sizeof(float);
-    own->attended_row = zeroed(padded(width) * sizeof(float));
-    own->partial = zeroed(partial);
-    own->segment = zeroed(partial);
-    own->panel = zeroed((size_t)PANEL_ROWS * UNIT * sizeof(float));
-    return make_activations(&own->hidden, model, model->hidden, 1) &&
-           make_activations(&own->attended, model, width, 1) && own->attended_row &&
-           own->partial && own->segment && own->panel;
-}
 
 /* --- sharing out ---------------------------------------------------------------------------- */
 
@@ -206,7 +103,7 @@ static void embed(const Worker *worker) {
     const Range rows = share(engine->step->rows, worker);
     for (int r = rows.begin; r < rows.end; r++)
         engine->kernels->unpack_row(&engine->model.embedding, engine->step->tokens[r],
-                                    engine->x + (size_t)r * stride);
+                                    engine->buffers.x + (size_t)r * stride);
     meet(worker);
 }
 
@@ -214,10 +111,10 @@ static const Activations *norm(const Worker *worker, const float *weight, int co
                                const int32_t *rows) {
     const Engine *engine = worker->engine;
     const Model *model = &engine->model;
-    const Activations *out = worker->solo ? &worker->own->hidden : &engine->hidden;
+    const Activations *out = worker->solo ? &worker->own->hidden : &engine->buffers.hidden;
     const Range range = share_rows(count, worker);
     for (int i = range.begin; i < range.end; i++) {
-        const float *x = engine->x + (size_t)(rows ? rows[i] : i) * padded(model->hidden);
+        const float *x = engine->buffers.x + (size_t)(rows ? rows[i] : i) * padded(model->hidden);
         engine->kernels->normalize(x, weight, model->hidden, model->epsilon, out, i);
     }
     meet_unless_solo(worker);
@@ -256,7 +153,7 @@ static void write_kv(const Worker *worker, const KvLayer *kv, const Layer *layer
     const float scale = 1.44269504f / sqrtf((float)model->head_dim);
     const Range rows = share(engine->step->rows, worker);
     for (int r = rows.begin; r < rows.end; r++) {
-        float *queries = engine->qkv + (size_t)r * (size_t)qkv_rows(model);
+        float *queries = engine->buffers.qkv + (size_t)r * (size_t)qkv_rows(model);
         float *keys = queries + (size_t)model->heads * model->head_dim;
         engine->kernels->prepare_queries(queries, model->heads, model->head_dim,
                                          layer->query_norm, model->epsilon, scale);
@@ -293,7 +190,7 @@ static void attend_item(const Worker *worker, const KvLayer *kv, const Item *ite
     const size_t width = (size_t)qkv_rows(&engine->model);
     const AttentionTile view = {
         .entries = engine->step->entries + engine->step->entry_starts[tile->sequence],
-        .queries = engine->qkv + (size_t)tile->first_row * width,
+        .queries = engine->buffers.qkv + (size_t)tile->first_row * width,
         .positions = plan->positions + tile->first_row,
         .row_entries = plan->row_entries + tile->first_row,
         .row_slots = plan->row_slots + tile->first_row,
@@ -305,7 +202,7 @@ static void attend_item(const Worker *worker, const KvLayer *kv, const Item *ite
     const int own_entries = plan->row_entries[tile->first_row + tile->rows - 1] + 1;
     float *into = worker->own->partial;
     if (tile->partials >= 0)
-        into = engine->partials + (size_t)(tile->partials + item->first_segment -
+        into = engine->buffers.partials + (size_t)(tile->partials + item->first_segment -
                                            tile->first_segment) * partial_floats(&engine->model);
     for (int s = item->first_segment; s < item->end_segment; s++) {
         const int last = s + 1 == plan->segment_starts[tile->sequence + 1];
@@ -316,14 +213,15 @@ static void attend_item(const Worker *worker, const KvLayer *kv, const Item *ite
         if (here != into)
             engine->kernels->merge(into, here, vectors_of(&engine->model, tile), kv->head_dim);
     }
-    if (tile->partials < 0) finish_tile(worker, tile, into, engine->attended_rows);
+    if (tile->partials < 0) finish_tile(worker, tile, into, engine->buffers.attended_rows);
 }
 
 /* Merges the segments of a tile that were kept apart, in their order. */
 static void merge_tile(const Worker *worker, const Tile *tile, float *out) {
     const Engine *engine = worker->engine;
     const Model *model = &engine->model;
-    const float *segments = engine->partials + (size_t)tile->partials * partial_floats(model);
+    const float *segments =
+        engine->buffers.partials + (size_t)tile->partials * partial_floats(model);
     const int vectors = vectors_of(model, tile);
     float *into = worker->own->partial;
     memcpy(into, segments,
@@ -348,8 +246,8 @@ static void attend(const Worker *worker, const KvLayer *kv, atomic_int *counter)
 static const Activations *collect(const Worker *worker) {
     const Engine *engine = worker->engine;
     const Plan *plan = &engine->plan;
-    float *rows = worker->solo ? worker->own->attended_row : engine->attended_rows;
-    const Activations *out = worker->solo ? &worker->own->attended : &engine->attended;
+    float *rows = worker->solo ? worker->own->attended_row : engine->buffers.attended_rows;
+    const Activations *out = worker->solo ? &worker->own->attended : &engine->buffers.attended;
     if (plan->num_partials) {
         for (int t = 0; t < plan->num_tiles; t++)
             if (plan->tiles[t].partials >= 0 &&
@@ -376,7 +274,7 @@ static void gate_up(const Worker *worker, const Linear *weights, const Activatio
                 const int end = first + PANEL_ROWS < rows ? first + PANEL_ROWS : rows;
                 engine->kernels->linear[weights->format](weights, u * tiles, (u + 1) * tiles, x,
                                                          first, end, worker->own->panel, UNIT, 0);
-                engine->kernels->swiglu(worker->own->panel, first, end, u, &engine->mlp);
+                engine->kernels->swiglu(worker->own->panel, first, end, u, &engine->buffers.mlp);
             }
     meet(worker);
 }
@@ -391,7 +289,7 @@ static void run_layer(const Worker *worker, int index) {
     const KvLayer kv = kv_of(model, index);
     const Activations *x = norm(worker, layer->attention_norm, rows, NULL);
     lap(worker, NORM);
-    linear(worker, &layer->qkv, x, rows, engine->qkv, (size_t)qkv_rows(model), 0, counters);
+    linear(worker, &layer->qkv, x, rows, engine->buffers.qkv, (size_t)qkv_rows(model), 0, counters);
     lap(worker, QKV);
     write_kv(worker, &kv, layer);
     lap(worker, KV_WRITE);
@@ -399,13 +297,14 @@ static void run_layer(const Worker *worker, int index) {
     lap(worker, ATTEND);
     x = collect(worker);
     lap(worker, MERGE);
-    linear(worker, &layer->output, x, rows, engine->x, stride, 1, counters + 2);
+    linear(worker, &layer->output, x, rows, engine->buffers.x, stride, 1, counters + 2);
     lap(worker, OUTPUT);
     x = norm(worker, layer->mlp_norm, rows, NULL);
     lap(worker, NORM);
     gate_up(worker, &layer->gate_up, x, counters + 3);
     lap(worker, GATE_UP);
-    linear(worker, &layer->down, &engine->mlp, rows, engine->x, stride, 1, counters + 4);
+    linear(worker, &layer->down, &engine->buffers.mlp, rows, engine->buffers.x, stride, 1,
+           counters + 4);
     lap(worker, DOWN);
 }
 
@@ -456,7 +355,7 @@ Engine *engine_new(const Model *model, const char *isa, int threads) {
     engine->pool = pool_start(threads);
     int whole = engine->counters && engine->own && engine->pool;
     for (int thread = 0; whole && thread < threads; thread++)
-        whole = make_own(engine->own + thread, &engine->model);
+        whole = own_make(engine->own + thread, &engine->model);
     if (whole) return engine;
     engine_free(engine);
     return NULL;
@@ -465,20 +364,19 @@ Engine *engine_new(const Model *model, const char *isa, int threads) {
 void engine_free(Engine *engine) {
     const int threads = engine->pool ? pool_threads(engine->pool) : 0;
     if (engine->own)
-        for (int thread = 0; thread < threads; thread++) free_own(engine->own + thread);
+        for (int thread = 0; thread < threads; thread++) own_free(engine->own + thread);
     if (engine->pool) pool_stop(engine->pool);
-    free_rows(engine);
+    buffers_free(&engine->buffers);
     plan_free(&engine->plan);
     free(engine->own);
     free(engine->counters);
-    free(engine->partials);
     free(engine);
 }
 
 int engine_step(Engine *engine, const Step *step) {
     const int outcome = plan_step(&engine->plan, &engine->model, step, pool_threads(engine->pool));
     if (outcome != STEP_DONE) return outcome;
-    if (!reserve_rows(engine, step->rows) || !reserve_partials(engine, engine->plan.num_partials))
+    if (!buffers_reserve(&engine->buffers, &engine->model, step->rows, engine->plan.num_partials))
         return NO_MEMORY;
     memset(engine->counters, 0,
            (size_t)(engine->model.num_layers + 1) * STAGES * sizeof *engine->counters);

@@ -1,0 +1,106 @@
+"""The laws on the native kernels: sums run in one order wherever KV lies, so equal means every bit.
+
+The engine under test has two threads; the dense replies come from one.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import ClassVar
+from zlib import crc32
+
+import pytest
+from gguf import GGMLQuantizationType as Kind
+
+from engine.config import EngineConfig
+from engine.files.spec_reader import read_spec
+from engine.messages import Sampling
+from engine.model.kernels.library import BLOCK_TOKENS
+from engine.model.native import NativeModel, NativeRunner, prepare_native_model
+from engine.step import ModelRunner, SequenceStep
+from tests.kernels.test_tensors import write_gguf
+from tests.kernels.tiny_model import write_tiny_model
+from tests.laws.backend import reply_alone
+from tests.laws.engine_laws import EngineLaws
+
+_DENSE_BLOCKS = 40
+
+
+class EveryBit:
+    """Draws a checksum of the logits: one bit that differs gives another token."""
+
+    def __init__(self, runner: NativeRunner) -> None:
+        self._runner = runner
+        self.copy_block = runner.copy_block
+
+    def execute(self, batch: Sequence[SequenceStep]) -> list[int]:
+        places = [one.sample for one in batch if one.sample is not None]
+        return [
+            crc32(row.tobytes(), at.output_index) % NativeBackend.vocab_size
+            for row, at in zip(self._runner.logits(batch), places, strict=True)
+        ]
+
+
+class NativeBackend:
+    """Serves after `load`: the kernels are built, and the model written, when the tests run."""
+
+    vocab_size = 203
+    stop_id = 7  # a first reply of three tokens or more: a law rewinds to its middle
+    steps = 200
+    block_sizes = (BLOCK_TOKENS,)
+
+    def __init__(self, wrap: Callable[[NativeRunner], ModelRunner] | None = None) -> None:
+        self._wrap = wrap or (lambda runner: runner)
+        self._model: NativeModel
+        self._dense: ModelRunner
+
+    def load(self, path: Path, library_path: Path) -> None:
+        spec = read_spec(path)
+        config = EngineConfig(model=str(path), device="cpu")
+        self._model, alone = (
+            prepare_native_model(spec, config, threads=threads, library_path=library_path)
+            for threads in (2, 1)
+        )
+        self._dense = self._wrap(alone.runner(_DENSE_BLOCKS))
+
+    def runner(self, num_blocks: int, block_size: int) -> ModelRunner:
+        assert block_size == BLOCK_TOKENS
+        return self._wrap(self._model.runner(num_blocks))
+
+    def reply(
+        self,
+        ids: Sequence[int],
+        *,
+        sampling: Sampling,
+        max_output_tokens: int,
+        stop_ids: Sequence[int],
+    ) -> list[int]:
+        return reply_alone(
+            self._dense,
+            ids,
+            sampling=sampling,
+            max_output_tokens=max_output_tokens,
+            stop_ids=stop_ids,
+        )
+
+
+class TestNativeLaws(EngineLaws):
+    """bfloat16 throughout."""
+
+    backend: ClassVar = NativeBackend()
+
+    @pytest.fixture(scope="class", autouse=True)
+    @classmethod
+    def model(cls, tmp_path_factory: pytest.TempPathFactory, library_path: Path) -> None:
+        cls.backend.load(write_tiny_model(tmp_path_factory.mktemp("llama")), library_path)
+
+
+class TestQuantizedNativeLaws(EngineLaws):
+    """Weights of four and eight bits, activations of eight, logits compared to the last bit."""
+
+    backend: ClassVar = NativeBackend(EveryBit)
+
+    @pytest.fixture(scope="class", autouse=True)
+    @classmethod
+    def model(cls, tmp_path_factory: pytest.TempPathFactory, library_path: Path) -> None:
+        path = tmp_path_factory.mktemp("quantized") / "model.gguf"
+        cls.backend.load(write_gguf(path, [Kind.Q4_1, Kind.Q8_0, Kind.Q4_0]), library_path)
