@@ -1,12 +1,10 @@
 """What the end-to-end tests share: waiting, and what a server must be like when nobody talks."""
 
 import itertools
-import os
 import time
 import urllib.error
 from dataclasses import dataclass
 
-SOAK = bool(os.environ.get("SESSIOND_SOAK"))
 BLOCK = 16
 SYSTEM_PROMPT = 16  # the whole block of the default system prompt, which all chats of a user share
 

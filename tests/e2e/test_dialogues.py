@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.load_client import LoadClient
-from tests.e2e.support import BLOCK, SOAK, assert_all_blocks_come_back, total
+from tests.e2e.support import BLOCK, assert_all_blocks_come_back, total
+from tests.soak import SOAK
 
 FOLDER = Path(__file__).parents[1] / "data" / "dialogues"
 EACH = 25

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.load_client import LoadClient
-from tests.e2e.support import SOAK, assert_all_blocks_come_back
+from tests.e2e.support import assert_all_blocks_come_back
+from tests.soak import SOAK
 
 STREAMS = 8
 ROUNDS = 20 if SOAK else 1

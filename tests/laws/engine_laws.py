@@ -12,6 +12,7 @@ from engine.messages import Sampling, TurnFailed
 from tests.engine.harness import Engine
 from tests.laws.backend import Backend
 from tests.laws.random_operations import RandomOperations
+from tests.soak import SOAK
 
 SAMPLINGS = [
     pytest.param(Sampling(temperature=0), id="greedy"),
@@ -212,6 +213,8 @@ class EngineLaws:
             engine.loop._runner = runner
             assert self.turn(engine, "a", more, sampling) == self.expected(ids + more, sampling)
 
+    @pytest.mark.soak
+    @pytest.mark.timeout(3600 if SOAK else 300)
     @pytest.mark.parametrize("seed", range(4))
     def test_random_operations_answer_like_a_model_without_cache(
         self, sampling: Sampling, seed: int

@@ -10,6 +10,7 @@ from engine.model.law import law_runner
 from engine.step import ModelRunner
 from tests.laws.backend import reply_alone
 from tests.laws.engine_laws import EngineLaws
+from tests.soak import SOAK
 
 _DENSE_BLOCKS = 40
 
@@ -17,7 +18,7 @@ _DENSE_BLOCKS = 40
 class LawBackend:
     vocab_size = 256
     stop_id = 7
-    steps = 200
+    steps = 10_000 if SOAK else 200
     block_sizes = (1, 3, 8, 16)
 
     def __init__(self) -> None:

@@ -21,6 +21,7 @@ from tests.kernels.test_tensors import write_gguf
 from tests.kernels.tiny_model import write_tiny_model
 from tests.laws.backend import reply_alone
 from tests.laws.engine_laws import EngineLaws
+from tests.soak import SOAK
 
 _DENSE_BLOCKS = 40
 
@@ -45,7 +46,7 @@ class NativeBackend:
 
     vocab_size = 203
     stop_id = 7  # a first reply of three tokens or more: a law rewinds to its middle
-    steps = 200
+    steps = 10_000 if SOAK else 200
     block_sizes = (BLOCK_TOKENS,)
 
     def __init__(self, wrap: Callable[[NativeRunner], ModelRunner] | None = None) -> None:
