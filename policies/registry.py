@@ -1,4 +1,4 @@
-"""Policies by the names that settings and requests use."""
+"""Policies by name. The loop names those in force; no setting chooses another yet."""
 
 from collections.abc import Mapping
 from types import MappingProxyType

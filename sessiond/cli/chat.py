@@ -18,7 +18,7 @@ _COMMANDS = {
     "/inspect": "show what the server holds of this conversation",
     "/reset": "empty the conversation; the system prompt stays",
     "/help": "show this list",
-    "/quit": "leave (so does Ctrl-D)",
+    "/quit": "leave (so do Ctrl-D and Ctrl-C twice); lines typed during a reply follow it",
 }
 
 
@@ -29,8 +29,9 @@ def chat(  # noqa: PLR0913, PLR0917 -- one parameter per option
         int | None, typer.Option(min=1, help="Longest reply, in tokens.")
     ] = None,
     temperature: Annotated[
-        float | None, typer.Option(min=0.0, max=2.0, help="0 is greedy; the server's default is 1.")
-    ] = None,
+        float,
+        typer.Option(min=0.0, max=2.0, help="0 is greedy; at the API's 1 a small model rambles."),
+    ] = 0.2,
     conversation: Annotated[
         str | None, typer.Option(help="Continue this conversation (conv_...).")
     ] = None,
@@ -69,6 +70,8 @@ def _converse(client: ChatClient, session: "ChatSession", screen: Screen, once: 
         return 130
     finally:
         client.close()
+        if once is None and client.session_id is not None:
+            screen.remark(f"To go on with this conversation: --conversation {client.session_id}")
     return 0 if good else 1
 
 

@@ -25,12 +25,25 @@ class Keyboard:
                 import readline  # noqa: F401 -- gives `input` editing and history
 
     def read_line(self, prompt: str) -> str | None:
-        """Return the next line, None at the end of input."""
+        """Return the next line, None at the end of input.
+
+        One Ctrl-C clears what was typed, since it may have been meant for a reply that has just
+        ended; a second one in a row raises KeyboardInterrupt.
+        """
         if self._ahead:
             line = self._ahead.popleft()
             if self.interactive:
                 sys.stdout.write(prompt + line + "\n")
             return line
+        try:
+            return self._input(prompt)
+        except KeyboardInterrupt:
+            if not self.interactive:
+                raise
+        sys.stdout.write("\n(Ctrl-C again leaves)\n")
+        return self._input(prompt)
+
+    def _input(self, prompt: str) -> str | None:
         try:
             return input(prompt if self.interactive else "")
         except EOFError:

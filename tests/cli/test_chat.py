@@ -123,9 +123,9 @@ class Terminal:
     def type(self, keys):
         os.write(self._master, keys.encode())
 
-    def wait_for(self, text, limit_s=20.0):
+    def wait_for(self, text, limit_s=20.0, times=1):
         deadline = time.monotonic() + limit_s
-        while text not in self.shown:
+        while self.shown.count(text) < times:
             left_s = deadline - time.monotonic()
             assert left_s > 0, f"{text!r} never came: {self.shown!r}"
             if select.select([self._master], [], [], left_s)[0]:
@@ -204,6 +204,29 @@ def test_no_colour_is_honoured(terminal):
         screen.type("hi\n")
         screen.wait_for("tokens/s")
     assert "\x1b[3" not in screen.shown  # no colour; attributes such as dim may stay
+
+
+def test_ctrl_c_at_the_prompt_clears_the_line_and_a_second_one_leaves(terminal):
+    with ScriptedServer([Play(frames=reply("fresh"))], MODELS).running() as server:
+        screen = terminal(server.url)
+        interrupt_line(screen, "half typed")
+        screen.wait_for("(Ctrl-C again leaves)")
+        screen.type("hello\n")
+        screen.wait_for("tokens/s]")
+        interrupt_line(screen, "not yet")
+        screen.wait_for("(Ctrl-C again leaves)", times=2)
+        interrupt_line(screen, "leave")
+        screen.wait_for("To go on with this conversation: --conversation conv_1")
+        assert screen.process.wait(timeout=10) == 130
+    assert [message["input"] for message in server.creates] == ["hello"]
+
+
+def interrupt_line(screen, text):
+    """Press Ctrl-C once what was typed is on the screen: the prompt is being read then."""
+    screen.wait_for("> ")
+    screen.type(text)
+    screen.wait_for(text)
+    screen.type("\x03")
 
 
 def test_ctrl_d_leaves(terminal):

@@ -5,9 +5,9 @@ from policies.registry import CONTEXT_POLICIES, PLACEMENT_POLICIES
 from policies.views import ConversationView
 
 
-def test_the_names_are_those_that_settings_use() -> None:
-    assert set(CONTEXT_POLICIES) == {"none"}
-    assert set(PLACEMENT_POLICIES) == {"lru"}
+def test_the_policies_that_the_loop_names_are_there() -> None:
+    assert "none" in CONTEXT_POLICIES
+    assert "lru" in PLACEMENT_POLICIES
 
 
 def test_none_never_shortens_a_conversation() -> None:
