@@ -209,21 +209,21 @@ def test_no_colour_is_honoured(terminal):
 def test_ctrl_c_at_the_prompt_clears_the_line_and_a_second_one_leaves(terminal):
     with ScriptedServer([Play(frames=reply("fresh"))], MODELS).running() as server:
         screen = terminal(server.url)
-        interrupt_line(screen, "half typed")
+        interrupt_line(screen, "half typed", prompts=1)
         screen.wait_for("(Ctrl-C again leaves)")
         screen.type("hello\n")
         screen.wait_for("tokens/s]")
-        interrupt_line(screen, "not yet")
+        interrupt_line(screen, "not yet", prompts=3)
         screen.wait_for("(Ctrl-C again leaves)", times=2)
-        interrupt_line(screen, "leave")
+        interrupt_line(screen, "leave", prompts=4)
         screen.wait_for("To go on with this conversation: --conversation conv_1")
         assert screen.process.wait(timeout=10) == 130
     assert [message["input"] for message in server.creates] == ["hello"]
 
 
-def interrupt_line(screen, text):
-    """Press Ctrl-C once what was typed is on the screen: the prompt is being read then."""
-    screen.wait_for("> ")
+def interrupt_line(screen, text, prompts):
+    """Press Ctrl-C once what was typed is on the screen: the line is being read then."""
+    screen.wait_for("> ", times=prompts)
     screen.type(text)
     screen.wait_for(text)
     screen.type("\x03")
