@@ -6,6 +6,7 @@ from pathlib import Path
 
 from engine.byte_size import format_bytes
 from engine.config import EngineConfig
+from engine.errors import ModelFileError
 from engine.files.catalog import CATALOG, resolve_model
 from engine.files.spec_reader import read_spec
 from engine.free_memory import free_host_bytes
@@ -35,6 +36,12 @@ def build_engine(
     report(f"loading {served_name(config.model)}")
     loaded = prepare(spec, config)
     tokenizer = load_tokenizer(path)
+    if tokenizer.ordinary_end > spec.vocab_size:
+        # added tokens are let be: models come with a padding token that has no row and no use
+        raise ModelFileError(
+            f"{path}: text encodes to ids up to {tokenizer.ordinary_end - 1}, but the model has "
+            f"rows for {spec.vocab_size}: the tokenizer is another model's"
+        )
     report(f"weights take {format_bytes(loaded.weights_bytes)}; measuring the largest step")
     plan = plan_pool(config, _measure(loaded, config))
     runner = loaded.runner(plan.num_blocks)

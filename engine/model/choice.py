@@ -36,11 +36,22 @@ def prepare(spec: ModelSpec, config: EngineConfig) -> AnyModel:
             return prepare_native_model(spec, config)
         except LibraryMissingError as error:
             reason = f"the native kernels were not built ({error})"
-            _log.warning("%s: slower torch operations serve instead", reason)
-    _log.info("torch runs the model: %s", reason)
+    if _was_chosen(config):
+        _log.info("torch runs the model: %s", reason)
+    else:
+        _log.warning("%s: slower torch operations serve instead", reason)
     from engine.model.runner import prepare_model
 
     return prepare_model(spec, config)
+
+
+def _was_chosen(config: EngineConfig) -> bool:
+    """Say whether torch is what the settings ask for, not what is left."""
+    return (
+        config.device == "cuda"
+        or config.dtype in ("float32", "float16")
+        or _cuda(config) is not None
+    )
 
 
 def _cuda(config: EngineConfig) -> str | None:

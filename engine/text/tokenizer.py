@@ -29,6 +29,12 @@ class Tokenizer:
         return len(self._vocabulary.texts)
 
     @property
+    def ordinary_end(self) -> int:
+        """One above the largest id that ordinary text encodes to; added tokens may lie beyond."""
+        added = set(self._vocabulary.added.values())
+        return max((i + 1 for i in range(self.vocab_size) if i not in added), default=0)
+
+    @property
     def backend(self) -> Backend:
         """The library that encodes."""
         return self._vocabulary.backend

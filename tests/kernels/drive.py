@@ -32,6 +32,7 @@ def drive_kernels(kernels):
         support.check_swiglu(kernels, 5, 3, is_bfloat, 1)
     for count in (1, 15, 16, 33):
         support.check_argmax(kernels, count, count)
+    support.check_bad_activation(kernels, 20, float("nan"))
     for is_float in (False, True):
         for ranges in RANGES:
             for group, head_dim, window in ((3, 64, 0), (1, 16, 5), (7, 80, 0), (5, 256, 0)):

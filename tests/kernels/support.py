@@ -276,10 +276,14 @@ class Context:
             self.entries[index] = blocks[index], first, last, position - first
             self.places += [(index, slot) for slot in range(first, last + 1)]
             position += last - first + 1
-        for token, (entry, slot) in enumerate(self.places):
-            key = self.keys[token].copy()
-            block = int(self.entries[entry, 0])
-            kernels.write_kv(self.kv, block, slot, at(key), at(self.values[token]), None, 0.0)
+        for token in range(count):
+            self.write(token, self.keys[token])
+
+    def write(self, token, key):
+        """Write a token's K and V into its slot."""
+        entry, slot = self.places[token]
+        block, changed = int(self.entries[entry, 0]), key.copy()
+        self.kernels.write_kv(self.kv, block, slot, at(changed), at(self.values[token]), None, 0.0)
 
     def attend(self, first_row, rows, segment, *, streaming=0, kv_heads=None):
         """Outputs [rows, heads * head_dim] of some rows together, segment by segment."""
@@ -389,3 +393,22 @@ def check_argmax(kernels, count, seed):
     assert kernels.argmax(at(logits), count) == int(np.argmax(logits))
     logits[rng.integers(count)] = rng.choice([np.nan, np.inf, -np.inf])
     assert kernels.argmax(at(logits), count) == -1
+
+
+def check_bad_activation(kernels, place, value):
+    """Rounding leaves no number where there was none; other groups stay as they were."""
+    row = np.linspace(-3, 3, 128, dtype=np.float32)
+    sound, bad = (Rounded(1, row.size, is_bfloat=False) for _ in range(2))
+    kernels.quantize(at(row), sound.c, 0)
+    row[place] = value
+    kernels.quantize(at(row), bad.c, 0)
+    others = np.arange(row.size // GROUP) != place // GROUP
+    assert not np.isfinite(bad.scales[0, ~others]).any()
+    np.testing.assert_array_equal(bad.scales[:, others], sound.scales[:, others])
+
+
+def check_bad_key(kernels, shape, token):
+    """A key that is no number does not pass for one that is masked."""
+    context = Context(kernels, shape, seed=1)
+    context.write(token, np.full_like(context.keys[token], np.nan))
+    assert np.isnan(context.attend(shape.rows - 1, 1, 3)).all()

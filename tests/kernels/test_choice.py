@@ -41,6 +41,17 @@ def test_float32_is_torchs(tiny, library_path, monkeypatch, caplog):
     assert not [record for record in caplog.records if record.levelname == "WARNING"]
 
 
+@pytest.mark.parametrize("settings", [{"block_size": 32}, {"kv_cache_dtype": "float16"}])
+def test_a_setting_that_costs_the_native_path_is_named_in_one_warning(tiny, settings, caplog):
+    spec, config = tiny
+    wanted = EngineConfig(model=config.model, device="cpu", **settings)
+    assert choice.prepare(spec, wanted).attention == "torch"
+    warnings = [record for record in caplog.records if record.levelname == "WARNING"]
+    assert len(warnings) == 1
+    name, value = next(iter(settings.items()))
+    assert f"{name}={value}" in warnings[0].getMessage()
+
+
 def test_the_native_path_imports_no_torch(tiny, library_path):
     code = (
         "import sys; from pathlib import Path; from engine.config import EngineConfig;"

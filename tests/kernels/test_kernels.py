@@ -75,3 +75,24 @@ def test_attention_equals_float_reference_and_itself_in_any_tile_and_place(kerne
 @given(count=st.integers(1, 100), seed=seeds)
 def test_argmax_is_the_lowest_id_and_names_bad_logits(kernels, count, seed):
     support.check_argmax(kernels, count, seed)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("place", [0, 15, 16, 31, 70, 127])
+def test_rounding_hides_no_bad_activation(kernels, place, value):
+    support.check_bad_activation(kernels, place, value)
+
+
+@pytest.mark.parametrize("is_float", [False, True])
+@pytest.mark.parametrize("token", [0, 7, 40])
+def test_a_bad_key_is_not_taken_for_a_masked_one(kernels, token, is_float):
+    shape = Shape(
+        ranges=((0, 15),) * 3,
+        rows=2,
+        kv_heads=2,
+        group=3,
+        head_dim=64,
+        window=0,
+        is_float=is_float,
+    )
+    support.check_bad_key(kernels, shape, token)

@@ -13,6 +13,8 @@ from engine.messages import AuditReport, GetAudit, Sampling, SetContext, SubmitT
 from engine.text.chat_template import load_chat_format
 from engine.text.tokenizer import load_tokenizer
 from engine.worker_client import WorkerEngine
+from tests.kernels.tiny_model import write_tiny_model
+from tests.text import toy
 
 MODEL = "smollm2-135m-instruct"
 MIB = 2**20
@@ -78,4 +80,12 @@ async def test_a_file_that_is_no_model_is_told(tmp_path: Path):
     (tmp_path / "broken.gguf").write_bytes(b"GGUF" + bytes(100))
     engine = WorkerEngine(EngineConfig(model=str(tmp_path / "broken.gguf")))
     with pytest.raises(ModelFileError, match=r"broken\.gguf"):
+        await engine.start()
+
+
+async def test_a_tokenizer_beyond_the_embedding_is_refused_at_start(tmp_path: Path):
+    folder = write_tiny_model(tmp_path / "tiny", vocab_size=200)
+    toy.write_folder(folder, added={"<|end|>": True}, eos="<|end|>")
+    engine = WorkerEngine(EngineConfig(model=str(folder), device="cpu", kv_cache_memory=MIB))
+    with pytest.raises(ModelFileError, match="rows for 200"):
         await engine.start()

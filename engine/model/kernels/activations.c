@@ -1,7 +1,8 @@
 /* What stands between linear layers: RMS norm, SiLU times up, and rounding to what they read.
  *
  * int8 per group of 32: scale = max |x| / 127. Coarser scales break models whose activations have
- * a few large values. */
+ * a few large values. What is not finite makes its group's scale so: a row that damaged weights
+ * spoilt must not come out of the rounding as numbers. */
 #include <math.h>
 
 #include "kernels.h"
@@ -15,7 +16,7 @@ INLINE void store_group(vf low, vf high, const Activations *out, int row, int gr
         vf_store_bfloats(values + 16, high);
         return;
     }
-    const float largest = vf_reduce_max(vf_max(vf_abs(low), vf_abs(high)));
+    const float largest = vf_largest_magnitude(low, high);
     const vf inverse = vf_set1(largest > 0.0f ? 127.0f / largest : 0.0f);
     const vi first = vi_round(vf_mul(low, inverse)), second = vi_round(vf_mul(high, inverse));
     int8_t *values = (int8_t *)out->values + at;

@@ -30,7 +30,8 @@
 
 /* 2^x, 0 below -126.5. Relative error under 2e-7: Taylor's series on [-0.5, 0.5], exact at 0. */
 INLINE vf vf_exp2(vf x) {
-    x = vf_min(vf_max(x, vf_set1(-127.0f)), vf_set1(127.0f));
+    /* the second operand is what comes out where one is NaN */
+    x = vf_min(vf_set1(127.0f), vf_max(vf_set1(-127.0f), x));
     const vi whole = vi_round(x);
     const vf rest = vf_sub(x, vf_from_int(whole));
     vf sum = vf_set1(1.5403530e-4f);

@@ -45,10 +45,6 @@ BINARY(vf_div, _mm256_div_ps)
 BINARY(vf_max, _mm256_max_ps)
 BINARY(vf_min, _mm256_min_ps)
 #undef BINARY
-INLINE vf vf_abs(vf a) {
-    const __m256 sign = _mm256_set1_ps(-0.0f);
-    return EACH_HALF(vf, _mm256_andnot_ps(sign, a.low), _mm256_andnot_ps(sign, a.high));
-}
 INLINE vf vf_fma(vf a, vf b, vf c) {
     return EACH_HALF(vf, _mm256_fmadd_ps(a.low, b.low, c.low),
                      _mm256_fmadd_ps(a.high, b.high, c.high));
@@ -68,6 +64,20 @@ INLINE float vf_reduce_max(vf v) {
     __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
     four = _mm_max_ps(four, _mm_movehl_ps(four, four));
     return _mm_cvtss_f32(_mm_max_ss(four, _mm_movehdup_ps(four)));
+}
+INLINE __m256i magnitude_bits(__m256 half) {
+    return _mm256_and_si256(_mm256_castps_si256(half), _mm256_set1_epi32(0x7fffffff));
+}
+/* The largest of both; NaN where there is one: bits of magnitudes rise as they do, NaN's above. */
+INLINE float vf_largest_magnitude(vf a, vf b) {
+    const __m256i eight = _mm256_max_epi32(
+        _mm256_max_epi32(magnitude_bits(a.low), magnitude_bits(a.high)),
+        _mm256_max_epi32(magnitude_bits(b.low), magnitude_bits(b.high)));
+    __m128i four =
+        _mm_max_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256(eight, 1));
+    four = _mm_max_epi32(four, _mm_shuffle_epi32(four, 0x4e));
+    four = _mm_max_epi32(four, _mm_shuffle_epi32(four, 0xb1));
+    return _mm_cvtss_f32(_mm_castsi128_ps(four));
 }
 INLINE __m256 keep_half(__m256 v, int offset, int first, int last, float other) {
     const __m256i lanes =

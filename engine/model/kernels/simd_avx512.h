@@ -26,11 +26,16 @@ INLINE vf vf_mul(vf a, vf b) { return _mm512_mul_ps(a, b); }
 INLINE vf vf_div(vf a, vf b) { return _mm512_div_ps(a, b); }
 INLINE vf vf_max(vf a, vf b) { return _mm512_max_ps(a, b); }
 INLINE vf vf_min(vf a, vf b) { return _mm512_min_ps(a, b); }
-INLINE vf vf_abs(vf a) { return _mm512_abs_ps(a); }
 INLINE vf vf_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
 INLINE vf vf_fnma(vf a, vf b, vf c) { return _mm512_fnmadd_ps(a, b, c); } /* c - a * b */
 INLINE float vf_reduce_add(vf v) { return _mm512_reduce_add_ps(v); }
 INLINE float vf_reduce_max(vf v) { return _mm512_reduce_max_ps(v); }
+/* The largest of both; NaN where there is one: bits of magnitudes rise as they do, NaN's above. */
+INLINE float vf_largest_magnitude(vf a, vf b) {
+    const __m512i most = _mm512_max_epi32(_mm512_castps_si512(_mm512_abs_ps(a)),
+                                          _mm512_castps_si512(_mm512_abs_ps(b)));
+    return _mm_cvtss_f32(_mm_castsi128_ps(_mm_cvtsi32_si128(_mm512_reduce_max_epi32(most))));
+}
 /* Lanes first..last keep their value, the others get `other`. */
 INLINE vf vf_keep_lanes(vf v, int first, int last, float other) {
     const __mmask16 kept = (__mmask16)((0xffffu << first) & (0xffffu >> (15 - last)));
@@ -100,7 +105,7 @@ INLINE vf dot_pairs(vf acc, vb a, vp pair) {
    rounding to bfloat16 then loses: Taylor's series on [-0.5, 0.5], exact at 0. */
 #define HAS_PROBABILITY
 INLINE vf vf_probability(vf x) {
-    const __mmask16 seen = _mm512_cmp_ps_mask(x, _mm512_set1_ps(-125.0f), _CMP_GT_OQ);
+    const __mmask16 seen = _mm512_cmp_ps_mask(x, _mm512_set1_ps(-125.0f), _CMP_NLE_UQ);
     const __m512i whole = _mm512_cvtps_epi32(x);
     const __m512 rest = _mm512_sub_ps(x, _mm512_cvtepi32_ps(whole));
     __m512 sum = _mm512_set1_ps(9.6181291e-3f);

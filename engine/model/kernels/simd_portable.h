@@ -39,7 +39,6 @@ INLINE vf vf_div(vf a, vf b) { return a / b; }
 INLINE vf vf_choose(vi mask, vf a, vf b) { return (vf)(((vi)a & mask) | ((vi)b & ~mask)); }
 INLINE vf vf_max(vf a, vf b) { return vf_choose(a > b, a, b); }
 INLINE vf vf_min(vf a, vf b) { return vf_choose(a < b, a, b); }
-INLINE vf vf_abs(vf a) { return (vf)((vi)a & 0x7fffffff); }
 INLINE vf vf_fma(vf a, vf b, vf c) { return a * b + c; }
 INLINE vf vf_fnma(vf a, vf b, vf c) { return c - a * b; } /* c - a * b */
 INLINE float vf_reduce_add(vf v) {
@@ -52,6 +51,18 @@ INLINE float vf_reduce_max(vf v) {
         for (int i = 0; i < half; i++)
             if (v[i + half] > v[i]) v[i] = v[i + half];
     return v[0];
+}
+/* The largest of both; NaN where there is one: bits of magnitudes rise as they do, NaN's above. */
+INLINE float vf_largest_magnitude(vf a, vf b) {
+    const vi first = (vi)a & 0x7fffffff, second = (vi)b & 0x7fffffff;
+    int32_t most = 0;
+    LANES {
+        if (first[i] > most) most = first[i];
+        if (second[i] > most) most = second[i];
+    }
+    float largest;
+    memcpy(&largest, &most, sizeof largest);
+    return largest;
 }
 /* Lanes first..last keep their value, the others get `other`. */
 INLINE vf vf_keep_lanes(vf v, int first, int last, float other) {
