@@ -2,7 +2,6 @@
 
 import json
 import mmap
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,30 +12,12 @@ import numpy.typing as npt
 
 from engine.errors import ModelFileError
 from engine.files.gguf_header import read_gguf_header
+from engine.files.gguf_names import gguf_name
 from engine.files.model_spec import ModelSpec
 from engine.files.weight_files import weight_files
 from engine.model.kernels.library import GROUP, Bytes, Format
 from engine.model.kernels.matrix import Floats, Matrix, round_to_bfloat
 
-_WHOLE_NAMES = {
-    "model.embed_tokens": "token_embd",
-    "model.norm": "output_norm",
-    "lm_head": "output",
-}
-_LAYER_NAMES = {
-    "input_layernorm": "attn_norm",
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.q_norm": "attn_q_norm",
-    "self_attn.k_norm": "attn_k_norm",
-    "self_attn.o_proj": "attn_output",
-    "post_attention_layernorm": "ffn_norm",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
-}
-_LAYER_NAME = re.compile(r"model\.layers\.(\d+)\.(.+)")
 # GGML's numbers of types (ggml.h): values and bytes of a block
 _F32, _F16, _BF16 = 0, 1, 30
 _FLOATS = (_F32, _F16, _BF16)
@@ -103,15 +84,15 @@ class _Gguf:
         self._data = np.frombuffer(mapped, dtype=np.uint8)
 
     def has(self, name: str) -> bool:
-        return _gguf_name(name) in self._infos
+        return gguf_name(name) in self._infos
 
     def is_quantized(self, name: str) -> bool:
-        return self.has(name) and self._infos[_gguf_name(name)].ggml_type not in _FLOATS
+        return self.has(name) and self._infos[gguf_name(name)].ggml_type not in _FLOATS
 
     def read(self, name: str, shape: tuple[int, ...]) -> Matrix | Floats:
-        info = self._infos.get(_gguf_name(name))
+        info = self._infos.get(gguf_name(name))
         if info is None:
-            raise ModelFileError(f"{self._path}: tensor {_gguf_name(name)!r} is missing")
+            raise ModelFileError(f"{self._path}: tensor {gguf_name(name)!r} is missing")
         _check_shape(self._path, info.name, info.shape[::-1], shape)
         if info.ggml_type not in _BLOCKS:
             raise ModelFileError(
@@ -130,14 +111,6 @@ class _Gguf:
             raise ModelFileError(f"{self._path}: tensor {info.name!r} ends beyond the file")
         raw = self._data[info.offset : end].reshape(*shape[:-1], row_bytes)
         return _from_ggml(info.ggml_type, raw)
-
-
-def _gguf_name(name: str) -> str:
-    stem, _, kind = name.rpartition(".")
-    in_layer = _LAYER_NAME.fullmatch(stem)
-    if in_layer is None:
-        return f"{_WHOLE_NAMES[stem]}.{kind}"
-    return f"blk.{in_layer[1]}.{_LAYER_NAMES[in_layer[2]]}.{kind}"
 
 
 def _from_ggml(kind: int, raw: Bytes) -> Matrix | Floats:

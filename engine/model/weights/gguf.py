@@ -5,7 +5,6 @@ package's dequantisers (its reader takes seconds, so engine.files.gguf_header st
 """
 
 import mmap
-import re
 from types import TracebackType
 from typing import Self
 
@@ -16,31 +15,13 @@ from torch import Tensor
 
 from engine.errors import ModelFileError
 from engine.files.gguf_header import TensorInfo, read_gguf_header
+from engine.files.gguf_names import gguf_name
 from engine.files.model_spec import ModelSpec
 
 _KNOWN_TYPES = tuple(
     GGMLQuantizationType[name]
     for name in ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q6_K")
 )
-_WHOLE_NAMES = {
-    "model.embed_tokens": "token_embd",
-    "model.norm": "output_norm",
-    "lm_head": "output",
-}
-_LAYER_NAMES = {
-    "input_layernorm": "attn_norm",
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.q_norm": "attn_q_norm",
-    "self_attn.k_norm": "attn_k_norm",
-    "self_attn.o_proj": "attn_output",
-    "post_attention_layernorm": "ffn_norm",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
-}
-_LAYER_NAME = re.compile(r"model\.layers\.(\d+)\.(.+)")
 
 
 class GgufTensors:
@@ -67,13 +48,13 @@ class GgufTensors:
 
     def has(self, name: str) -> bool:
         """See TensorSource."""
-        return _gguf_name(name) in self._tensors
+        return gguf_name(name) in self._tensors
 
     def read(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """See TensorSource. The result is float32."""
-        info = self._tensors.get(_gguf_name(name))
+        info = self._tensors.get(gguf_name(name))
         if info is None:
-            raise ModelFileError(f"{self._path}: tensor {_gguf_name(name)!r} is missing")
+            raise ModelFileError(f"{self._path}: tensor {gguf_name(name)!r} is missing")
         if info.shape != shape[::-1]:
             raise ModelFileError(
                 f"{self._path}: tensor {info.name!r} has shape {info.shape[::-1]}: "
@@ -106,11 +87,3 @@ class GgufTensors:
             f"{self._path}: tensor {info.name!r} has type "
             f"{names.get(info.ggml_type, info.ggml_type)}: allowed is {allowed}"
         )
-
-
-def _gguf_name(name: str) -> str:
-    stem, _, kind = name.rpartition(".")
-    in_layer = _LAYER_NAME.fullmatch(stem)
-    if in_layer is None:
-        return f"{_WHOLE_NAMES[stem]}.{kind}"
-    return f"blk.{in_layer[1]}.{_LAYER_NAMES[in_layer[2]]}.{kind}"
