@@ -23,7 +23,7 @@ def build_engine(
     *,
     report: Callable[[str], None] = lambda _text: None,
 ) -> tuple[EngineLoop, EngineInfo]:
-    """Load the model that `config` names, run a worst-case step, give the rest to the pool.
+    """Load the model that `config` names, size its largest step, give the rest to the pool.
 
     `report` is told in words what is being done.
 
@@ -42,7 +42,7 @@ def build_engine(
             f"{path}: text encodes to ids up to {tokenizer.ordinary_end - 1}, but the model has "
             f"rows for {spec.vocab_size}: the tokenizer is another model's"
         )
-    report(f"weights take {format_bytes(loaded.weights_bytes)}; measuring the largest step")
+    report(f"weights take {format_bytes(loaded.weights_bytes)}; sizing the largest step")
     plan = plan_pool(config, _measure(loaded, config))
     runner = loaded.runner(plan.num_blocks)
     engine_loop = EngineLoop(
