@@ -23,6 +23,7 @@ _DOUBT = 0.2  # relative error at which a kind counts half
 _REWEIGHTS = 3
 _EXTREME = 1e4  # times the median: more is taken for this much, to keep the fit well conditioned
 _FIT_EVERY_S = 0.04  # of steps: a fit takes about 0.3 ms
+_FIRST_ROWS, _TRUST = 64, 4  # rows of the first step; growth from the largest that ran to the next
 _FIRST_NOTES = 8  # each of these is followed by a fit
 
 _Floats = NDArray[np.float64]
@@ -123,6 +124,15 @@ class StepCost:
         self._unfitted_s = 0.0
         self._stale = False
         self._price = _PRIOR
+        self._most_rows = 0
+
+    @property
+    def trusted_rows(self) -> int:
+        """As many rows as a prediction can be relied on for.
+
+        The first steps must be small, for what is known before them may be wrong a hundred times.
+        """
+        return max(_FIRST_ROWS, _TRUST * self._most_rows)
 
     @property
     def price(self) -> StepPrice:
@@ -141,6 +151,7 @@ class StepCost:
         if load.rows <= 0 or seconds <= 0:
             return  # nothing ran, or the clock is too coarse to tell
         self._notes += 1
+        self._most_rows = max(self._most_rows, load.rows)
         # Within a kind: up to twice the rows, four times the context.
         key = (
             load.rows.bit_length(),
