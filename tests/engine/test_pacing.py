@@ -118,7 +118,7 @@ def test_a_machine_a_hundred_times_slower_is_known_after_one_small_step(make_tim
     turn = submit(engine, "long", prompt(1, 2000))
     engine.step_until(lambda: said(engine, turn))
     assert engine.model.spans[0][1].rows == 64
-    assert max(seconds for seconds, _ in engine.model.spans[1:]) < price.base_s * 40 * 1.2
+    assert max(seconds for seconds, _ in engine.model.spans[1:]) < 8.5, "four targets"
 
 
 @pytest.mark.parametrize("busy", [0, 20])
