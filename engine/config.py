@@ -13,7 +13,8 @@ Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of one engine. Names follow vLLM where the thing is the same.
 
-    Sizes are in bytes, tokens or blocks as the name says; 0 means "choose".
+    Sizes are in bytes, tokens or blocks as the name says; 0 means "choose", of
+    `target_inter_token_ms` "no bound".
     """
 
     model: str
@@ -26,6 +27,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_model_len: int = 0
     max_num_seqs: int = 32
     max_num_batched_tokens: int = 512
+    target_inter_token_ms: float = 100.0
     max_num_waiting: int = 1024
     enable_prefix_caching: bool = True
     retain_kv: bool = True
@@ -51,6 +53,12 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             self.max_num_batched_tokens,
             self.max_num_batched_tokens >= self.max_num_seqs,
             f"max_num_seqs ({self.max_num_seqs}) or more, so that every stream gets its token",
+        )
+        _need(
+            "target_inter_token_ms",
+            self.target_inter_token_ms,
+            0 <= self.target_inter_token_ms < float("inf"),
+            "0 or more milliseconds",
         )
         _need("max_num_waiting", self.max_num_waiting, self.max_num_waiting >= 0, "0 or more")
 

@@ -3,7 +3,7 @@
 Loop thread only.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from engine.context import Activity, Context
 from engine.counters import Counters
@@ -86,6 +86,11 @@ class Executor:
         if hits:
             kept = (kept // self._block_size + hits) * self._block_size
         return min(kept, limit)
+
+    def prefix_keys(self, context: Context, limit: int) -> Sequence[bytes]:
+        """Chain keys of the blocks among the first `limit` tokens that could be shared."""
+        full = limit // self._block_size
+        return context.keys(full)[:full] if self._caching else ()
 
     def try_admit(self, context: Context, limit: int) -> bool:
         """Reserve blocks for all pending tokens, after taking what the prefix cache has.

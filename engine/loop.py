@@ -30,9 +30,11 @@ from engine.messages import (
     TruncateContext,
     TurnEvent,
 )
-from engine.scheduler import StepView, TurnLoad, plan_step
+from engine.pacing import Pace
+from engine.scheduler import StepView, TurnLoad, Work, plan_step
 from engine.slot import Slot
 from engine.step import NOT_FINITE, ModelRunner, SequenceStep
+from engine.step_cost import NO_LOAD, StepCost, StepLoad
 from engine.turns import TokenText, Turns
 from policies.registry import CONTEXT_POLICIES, PLACEMENT_POLICIES
 
@@ -71,6 +73,7 @@ class EngineLoop:
         self._runner = runner
         self._clock = clock
         self._counters = Counters()
+        self._cost = StepCost()
         self._memory = Executor(
             num_blocks=num_blocks,
             block_size=config.block_size,
@@ -209,6 +212,7 @@ class EngineLoop:
 
     def _gather(self) -> list[_Due]:
         plan = plan_step(self._view())
+        preemptions = self._counters.preemptions
         tokens_of = {item.turn: item.tokens for item in plan.work}
         # Oldest first: whoever must give way for one of them has not been counted in yet.
         work = [
@@ -216,31 +220,48 @@ class EngineLoop:
             for slot in list(self._queue.running)
             if slot.turn in tokens_of and self._make_room(slot, tokens_of[slot.turn])
         ]
-        for item in plan.admissions:
-            slot = self._queue.waiting[0]
-            # First come, first served: whoever was preempted just now, or finds too few blocks,
-            # holds up those behind.
-            if slot.turn != item.turn or not self._memory.try_admit(slot.context, _limit(slot)):
+        # First come, first served: whoever was preempted just now holds up those behind.
+        if self._counters.preemptions == preemptions:
+            work += self._admit(plan.admissions)
+        return [self._begin(slot, tokens) for slot, tokens in work]
+
+    def _admit(self, admissions: Sequence[Work]) -> list[tuple[Slot, int]]:
+        work = []
+        for item in admissions:
+            slot = self._queue.of_turn(item.turn)
+            # Who finds too few blocks holds up those behind, too.
+            if slot is None or not self._memory.try_admit(slot.context, _limit(slot)):
                 break
             self._turns.start(slot)
-            if slot.context.pending:
-                work.append((slot, min(item.tokens, slot.context.pending)))
-            else:
+            if not slot.context.pending:
                 self._turns.finish_prefill(slot)
-        return [self._begin(slot, tokens) for slot, tokens in work]
+            elif item.tokens:
+                work.append((slot, min(item.tokens, slot.context.pending)))
+        return work
 
     def _view(self) -> StepView:
         config, queue = self._config, self._queue
-        seats = config.max_num_seqs - len(queue.running)
+        full = len(queue.running) >= config.max_num_seqs
         return StepView(
-            running=[TurnLoad(slot.turn, slot.context.pending) for slot in queue.running],
-            waiting=[TurnLoad(slot.turn, self._to_compute(slot)) for slot in queue.waiting[:seats]],
-            max_num_batched_tokens=config.max_num_batched_tokens,
+            running=[self._load(slot, slot.context.table.kept_len) for slot in queue.running],
+            waiting=[
+                self._load(slot, self._memory.cached_len(slot.context, _limit(slot)))
+                for slot in ([] if full else queue.waiting[: config.max_num_seqs])
+            ],
             max_num_seqs=config.max_num_seqs,
+            block_size=config.block_size,
+            pace=Pace(
+                max_rows=config.max_num_batched_tokens,
+                target_s=config.target_inter_token_ms / 1000,
+                price=self._cost.price,
+                trusted_rows=self._cost.trusted_rows,
+            ),
         )
 
-    def _to_compute(self, slot: Slot) -> int:
-        return len(slot.context.ids) - self._memory.cached_len(slot.context, _limit(slot))
+    def _load(self, slot: Slot, first: int) -> TurnLoad:
+        pending = len(slot.context.ids) - first
+        keys = self._memory.prefix_keys(slot.context, _limit(slot)) if pending > 1 else ()
+        return TurnLoad(slot.turn, pending, first, keys)
 
     def _make_room(self, slot: Slot, tokens: int) -> bool:
         """Get blocks for a running turn, from the youngest running one if need be.
@@ -262,8 +283,10 @@ class EngineLoop:
 
     def _run(self, due: list[_Due]) -> None:
         steps = [step for _, step in due]
+        started_s = self._clock()
         try:
             tokens = self._runner.execute(steps)
+            self._cost.note(_load_of(due), self._clock() - started_s)
             drawn = iter(_checked(tokens, steps))
         except Exception:
             # Whatever the model's reason: its turns fail, the others and the pool go on.
@@ -290,6 +313,14 @@ class EngineLoop:
 def _limit(slot: Slot) -> int:
     # The last token before a draw is always computed, cached or not: its logits are needed.
     return len(slot.context.ids) - slot.command.generate
+
+
+def _load_of(due: Sequence[_Due]) -> StepLoad:
+    load = NO_LOAD
+    for slot, step in due:
+        count = len(step.token_ids)
+        load += StepLoad.of(slot.context.table.kept_len - count, count)
+    return load
 
 
 def _checked(tokens: list[int], steps: Sequence[SequenceStep]) -> list[int]:

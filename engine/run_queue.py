@@ -1,5 +1,8 @@
 """Which turns wait and which run, both in order of arrival. Loop thread only."""
 
+from bisect import insort
+from itertools import count
+
 from engine.context import Activity
 from engine.ids import SessionId, TurnId
 from engine.slot import Slot
@@ -8,8 +11,8 @@ from engine.slot import Slot
 class RunQueue:
     """Every turn that has not ended is in exactly one of `waiting` and `running`.
 
-    Only the first that waits is admitted and only the youngest that runs is preempted, so all who
-    run came before all who wait.
+    Only the youngest that runs is preempted. One that waits may be passed by a younger one, but
+    keeps its place.
     """
 
     def __init__(self) -> None:
@@ -17,6 +20,8 @@ class RunQueue:
         self.running: list[Slot] = []
         self._by_turn: dict[TurnId, Slot] = {}
         self._by_session: dict[SessionId, Slot] = {}
+        self._arrival: dict[TurnId, int] = {}
+        self._numbers = count()
 
     def __len__(self) -> int:
         return len(self._by_turn)
@@ -33,25 +38,30 @@ class RunQueue:
         """Let a new turn wait behind all others."""
         self._by_turn[slot.turn] = slot
         self._by_session[slot.context.session] = slot
+        self._arrival[slot.turn] = next(self._numbers)
         self.waiting.append(slot)
         slot.context.activity = Activity.WAITING
 
-    def admit_first(self) -> None:
-        """Let the first waiting turn run."""
-        slot = self.waiting.pop(0)
-        self.running.append(slot)
+    def admit(self, slot: Slot) -> None:
+        """Let a waiting turn run."""
+        self.waiting.remove(slot)
+        self._insert(self.running, slot)
         slot.context.activity = Activity.RUNNING
 
     def preempt_youngest(self) -> Slot:
-        """Let the youngest running turn wait again, in its old place before all who wait."""
+        """Let the youngest running turn wait again, in its old place."""
         slot = self.running.pop()
-        self.waiting.insert(0, slot)
+        self._insert(self.waiting, slot)
         slot.context.activity = Activity.WAITING
         return slot
+
+    def _insert(self, slots: list[Slot], slot: Slot) -> None:
+        insort(slots, slot, key=lambda other: self._arrival[other.turn])
 
     def remove(self, slot: Slot) -> None:
         """Forget a turn that ended."""
         del self._by_turn[slot.turn]
+        del self._arrival[slot.turn]
         del self._by_session[slot.context.session]
         running = slot.context.activity is Activity.RUNNING
         (self.running if running else self.waiting).remove(slot)

@@ -1,7 +1,8 @@
 """Decides what the next step computes. Pure.
 
 Continuous batching (Orca, OSDI 2022) with chunked prefill (Sarathi-Serve, OSDI 2024): streams that
-produce text first, so that a long prompt never holds them up; then prompts that run; then new ones.
+produce text first, so that a long prompt never holds them up; what time is left goes to prompts,
+the shortest first, while the oldest has a part of its own.
 """
 
 from collections.abc import Sequence
@@ -9,13 +10,22 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from engine.ids import TurnId
+from engine.pacing import Pace, StepBudget
+from engine.step_cost import StepLoad
+
+_OLDEST_SHARE = 0.25  # of a step's prefill: no prompt is starved by a flow of shorter ones
 
 
 class TurnLoad(NamedTuple):
-    """A turn and how many of its tokens have no KV yet."""
+    """A turn: `pending` of its tokens have no KV yet, and come after `first` that have.
+
+    `keys`: chain keys of its blocks that could be shared, () when none can.
+    """
 
     turn: TurnId
     pending: int
+    first: int = 0
+    keys: Sequence[bytes] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,8 +34,9 @@ class StepView:
 
     running: Sequence[TurnLoad]
     waiting: Sequence[TurnLoad]
-    max_num_batched_tokens: int
     max_num_seqs: int
+    block_size: int
+    pace: Pace
 
 
 class Work(NamedTuple):
@@ -37,32 +48,102 @@ class Work(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepPlan:
-    """`work` of running turns, and waiting turns to admit, each in order of precedence.
+    """`work` of running turns, and waiting turns to admit, in order of arrival.
 
-    An admission may fail for want of blocks; then those after it stay waiting too.
+    An admission may fail for want of blocks; then those after it stay waiting too. One without
+    tokens gets its blocks before younger ones do, and computes later.
     """
 
     work: Sequence[Work]
     admissions: Sequence[Work]
 
 
+class _Prompt:
+    """A prompt that can go on; the next `wanted` tokens decide how soon it should."""
+
+    def __init__(self, load: TurnLoad, *, seated: bool) -> None:
+        self.load = load
+        self.seated = seated
+        self.wanted = load.pending
+        self.tokens = 0  # of them in this step
+
+    @property
+    def work(self) -> Work:
+        return Work(self.load.turn, self.tokens)
+
+
 def plan_step(view: StepView) -> StepPlan:
-    """Fill the step's token budget: decodes, chunks of running prompts, admissions first come."""
-    budget = view.max_num_batched_tokens
-    decodes = [Work(turn, 1) for turn, pending in view.running if pending == 1]
-    budget -= len(decodes)
-    chunks, budget = _share(budget, [load for load in view.running if load.pending != 1])
+    """Fill the step: decodes, then chunks of prompts, those of waiting turns included.
+
+    A waiting turn whose next block is about to be computed by another turn keeps waiting, without
+    holding up those behind it: it will find the block in the prefix cache.
+    """
+    decodes = [load for load in view.running if load.pending == 1]
+    budget = StepBudget(view.pace, (StepLoad.of(load.first, 1) for load in decodes))
+    prompts = _leaders(view)
+    _share(budget, prompts, view.block_size)
+    admissions = [prompt for prompt in prompts if not prompt.seated]
+    while admissions and admissions[-1].load.pending and not admissions[-1].tokens:
+        admissions.pop()
+    return StepPlan(
+        work=[
+            *(Work(load.turn, 1) for load in decodes),
+            *(prompt.work for prompt in prompts if prompt.seated and prompt.tokens),
+        ],
+        admissions=[prompt.work for prompt in admissions],
+    )
+
+
+def _leaders(view: StepView) -> list[_Prompt]:
+    """Running prompts, and waiting ones that have a seat and don't follow another one.
+
+    Whoever is followed is wanted as soon as its shortest follower, so that none waits for long.
+    """
+    running = (load for load in view.running if load.pending != 1)
+    prompts = [_Prompt(load, seated=True) for load in running]
+    leader_of = {_next_key(prompt.load, view.block_size): prompt for prompt in prompts}
     seats = view.max_num_seqs - len(view.running)
-    admissions, _ = _share(budget, view.waiting[:seats])
-    return StepPlan(work=decodes + chunks, admissions=admissions)
+    for load in view.waiting:
+        key = _next_key(load, view.block_size)
+        leader = None if key is None else leader_of.get(key)
+        if leader is not None:
+            leader.wanted = min(leader.wanted, load.pending)
+        elif seats:
+            seats -= 1
+            prompts.append(_Prompt(load, seated=False))
+            leader_of[key] = prompts[-1]
+    return prompts
 
 
-def _share(budget: int, loads: Sequence[TurnLoad]) -> tuple[list[Work], int]:
-    work: list[Work] = []
-    for turn, pending in loads:
-        if budget <= 0:
-            break
-        tokens = min(pending, budget)
-        work.append(Work(turn, tokens))
-        budget -= tokens
-    return work, budget
+def _next_key(load: TurnLoad, block_size: int) -> bytes | None:
+    index = load.first // block_size
+    return load.keys[index] if index < len(load.keys) else None
+
+
+def _share(budget: StepBudget, prompts: Sequence[_Prompt], block_size: int) -> None:
+    """Let the oldest and the shortest go on whatever it costs, then the shorter before the longer.
+
+    What is left when all have what they want soon goes to the oldest first.
+    """
+
+    def grant(prompt: _Prompt, up_to: int, at_least: int = 0) -> None:
+        load, granted = prompt.load, prompt.tokens
+        up_to = min(up_to, load.pending)
+        budget.give_back(load.first, granted)
+        fitting = budget.fitting(load.first, up_to)
+        if fitting < min(block_size, up_to):
+            fitting = 0  # too little to read its whole context for
+        prompt.tokens = max(granted, fitting, min(at_least, up_to, budget.rows))
+        budget.spend(load.first, prompt.tokens)
+
+    prompts = [prompt for prompt in prompts if prompt.load.pending]
+    if not prompts:
+        return
+    oldest, by_length = prompts[0], sorted(prompts, key=lambda prompt: prompt.wanted)
+    part = budget.fitting(oldest.load.first, oldest.load.pending, _OLDEST_SHARE)
+    grant(oldest, max(part, block_size), at_least=block_size)
+    grant(by_length[0], block_size, at_least=block_size)
+    for prompt in by_length:
+        grant(prompt, prompt.wanted)
+    for prompt in prompts:
+        grant(prompt, prompt.load.pending)

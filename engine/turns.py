@@ -89,8 +89,8 @@ class Turns:
             self._enqueue(command, context)
 
     def start(self, slot: Slot) -> None:
-        """The first waiting turn got its blocks. Told once; a preempted one just goes on."""
-        self.queue.admit_first()
+        """A waiting turn got its blocks. Told once; a preempted one just goes on."""
+        self.queue.admit(slot)
         context, counters = slot.context, self._counters
         if slot.started_s is not None:
             again = context.computed_len - context.table.kept_len

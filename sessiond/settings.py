@@ -51,6 +51,7 @@ def _read_list(value: object) -> object:
 ByteSize = Annotated[int, BeforeValidator(_read_bytes, json_schema_input_type=str)]
 Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_read_list)]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Milliseconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Pause = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
@@ -101,6 +102,11 @@ class Settings(BaseSettings):
     )
     max_num_seqs: int = Field(32, ge=1, description="Turns that generate at the same time.")
     max_num_batched_tokens: int = Field(512, ge=1, description="Tokens that one step computes.")
+    target_inter_token_ms: Milliseconds = Field(
+        100.0,
+        description="Longest time between two tokens of a reply while others' prompts are "
+        "computed, in milliseconds; 0 sets no bound.",
+    )
     max_queue: int = Field(1024, ge=0, description="Turns that may wait for a place.")
     enable_prefix_caching: bool = Field(
         True, description="Reuse KV blocks that begin with the same tokens."
@@ -160,6 +166,7 @@ class Settings(BaseSettings):
             max_model_len=self.max_model_len,
             max_num_seqs=self.max_num_seqs,
             max_num_batched_tokens=self.max_num_batched_tokens,
+            target_inter_token_ms=self.target_inter_token_ms,
             max_num_waiting=self.max_queue,
             enable_prefix_caching=self.enable_prefix_caching,
             retain_kv=self.retain_kv,

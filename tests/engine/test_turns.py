@@ -285,7 +285,7 @@ def test_ids_kept_without_being_computed_are_new_though_a_rewind_went_further(
 def test_counts_of_an_ending_tell_times_blocks_and_bytes(engine: Engine) -> None:
     engine.clock.tick_s = 0
     engine.open("a")
-    turn = engine.submit("a", [1] * 100)
+    turn = engine.submit("a", [1] * 60)
     engine.clock.advance(2)
     engine.step()
     engine.clock.advance(3)
@@ -294,8 +294,8 @@ def test_counts_of_an_ending_tell_times_blocks_and_bytes(engine: Engine) -> None
     assert counts.queue_ms == pytest.approx(2000)
     assert counts.ttft_ms == pytest.approx(2000)
     assert counts.total_ms == pytest.approx(5000)
-    assert counts.blocks == 7
-    assert counts.kv_bytes == 7 * KV_BYTES_PER_BLOCK
+    assert counts.blocks == 5
+    assert counts.kv_bytes == 5 * KV_BYTES_PER_BLOCK
 
 
 # --- reclaim

@@ -1,0 +1,70 @@
+"""How much prefill a step can take without holding up the streams beside it. Pure."""
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from engine.step_cost import NO_LOAD, StepLoad, StepPrice
+
+_AIM = 0.85  # of the target: steps are noisy, and a token is sampled and sent beside them
+_PART_OF_DECODE = 0.25  # goes to prompts at least: to starve them would not make streams quick
+_BASES, _TARGETS = 40, 4  # a step without streams: 2.5 % are lost to its base, within 4 targets
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """What bounds a step.
+
+    `target_s`: time between two tokens of a stream, 0 for no bound. `trusted_rows`: as many new
+    rows as the price can be relied on for.
+    """
+
+    max_rows: int
+    target_s: float
+    price: StepPrice
+    trusted_rows: int
+
+
+class StepBudget:
+    """Rows and seconds that a step has left for prefill; what is planned is taken off."""
+
+    def __init__(self, pace: Pace, streams: Iterable[StepLoad]) -> None:
+        """`streams`: loads of the turns that decode in this step whatever it takes."""
+        decode = sum(streams, NO_LOAD)
+        self._price = pace.price
+        self.rows = pace.max_rows - decode.rows
+        self._seconds = float("inf")
+        if pace.target_s:
+            self.rows = min(self.rows, pace.trusted_rows)
+            self._seconds = _bound_s(pace, decode) - pace.price.seconds(decode)
+
+    def fitting(self, first: int, count: int, share: float = 1.0) -> int:
+        """How many of `count` tokens after a sequence's first `first` fit into a share of this."""
+        most = min(count, int(self.rows * share))
+        seconds = self._seconds * share
+        return bisect_right(
+            range(1, most + 1), seconds, key=lambda tokens: self._cost_s(first, tokens)
+        )
+
+    def spend(self, first: int, count: int) -> None:
+        """Take off what `count` tokens after a sequence's first `first` cost."""
+        self.rows -= count
+        self._seconds -= self._cost_s(first, count)
+
+    def give_back(self, first: int, count: int) -> None:
+        """Undo `spend`."""
+        self.rows += count
+        self._seconds += self._cost_s(first, count)
+
+    def _cost_s(self, first: int, count: int) -> float:
+        if not count:
+            return 0.0
+        return self._price.seconds(StepLoad.of(first, count)) - self._price.base_s
+
+
+def _bound_s(pace: Pace, decode: StepLoad) -> float:
+    if decode.rows:
+        decode_s = pace.price.seconds(decode)
+        return max(pace.target_s * _AIM, decode_s * (1 + _PART_OF_DECODE))
+    # Nobody waits for a token, but a newcomer or a cancellation may wait for the step's end.
+    return max(pace.target_s, min(pace.price.base_s * _BASES, pace.target_s * _TARGETS))

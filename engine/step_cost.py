@@ -1,0 +1,204 @@
+"""Learns what a step costs from the steps that ran. Loop thread only.
+
+The cost is taken as linear: a base (weights are read once), a part per row (arithmetic), a part per
+token of context (KV is read once) and a part per pair of a row and a token that it attends to.
+That holds for decode, which is bound by memory, and for chunks of prefill, bound by arithmetic.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+_PRIOR_S = (2e-3, 4e-4, 6e-7, 3e-7)  # a small model on two cores; the shape counts, not the size
+_PRIOR_WEIGHT = 3e-4  # of one kind of step that was seen: decides only what no step tells
+_KINDS = 64  # kinds of steps that are remembered
+_SAMPLES = 5  # of each kind; their median stands for it, so two contended steps do no harm
+_MEMORY = 100  # notes over which a kind's samples may be spread: the machine's speed may change
+_HALF_LIFE = 32  # notes after which a kind that was not seen again counts half
+_LEAST_WEIGHT = 0.01  # of a kind not seen for long: all that is known of prefill while all decode
+_DOUBT = 0.2  # relative error at which a kind counts half
+_REWEIGHTS = 3
+_EXTREME = 1e4  # times the median: more is taken for this much, to keep the fit well conditioned
+_FIT_EVERY_S = 0.04  # of steps: a fit takes about 0.3 ms
+_FIRST_ROWS, _TRUST = 64, 4  # rows of the first step; growth from the largest that ran to the next
+_FIRST_NOTES = 8  # each of these is followed by a fit
+
+_Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepLoad:
+    """What a step computes.
+
+    `rows`: tokens computed. `kv_tokens`: sum over its sequences of their context after the step.
+    `pairs`: sum over rows of the tokens that each attends to.
+    """
+
+    rows: int
+    kv_tokens: int
+    pairs: int
+
+    @classmethod
+    def of(cls, first: int, count: int) -> "StepLoad":
+        """Load of `count` tokens of one sequence after its first `first`."""
+        pairs = count * first + count * (count + 1) // 2
+        return cls(rows=count, kv_tokens=first + count, pairs=pairs)
+
+    def __add__(self, other: "StepLoad") -> "StepLoad":
+        return StepLoad(
+            rows=self.rows + other.rows,
+            kv_tokens=self.kv_tokens + other.kv_tokens,
+            pairs=self.pairs + other.pairs,
+        )
+
+
+NO_LOAD = StepLoad(rows=0, kv_tokens=0, pairs=0)
+
+
+@dataclass(frozen=True, slots=True)
+class StepPrice:
+    """Seconds per step, row, context token and pair; none is negative."""
+
+    base_s: float
+    row_s: float
+    kv_token_s: float
+    pair_s: float
+
+    def seconds(self, load: StepLoad) -> float:
+        """What a step of this load takes."""
+        return (
+            self.base_s
+            + self.row_s * load.rows
+            + self.kv_token_s * load.kv_tokens
+            + self.pair_s * load.pairs
+        )
+
+
+_PRIOR = StepPrice(*_PRIOR_S)
+
+
+class _Sample(NamedTuple):
+    noted_at: int
+    load: StepLoad
+    seconds: float
+
+    @property
+    def relative_cost(self) -> float:
+        return self.seconds / _PRIOR.seconds(self.load)
+
+
+class _Kind:
+    """Steps of about the same load."""
+
+    def __init__(self) -> None:
+        self._samples: deque[_Sample] = deque(maxlen=_SAMPLES)
+        self.seen_at = 0
+
+    def add(self, sample: _Sample) -> None:
+        """Remember a sample, and forget those from too long before."""
+        self.seen_at = sample.noted_at
+        self._samples.append(sample)
+        while self._samples[0].noted_at < self.seen_at - _MEMORY:
+            self._samples.popleft()
+
+    def typical(self) -> _Sample:
+        """The sample of median cost per unit of the prior's, the lower of two."""
+        ordered = sorted(self._samples, key=lambda sample: sample.relative_cost)
+        return ordered[(len(ordered) - 1) // 2]
+
+
+class StepCost:
+    """Fits a `StepPrice` to the median step of each kind seen, recent ones first.
+
+    Least squares of the relative error without negative parts (Lawson & Hanson 1974), reweighted
+    so that a kind met only under contention counts little (Cauchy's weights; Holland & Welsch
+    1977). What no step has told yet keeps the prior's share of the whole.
+    """
+
+    def __init__(self) -> None:
+        self._kinds: dict[tuple[int, int, int], _Kind] = {}
+        self._notes = 0
+        self._unfitted_s = 0.0
+        self._stale = False
+        self._price = _PRIOR
+        self._most_rows = 0
+
+    @property
+    def trusted_rows(self) -> int:
+        """As many rows as a prediction can be relied on for.
+
+        The first steps must be small, for what is known before them may be wrong a hundred times.
+        """
+        return max(_FIRST_ROWS, _TRUST * self._most_rows)
+
+    @property
+    def price(self) -> StepPrice:
+        """What steps cost, as far as is known."""
+        if self._stale:
+            self._stale, self._unfitted_s = False, 0.0
+            self._price = self._fit()
+        return self._price
+
+    def predict_s(self, load: StepLoad) -> float:
+        """Seconds that a step of this load takes."""
+        return self.price.seconds(load)
+
+    def note(self, load: StepLoad, seconds: float) -> None:
+        """A step of this load took `seconds`."""
+        if load.rows <= 0 or seconds <= 0:
+            return  # nothing ran, or the clock is too coarse to tell
+        self._notes += 1
+        self._most_rows = max(self._most_rows, load.rows)
+        # Within a kind: up to twice the rows, four times the context.
+        key = (
+            load.rows.bit_length(),
+            load.kv_tokens.bit_length() // 2,
+            load.pairs.bit_length() // 2,
+        )
+        kind = self._kinds.pop(key, None) or _Kind()
+        kind.add(_Sample(self._notes, load, seconds))
+        self._kinds[key] = kind  # last: the first one was seen least recently
+        if len(self._kinds) > _KINDS:
+            del self._kinds[next(iter(self._kinds))]
+        self._unfitted_s += seconds
+        self._stale |= self._notes <= _FIRST_NOTES or self._unfitted_s >= _FIT_EVERY_S
+
+    def _fit(self) -> StepPrice:
+        typical = [kind.typical() for kind in self._kinds.values()]
+        loads = np.array([(1, x.rows, x.kv_tokens, x.pairs) for _, x, _ in typical], dtype=float)
+        seconds = np.array([sample.seconds for sample in typical])
+        scaled = loads * np.array(_PRIOR_S)
+        # The prior's size is the median step's; its parts are what the fit looks for.
+        prior = scaled.sum(axis=1)
+        scale = float(np.median(seconds / prior))
+        seconds = np.clip(seconds, prior * scale / _EXTREME, prior * scale * _EXTREME)
+        relative = scaled * scale / seconds[:, None]
+        age = self._notes - np.array([kind.seen_at for kind in self._kinds.values()])
+        weights = np.maximum(0.5 ** (age / _HALF_LIFE), _LEAST_WEIGHT)
+        parts = _non_negative(relative, weights)
+        for _ in range(_REWEIGHTS):
+            ratios = np.maximum(relative @ parts, 1e-9)
+            errors = np.maximum(ratios, 1 / ratios) - 1
+            doubt = errors / max(_DOUBT, float(np.median(errors)))
+            parts = _non_negative(relative, weights / (1 + doubt**2))
+        return StepPrice(*(float(x) for x in parts * scale * np.array(_PRIOR_S)))
+
+
+def _non_negative(relative: _Floats, weights: _Floats) -> _Floats:
+    """Parts (none negative, drawn to 1) whose sum per row of `relative` is about 1."""
+    count = relative.shape[1]
+    gram = relative.T @ (relative * weights[:, None]) + _PRIOR_WEIGHT * np.eye(count)
+    aim = relative.T @ weights + _PRIOR_WEIGHT
+    free = np.ones(count, dtype=bool)
+    parts = np.zeros(count)
+    while free.any():
+        solved = np.linalg.solve(gram[np.ix_(free, free)], aim[free])
+        parts[:] = 0
+        parts[free] = np.maximum(solved, 0)
+        if (solved >= 0).all():
+            break
+        free[np.flatnonzero(free)[solved.argmin()]] = False
+    return parts
