@@ -29,6 +29,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_num_waiting: int = 1024
     enable_prefix_caching: bool = True
     retain_kv: bool = True
+    cpu_threads: int = 0
 
     def __post_init__(self) -> None:
         """Refuse values that can't work.
@@ -52,6 +53,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             self.max_num_batched_tokens >= self.max_num_seqs,
             f"max_num_seqs ({self.max_num_seqs}) or more, so that every stream gets its token",
         )
+        _need("cpu_threads", self.cpu_threads, 0 <= self.cpu_threads <= 1024, "0 to 1024 threads")
         _need("max_num_waiting", self.max_num_waiting, self.max_num_waiting >= 0, "0 or more")
 
 

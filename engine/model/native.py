@@ -1,7 +1,6 @@
 """A model on the native kernels, and its runner over one KV pool. Loop thread only. No torch."""
 
 import ctypes
-import os
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,6 +28,7 @@ from engine.model.kernels.library import (
 from engine.model.native_step import StepBuffers, raise_refusal
 from engine.model.native_weights import NativeWeights, load_native_weights
 from engine.model.sampler import draw
+from engine.processors import usable_processors
 from engine.step import NOT_FINITE, SequenceStep
 
 _ROTATION_CHUNK = 2048  # positions
@@ -249,6 +249,6 @@ def prepare_native_model(
         weights,
         isa=isa,
         kv_dtype="float32" if config.kv_cache_dtype == "float32" else "bfloat16",
-        threads=threads or len(os.sched_getaffinity(0)),
+        threads=threads or config.cpu_threads or usable_processors(),
         max_model_len=config.max_model_len or spec.max_position,
     )
