@@ -12,12 +12,14 @@ from engine.config import EngineConfig
 from engine.errors import ConfigError
 from engine.files.model_spec import ModelSpec
 from engine.ids import BlockId
+from engine.model.crew import Crew
 from engine.model.fingerprint import fingerprint
 from engine.model.kernels.library import (
     BLOCK_TOKENS,
     MAX_HEAD_DIM,
     MAX_VECTORS,
     PHASES,
+    Effort,
     Memory,
     Model,
     address_of,
@@ -138,6 +140,8 @@ class NativeRunner:
         self._library = library
         self._keep = (weights, pool)
         self._buffers = StepBuffers(model.spec.vocab_size)
+        self._crew = Crew(model.threads)
+        self._effort = Effort()
         self._rotation = rotation_table(model.spec, _ROTATION_CHUNK)
         structure = Model.from_buffer_copy(weights.model)
         structure.pool = pool.address
@@ -194,7 +198,11 @@ class NativeRunner:
         if last + BLOCK_TOKENS > len(self._rotation):
             self._grow_rotation(last + BLOCK_TOKENS)
         self._buffers.fill(batch, every_token=every_token)
+        self._library.engine_set_threads(self._engine, self._crew.threads)
         raise_refusal(self._library.engine_step(self._engine, self._buffers.step))
+        effort = self._effort
+        self._library.engine_effort(self._engine, effort)
+        self._crew.note(wall_s=effort.wall, cpu_s=effort.cpu, waiting_s=effort.waiting)
 
     def _grow_rotation(self, rows: int) -> None:
         larger = rotation_table(self._spec, -(-rows // _ROTATION_CHUNK) * _ROTATION_CHUNK)

@@ -25,6 +25,13 @@ def native(path, library_path, threads=2, **settings):
     return prepare_native_model(read_spec(path), config, threads=threads, library_path=library_path)
 
 
+class ChangingCrew:
+    threads = 3
+
+    def note(self, **_effort):
+        self.threads = self.threads % 3 + 1
+
+
 @pytest.fixture(scope="session", params=FAMILIES)
 def family(request, tmp_path_factory):
     return write_tiny_model(tmp_path_factory.mktemp(request.param), request.param)
@@ -83,6 +90,14 @@ def test_threads_give_the_same_bits(family, library_path):
     np.testing.assert_array_equal(
         by_chunks(one, IDS, BLOCKS, [1, 2, 3]), by_chunks(three, IDS, BLOCKS, [1, 2, 3])
     )
+
+
+def test_threads_that_come_and_go_change_no_bit(family, library_path):
+    whole = by_chunks(native(family, library_path, threads=1).runner(40), IDS, BLOCKS, [])
+    runner = native(family, library_path, threads=3).runner(40)
+    runner._crew = ChangingCrew()
+    cuts = [*range(1, 12), 40, 200, 290]
+    np.testing.assert_array_equal(by_chunks(runner, IDS, BLOCKS, cuts), whole)
 
 
 def test_dropped_front_blocks_outside_the_window_change_nothing(tmp_path, isa, library_path):
