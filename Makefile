@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: serve test check bench soak sanitize clean
+.PHONY: serve test test-isa check bench soak sanitize clean
 
 serve: $(VENV)/.installed
 	@$(BIN)/sessiond serve $(ARGS)
@@ -12,6 +12,13 @@ serve: $(VENV)/.installed
 test: $(VENV)/.installed-dev
 	@$(BIN)/sessiond model pull
 	$(BIN)/python -m pytest $(ARGS)
+
+# the suite as on machines without AVX-512, and without any vector instructions; tests/kernels
+# holds each kernel on each set anyway
+test-isa: $(VENV)/.installed-dev
+	@$(BIN)/sessiond model pull
+	SESSIOND_CPU_ISA=avx2 $(BIN)/python -m pytest --ignore=tests/kernels $(ARGS)
+	SESSIOND_CPU_ISA=portable $(BIN)/python -m pytest --ignore=tests/kernels $(ARGS)
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .

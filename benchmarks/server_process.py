@@ -14,6 +14,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from engine.model.kernels.library import ISA_VARIABLE
+
 _READY_WITHIN_S = 120.0
 _POLL_S = 0.05
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -42,7 +44,11 @@ class ServerProcess:
         self.url = f"http://127.0.0.1:{port}"
         command = [sys.executable, "-m", "sessiond", "serve", "--port", str(port), *self._flags]
         command += ["--db", f"sqlite+aiosqlite:///{self._folder / 'sessiond.db'}"]
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("SESSIOND_")}
+        environment = {
+            name: value
+            for name, value in os.environ.items()
+            if name == ISA_VARIABLE or not name.startswith("SESSIOND_")
+        }
         environment |= {"XDG_DATA_HOME": str(self._folder), "PYTHONUNBUFFERED": "1"}
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(  # noqa: S603 -- our own command

@@ -4,6 +4,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
+
 from engine.byte_size import format_bytes
 from engine.config import EngineConfig
 from engine.errors import ModelFileError
@@ -14,6 +16,7 @@ from engine.loop import EngineLoop
 from engine.messages import EngineInfo, TurnEvent
 from engine.model.choice import AnyModel, prepare
 from engine.pool_size import Measured, PoolPlan, plan_pool
+from engine.processors import usable_processors
 from engine.text.tokenizer import load_tokenizer
 
 
@@ -33,6 +36,8 @@ def build_engine(
     """
     path = resolve_model(config.model, lambda _step: None)
     spec = read_spec(path)
+    if not config.cpu_threads:
+        config = msgspec.structs.replace(config, cpu_threads=usable_processors())
     report(f"loading {served_name(config.model)}")
     loaded = prepare(spec, config)
     tokenizer = load_tokenizer(path)

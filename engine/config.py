@@ -31,6 +31,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_num_waiting: int = 1024
     enable_prefix_caching: bool = True
     retain_kv: bool = True
+    cpu_threads: int = 0
 
     def __post_init__(self) -> None:
         """Refuse values that can't work.
@@ -60,6 +61,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             0 <= self.target_inter_token_ms < float("inf"),
             "0 or more milliseconds",
         )
+        _need("cpu_threads", self.cpu_threads, 0 <= self.cpu_threads <= 1024, "0 to 1024 threads")
         _need("max_num_waiting", self.max_num_waiting, self.max_num_waiting >= 0, "0 or more")
 
 

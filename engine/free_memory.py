@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+from engine.control_groups import controller_groups, read_number, unified_groups
+
 
 def free_host_bytes(root: Path = Path("/")) -> int:
     """Bytes that can be allocated without swapping or being killed.
@@ -26,38 +28,17 @@ def _available(root: Path) -> int:
 
 
 def _left_in_groups(root: Path) -> Iterator[int]:
-    try:
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if controllers == "":
-            yield from _left(root / "sys/fs/cgroup", path, "memory.max", "memory.current")
-        elif "memory" in controllers.split(","):
-            mount = root / "sys/fs/cgroup/memory"
-            yield from _left(mount, path, "memory.limit_in_bytes", "memory.usage_in_bytes")
+    for folder in unified_groups(root):
+        yield from _left(folder, "memory.max", "memory.current")
+    for folder in controller_groups(root, "memory"):
+        yield from _left(folder, "memory.limit_in_bytes", "memory.usage_in_bytes")
 
 
-def _left(mount: Path, path: str, limit_file: str, use_file: str) -> Iterator[int]:
-    """What is left in the group at `path` and in every group above it."""
-    group = mount / path.lstrip("/")
-    for folder in (group, *group.parents):
-        limit = _number(folder / limit_file)
-        use = _number(folder / use_file)
-        if limit is not None and use is not None:
-            yield limit - use + _droppable(folder)
-        if folder == mount:
-            return
-
-
-def _number(file: Path) -> int | None:
-    """The file's number; None when it is missing or says "max"."""
-    try:
-        text = file.read_text().strip()
-    except OSError:
-        return None
-    return int(text) if text.isdecimal() else None
+def _left(folder: Path, limit_file: str, use_file: str) -> Iterator[int]:
+    limit = read_number(folder / limit_file)
+    use = read_number(folder / use_file)
+    if limit is not None and use is not None:
+        yield limit - use + _droppable(folder)
 
 
 def _droppable(folder: Path) -> int:

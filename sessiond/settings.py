@@ -88,6 +88,9 @@ class Settings(BaseSettings):
     )
 
     device: Device = Field("auto", description="Where the model runs.")
+    cpu_threads: int = Field(
+        0, ge=0, le=1024, description="Threads that compute on a CPU; 0 takes what is usable."
+    )
     dtype: Dtype = Field("auto", description="Number format of weights and activations.")
     kv_cache_dtype: Dtype = Field("auto", description="Number format of the KV cache.")
     block_size: int = Field(16, ge=1, le=1024, description="Tokens per KV block.")
@@ -158,6 +161,7 @@ class Settings(BaseSettings):
         return EngineConfig(
             model=self.model,
             device=self.device,
+            cpu_threads=self.cpu_threads,
             dtype=self.dtype,
             kv_cache_dtype=self.kv_cache_dtype,
             block_size=self.block_size,

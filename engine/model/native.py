@@ -1,7 +1,6 @@
 """A model on the native kernels, and its runner over one KV pool. Loop thread only. No torch."""
 
 import ctypes
-import os
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,12 +12,14 @@ from engine.config import EngineConfig
 from engine.errors import ConfigError
 from engine.files.model_spec import ModelSpec
 from engine.ids import BlockId
+from engine.model.crew import Crew
 from engine.model.fingerprint import fingerprint
 from engine.model.kernels.library import (
     BLOCK_TOKENS,
     MAX_HEAD_DIM,
     MAX_VECTORS,
     PHASES,
+    Effort,
     Memory,
     Model,
     address_of,
@@ -29,6 +30,7 @@ from engine.model.kernels.library import (
 from engine.model.native_step import StepBuffers, raise_refusal
 from engine.model.native_weights import NativeWeights, load_native_weights
 from engine.model.sampler import draw
+from engine.processors import usable_processors
 from engine.step import NOT_FINITE, SequenceStep
 
 _ROTATION_CHUNK = 2048  # positions
@@ -138,6 +140,8 @@ class NativeRunner:
         self._library = library
         self._keep = (weights, pool)
         self._buffers = StepBuffers(model.spec.vocab_size)
+        self._crew = Crew(model.threads)
+        self._effort = Effort()
         self._rotation = rotation_table(model.spec, _ROTATION_CHUNK)
         structure = Model.from_buffer_copy(weights.model)
         structure.pool = pool.address
@@ -194,7 +198,11 @@ class NativeRunner:
         if last + BLOCK_TOKENS > len(self._rotation):
             self._grow_rotation(last + BLOCK_TOKENS)
         self._buffers.fill(batch, every_token=every_token)
+        self._library.engine_set_threads(self._engine, self._crew.threads)
         raise_refusal(self._library.engine_step(self._engine, self._buffers.step))
+        effort = self._effort
+        self._library.engine_effort(self._engine, effort)
+        self._crew.note(wall_s=effort.wall, cpu_s=effort.cpu, waiting_s=effort.waiting)
 
     def _grow_rotation(self, rows: int) -> None:
         larger = rotation_table(self._spec, -(-rows // _ROTATION_CHUNK) * _ROTATION_CHUNK)
@@ -249,6 +257,6 @@ def prepare_native_model(
         weights,
         isa=isa,
         kv_dtype="float32" if config.kv_cache_dtype == "float32" else "bfloat16",
-        threads=threads or len(os.sched_getaffinity(0)),
+        threads=threads or config.cpu_threads or usable_processors(),
         max_model_len=config.max_model_len or spec.max_position,
     )

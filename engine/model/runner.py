@@ -128,6 +128,8 @@ def prepare_model(spec: ModelSpec, config: EngineConfig) -> LoadedModel:
         ModelFileError: a tensor is missing, has the wrong shape or an unknown type.
         ConfigError: the device is not there, or `max_model_len` is more than the model has.
     """
+    if config.cpu_threads:
+        torch.set_num_threads(config.cpu_threads)
     resolved = resolve(spec, config)
     # positions keep their precision in 16-bit models: angles and rotations are float32
     table = RotaryTable(spec.rope, spec.head_dim, dtype=torch.float32, device=resolved.device)

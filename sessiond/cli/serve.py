@@ -11,10 +11,12 @@ from rich.console import Console
 
 from engine.errors import ConfigError, EngineError
 from engine.files.catalog import UnknownModelError
+from engine.heap import give_back_free_memory
 from engine.worker_client import WorkerEngine
 from sessiond.cli.banner import Banner, program_name
 from sessiond.cli.fail import WRONG_USAGE, fail
 from sessiond.cli.model import pull_with_progress
+from sessiond.sessions.text_format import TextFormat
 from sessiond.settings import Settings
 
 # Beyond the time that turns get: those that are cut then end, and sockets are told.
@@ -57,12 +59,12 @@ def serve(settings: Settings) -> None:
 
 
 async def _serve(settings: Settings, model: Path, listener: socket.socket, banner: Banner) -> None:
-    from sessiond.assembly import build_server, load_text_format
-    from sessiond.cli.server import ServerHooks, serve_until_signal, url_of
-
     engine = WorkerEngine(settings.engine_config(), on_progress=banner.progress)
     try:
-        text, _ = await asyncio.gather(asyncio.to_thread(load_text_format, model), engine.start())
+        text, _ = await asyncio.gather(asyncio.to_thread(_load_text, model), engine.start())
+        from sessiond.assembly import build_server
+        from sessiond.cli.server import ServerHooks, serve_until_signal, url_of
+
         server = build_server(settings, engine, text)
         hooks = ServerHooks(
             on_listening=lambda: banner.serving(settings, engine.info, url_of(listener)),
@@ -76,6 +78,15 @@ async def _serve(settings: Settings, model: Path, listener: socket.socket, banne
             await server.close()
     finally:
         await engine.stop()
+
+
+def _load_text(model: Path) -> TextFormat:
+    """Load what the gateway's process needs, its modules included, while the engine loads."""
+    from sessiond.assembly import load_text_format
+
+    text = load_text_format(model)
+    give_back_free_memory()
+    return text
 
 
 def _fetch_model(name: str, console: Console) -> Path:

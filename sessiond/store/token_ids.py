@@ -1,19 +1,25 @@
 """Token ids as bytes: unsigned 32 bit, little endian, nothing else. Pure."""
 
+import sys
+from array import array
 from collections.abc import Iterable, Sequence
 
-import numpy as np
-
-_FORM = np.dtype("<u4")
-ID_BYTES = _FORM.itemsize
+_FORM = next(code for code in "IL" if array(code).itemsize == 4)
+ID_BYTES = 4
 
 
 def pack(ids: Sequence[int]) -> bytes:
     """Four bytes per id."""
-    return np.asarray(ids, dtype=_FORM).tobytes()
+    return _little_endian(array(_FORM, ids)).tobytes()
 
 
 def unpack(parts: Iterable[bytes]) -> list[int]:
     """The ids of all parts, joined."""
-    joined: list[int] = np.frombuffer(b"".join(parts), dtype=_FORM).tolist()
-    return joined
+    return _little_endian(array(_FORM, b"".join(parts))).tolist()
+
+
+def _little_endian(ids: "array[int]") -> "array[int]":
+    """Swap the bytes on a machine that is not; the same swap reads and writes."""
+    if sys.byteorder == "big":
+        ids.byteswap()
+    return ids

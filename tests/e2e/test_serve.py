@@ -31,7 +31,8 @@ def test_the_model_runs_in_the_engine_process_and_torch_is_not_in_the_gateway(se
     assert "libtorch" not in gateway_maps
     assert "libsessiond_kernels" not in gateway_maps
     engine_maps = Path(f"/proc/{engine}/maps").read_text()
-    assert any(name in engine_maps for name in ("libsessiond_kernels", "libtorch"))
+    # one of them: torch is large, and comes only where it serves
+    assert ("libsessiond_kernels" in engine_maps) != ("libtorch" in engine_maps)
 
 
 def test_sigterm_to_all_its_processes_ends_it_with_exit_code_0(tmp_path):

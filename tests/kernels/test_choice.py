@@ -24,6 +24,14 @@ def test_native_kernels_are_taken_when_they_are_there(tiny, library_path, monkey
     assert isinstance(choice.prepare(*tiny), NativeModel)
 
 
+def test_the_operator_chooses_the_threads(tiny, library_path, monkeypatch):
+    spec, config = tiny
+    monkeypatch.setattr(library, "HERE", library_path.parent)
+    chosen = choice.prepare(spec, EngineConfig(model=config.model, device="cpu", cpu_threads=3))
+    assert isinstance(chosen, NativeModel)
+    assert chosen.threads == 3
+
+
 def test_without_the_library_torch_serves_with_one_warning(tiny, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(library, "HERE", tmp_path)
     model = choice.prepare(*tiny)

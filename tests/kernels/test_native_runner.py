@@ -1,5 +1,8 @@
 """The native runner on tiny models: equal to torch within bfloat16, and to itself bit for bit."""
 
+import ctypes
+import mmap
+
 import numpy as np
 import pytest
 
@@ -16,6 +19,7 @@ from tests.kernels.laws import GREEDY, by_chunks, entries, part, together
 from tests.kernels.tiny_model import write_tiny_model
 
 FAMILIES = ["llama", "qwen2", "qwen3", "mistral"]
+HUGE_PAGE = 2 * 2**20
 IDS = np.random.default_rng(1).integers(0, 203, 300).tolist()
 BLOCKS = np.random.default_rng(2).permutation(40).tolist()
 
@@ -23,6 +27,13 @@ BLOCKS = np.random.default_rng(2).permutation(40).tolist()
 def native(path, library_path, threads=2, **settings):
     config = EngineConfig(model=str(path), device="cpu", **settings)
     return prepare_native_model(read_spec(path), config, threads=threads, library_path=library_path)
+
+
+class ChangingCrew:
+    threads = 3
+
+    def note(self, **_effort):
+        self.threads = self.threads % 3 + 1
 
 
 @pytest.fixture(scope="session", params=FAMILIES)
@@ -43,6 +54,22 @@ def runner(family, isa, library_path):
     model = native(family, library_path)
     assert model.isa == isa
     return model.runner(40)
+
+
+def committed_bytes(array):
+    """Bytes of an array's pages that have memory (mincore(2)); the array begins at a page."""
+    pages = np.zeros(-(-array.nbytes // mmap.PAGESIZE), dtype=np.uint8)
+    pointers = [ctypes.c_void_p(each.ctypes.data) for each in (array, pages)]
+    assert ctypes.CDLL(None).mincore(pointers[0], ctypes.c_size_t(array.nbytes), pointers[1]) == 0
+    return int((pages & 1).sum()) * mmap.PAGESIZE
+
+
+def test_the_pool_is_not_committed_before_use(family, library_path):
+    runner = native(family, library_path).runner(20_000)
+    assert runner.pool.nbytes > 16 * HUGE_PAGE
+    assert committed_bytes(runner.pool) == 0
+    runner.execute([part(IDS, 0, 20, [9, 10])])
+    assert 0 < committed_bytes(runner.pool) <= 2 * HUGE_PAGE
 
 
 def test_logits_equal_torch_within_bfloat16(family, isa, library_path):
@@ -83,6 +110,14 @@ def test_threads_give_the_same_bits(family, library_path):
     np.testing.assert_array_equal(
         by_chunks(one, IDS, BLOCKS, [1, 2, 3]), by_chunks(three, IDS, BLOCKS, [1, 2, 3])
     )
+
+
+def test_threads_that_come_and_go_change_no_bit(family, library_path):
+    whole = by_chunks(native(family, library_path, threads=1).runner(40), IDS, BLOCKS, [])
+    runner = native(family, library_path, threads=3).runner(40)
+    runner._crew = ChangingCrew()
+    cuts = [*range(1, 12), 40, 200, 290]
+    np.testing.assert_array_equal(by_chunks(runner, IDS, BLOCKS, cuts), whole)
 
 
 def test_dropped_front_blocks_outside_the_window_change_nothing(tmp_path, isa, library_path):

@@ -3,7 +3,7 @@
 The engine under test has two threads; the dense replies come from one.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import ClassVar
 from zlib import crc32
@@ -14,7 +14,7 @@ from gguf import GGMLQuantizationType as Kind
 from engine.config import EngineConfig
 from engine.files.spec_reader import read_spec
 from engine.messages import Sampling
-from engine.model.kernels.library import BLOCK_TOKENS
+from engine.model.kernels.library import BLOCK_TOKENS, ISA_VARIABLE, ISAS, load_library
 from engine.model.native import NativeModel, NativeRunner, prepare_native_model
 from engine.step import ModelRunner, SequenceStep
 from tests.kernels.test_tensors import write_gguf
@@ -63,6 +63,11 @@ class NativeBackend:
         )
         self._dense = self._wrap(alone.runner(_DENSE_BLOCKS))
 
+    @property
+    def isa(self) -> str:
+        """The instruction set of the loaded model."""
+        return self._model.isa
+
     def runner(self, num_blocks: int, block_size: int) -> ModelRunner:
         assert block_size == BLOCK_TOKENS
         return self._wrap(self._model.runner(num_blocks))
@@ -84,6 +89,17 @@ class NativeBackend:
         )
 
 
+@pytest.fixture(scope="class", params=ISAS)
+def isa(request: pytest.FixtureRequest, library_path: Path) -> Iterator[str]:
+    """The instruction set that is chosen while a model is prepared; the laws hold on each."""
+    name: str = request.param
+    if not load_library(library_path).engine_supports(name.encode()):
+        pytest.skip(f"the processor has no {name}")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(ISA_VARIABLE, name)
+        yield name
+
+
 class TestNativeLaws(EngineLaws):
     """bfloat16 throughout."""
 
@@ -91,8 +107,9 @@ class TestNativeLaws(EngineLaws):
 
     @pytest.fixture(scope="class", autouse=True)
     @classmethod
-    def model(cls, tmp_path_factory: pytest.TempPathFactory, library_path: Path) -> None:
+    def model(cls, isa: str, tmp_path_factory: pytest.TempPathFactory, library_path: Path) -> None:
         cls.backend.load(write_tiny_model(tmp_path_factory.mktemp("llama")), library_path)
+        assert cls.backend.isa == isa
 
 
 class TestQuantizedNativeLaws(EngineLaws):
@@ -102,6 +119,7 @@ class TestQuantizedNativeLaws(EngineLaws):
 
     @pytest.fixture(scope="class", autouse=True)
     @classmethod
-    def model(cls, tmp_path_factory: pytest.TempPathFactory, library_path: Path) -> None:
+    def model(cls, isa: str, tmp_path_factory: pytest.TempPathFactory, library_path: Path) -> None:
         path = tmp_path_factory.mktemp("quantized") / "model.gguf"
         cls.backend.load(write_gguf(path, [Kind.Q4_1, Kind.Q8_0, Kind.Q4_0]), library_path)
+        assert cls.backend.isa == isa

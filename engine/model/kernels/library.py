@@ -5,7 +5,17 @@ Every call releases the GIL. Nothing is built here: see engine.model.kernels.bui
 
 import ctypes
 import os
-from ctypes import POINTER, Structure, c_char_p, c_float, c_int, c_int32, c_size_t, c_void_p
+from ctypes import (
+    POINTER,
+    Structure,
+    c_char_p,
+    c_double,
+    c_float,
+    c_int,
+    c_int32,
+    c_size_t,
+    c_void_p,
+)
 from enum import IntEnum
 from pathlib import Path
 from typing import Any
@@ -111,6 +121,16 @@ class Step(Structure):
     )
 
 
+class Effort(Structure):
+    """`Effort` of pool.h: what the last step took, in seconds.
+
+    `cpu` is of all its threads together, `waiting` the part of it that went into waiting for
+    threads that were late.
+    """
+
+    _fields_ = (("wall", c_double), ("cpu", c_double), ("waiting", c_double))
+
+
 class LibraryMissingError(Exception):
     """The library was not built (no compiler at install), or can't be loaded."""
 
@@ -134,6 +154,10 @@ def load_library(path: Path | None = None) -> ctypes.CDLL:
     library.engine_step.argtypes = [c_void_p, POINTER(Step)]
     library.engine_set_rotation.argtypes = [c_void_p, c_void_p, c_int]
     library.engine_set_rotation.restype = None
+    library.engine_set_threads.argtypes = [c_void_p, c_int]
+    library.engine_set_threads.restype = None
+    library.engine_effort.argtypes = [c_void_p, POINTER(Effort)]
+    library.engine_effort.restype = None
     library.engine_profile.argtypes = [c_void_p, c_void_p]
     library.engine_profile.restype = None
     library.engine_allocate.argtypes = [c_size_t]

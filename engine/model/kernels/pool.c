@@ -1,26 +1,43 @@
 /* Waiting for a moment is done by spinning, for longer by giving the core away: a step passes
  * hundreds of barriers, microseconds apart, but another process may hold a core meanwhile, and
  * between steps there may be nothing to do for hours. */
+#define _GNU_SOURCE
 #include "pool.h"
 
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
+#include <stdint.h>
 #include <stdlib.h>
+#include <time.h>
 
-#define SPINS_BEFORE_YIELD 4000
-#define SPINS_BEFORE_SLEEP 4000 /* covers what the caller does between two steps */
+#define SPINS_PER_LOOK 64 /* at the clock: how long a pause takes varies with the processor */
+#define LATE_S 100e-6     /* who is not here by now has lost its core; also covers what the caller
+                           * does between two steps */
+#define THREADS_BITS 16
+
+/* What one thread owns, apart from what others write. */
+typedef struct {
+    _Alignas(64) pthread_cond_t wake;
+    pthread_t handle;
+    _Atomic int sleeping;
+    double cpu, waiting; /* seconds of the last job, see Effort */
+} Seat;
 
 struct Pool {
     int threads, started;
-    pthread_t *handles;
+    Seat *seats; /* [threads] */
     pthread_mutex_t lock;
-    pthread_cond_t wake;
     void (*job)(void *, int);
     void *argument;
-    _Atomic unsigned generation; /* number of the job that runs */
-    _Atomic int sleeping, busy, stopping;
-    _Alignas(64) _Atomic int arrived;
+    int active;  /* threads of the job that runs */
+    double wall; /* seconds of the last job */
+    /* Number of the job that runs, then its threads: one word, so that a thread that has no part
+     * in it learns so without reading what the caller may be changing for the next one. */
+    _Atomic uint64_t call;
+    _Atomic int stopping;
+    _Alignas(64) _Atomic unsigned busy;
+    _Alignas(64) _Atomic unsigned arrived;
     _Alignas(64) _Atomic unsigned phase; /* number of the barrier that was passed last */
 };
 
@@ -37,42 +54,82 @@ static inline void relax(void) {
 #endif
 }
 
-static inline void wait_a_little(int *spins) {
-    if (++*spins < SPINS_BEFORE_YIELD)
-        relax();
-    else
-        sched_yield();
+static double seconds(clockid_t clock) {
+    struct timespec now;
+    clock_gettime(clock, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-static void wait_for_job(Pool *pool, unsigned seen) {
-    for (int spins = 0; spins < SPINS_BEFORE_SLEEP; spins++) {
-        if (atomic_load_explicit(&pool->generation, memory_order_acquire) != seen) return;
-        relax();
-    }
-    pthread_mutex_lock(&pool->lock);
-    atomic_fetch_add(&pool->sleeping, 1); /* before the look: pool_run looks the other way round */
-    while (atomic_load(&pool->generation) == seen) pthread_cond_wait(&pool->wake, &pool->lock);
-    atomic_fetch_sub(&pool->sleeping, 1);
-    pthread_mutex_unlock(&pool->lock);
+/* A wait that spins: false when it has become too long for that. */
+static inline int spin(int *spins, double *since) {
+    relax();
+    if (++*spins % SPINS_PER_LOOK) return 1;
+    const double now = seconds(CLOCK_MONOTONIC);
+    if (*spins == SPINS_PER_LOOK) *since = now;
+    return now - *since < LATE_S;
 }
 
-static void announce(Pool *pool) {
-    atomic_fetch_add(&pool->generation, 1);
-    if (!atomic_load(&pool->sleeping)) return;
+static void wait_while(_Atomic unsigned *word, unsigned value, Seat *seat) {
+    int spins = 0;
+    double since = 0;
+    while (atomic_load_explicit(word, memory_order_acquire) == value)
+        if (!spin(&spins, &since)) break;
+    if (atomic_load_explicit(word, memory_order_acquire) != value) return;
+    const double before = seconds(CLOCK_THREAD_CPUTIME_ID);
+    while (atomic_load_explicit(word, memory_order_acquire) == value) sched_yield();
+    seat->waiting += LATE_S + seconds(CLOCK_THREAD_CPUTIME_ID) - before;
+}
+
+/* --- a worker ------------------------------------------------------------------------------- */
+
+static uint64_t wait_for_call(Pool *pool, Seat *seat, uint64_t seen) {
+    int spins = 0;
+    double since = 0;
+    uint64_t call;
+    do {
+        call = atomic_load_explicit(&pool->call, memory_order_acquire);
+        if (call != seen) return call;
+    } while (spin(&spins, &since));
     pthread_mutex_lock(&pool->lock);
-    pthread_cond_broadcast(&pool->wake);
+    atomic_store(&seat->sleeping, 1); /* before the look: announce looks the other way round */
+    while ((call = atomic_load(&pool->call)) == seen) pthread_cond_wait(&seat->wake, &pool->lock);
+    atomic_store(&seat->sleeping, 0);
     pthread_mutex_unlock(&pool->lock);
+    return call;
+}
+
+static void take_part(Pool *pool, int thread) {
+    Seat *seat = pool->seats + thread;
+    const double start = seconds(CLOCK_THREAD_CPUTIME_ID);
+    seat->waiting = 0;
+    pool->job(pool->argument, thread);
+    seat->cpu = seconds(CLOCK_THREAD_CPUTIME_ID) - start;
 }
 
 static void *work(void *start) {
     Pool *pool = ((Start *)start)->pool;
     const int thread = ((Start *)start)->thread;
     free(start);
-    for (unsigned seen = 0;; seen++) {
-        wait_for_job(pool, seen);
+    for (uint64_t call = 0;;) {
+        call = wait_for_call(pool, pool->seats + thread, call);
         if (atomic_load(&pool->stopping)) return NULL;
-        pool->job(pool->argument, thread);
+        if (thread >= (int)(call & ((1 << THREADS_BITS) - 1))) continue;
+        take_part(pool, thread);
         atomic_fetch_sub_explicit(&pool->busy, 1, memory_order_release);
+    }
+}
+
+/* --- the caller ----------------------------------------------------------------------------- */
+
+/* Those that have no part in the job are let sleep. */
+static void announce(Pool *pool, int threads) {
+    const uint64_t number = (atomic_load(&pool->call) >> THREADS_BITS) + 1;
+    atomic_store(&pool->call, number << THREADS_BITS | (uint64_t)threads);
+    for (int thread = 1; thread < threads; thread++) {
+        if (!atomic_load(&pool->seats[thread].sleeping)) continue;
+        pthread_mutex_lock(&pool->lock);
+        pthread_cond_signal(&pool->seats[thread].wake);
+        pthread_mutex_unlock(&pool->lock);
     }
 }
 
@@ -80,7 +137,7 @@ static int start_thread(Pool *pool, int thread) {
     Start *start = malloc(sizeof *start);
     if (!start) return 0;
     *start = (Start){.pool = pool, .thread = thread};
-    if (pthread_create(&pool->handles[thread], NULL, work, start)) {
+    if (pthread_create(&pool->seats[thread].handle, NULL, work, start)) {
         free(start);
         return 0;
     }
@@ -89,12 +146,17 @@ static int start_thread(Pool *pool, int thread) {
 }
 
 Pool *pool_start(int threads) {
+    if (threads >= 1 << THREADS_BITS) return NULL;
     Pool *pool = aligned_alloc(64, (sizeof(Pool) + 63) / 64 * 64);
     if (!pool) return NULL;
-    *pool = (Pool){.threads = threads, .handles = calloc((size_t)threads, sizeof(pthread_t))};
+    *pool = (Pool){.threads = threads,
+                   .seats = aligned_alloc(64, (size_t)threads * sizeof(Seat))};
     pthread_mutex_init(&pool->lock, NULL);
-    pthread_cond_init(&pool->wake, NULL);
-    int whole = pool->handles != NULL;
+    int whole = pool->seats != NULL;
+    for (int thread = 0; whole && thread < threads; thread++) {
+        pool->seats[thread] = (Seat){0};
+        pthread_cond_init(&pool->seats[thread].wake, NULL);
+    }
     for (int thread = 1; whole && thread < threads; thread++) whole = start_thread(pool, thread);
     if (whole) return pool;
     pool_stop(pool);
@@ -103,36 +165,50 @@ Pool *pool_start(int threads) {
 
 void pool_stop(Pool *pool) {
     atomic_store(&pool->stopping, 1);
-    announce(pool);
+    announce(pool, pool->started + 1);
     for (int thread = 1; thread <= pool->started; thread++)
-        pthread_join(pool->handles[thread], NULL);
-    pthread_cond_destroy(&pool->wake);
+        pthread_join(pool->seats[thread].handle, NULL);
+    for (int thread = 0; pool->seats && thread < pool->threads; thread++)
+        pthread_cond_destroy(&pool->seats[thread].wake);
     pthread_mutex_destroy(&pool->lock);
-    free(pool->handles);
+    free(pool->seats);
     free(pool);
 }
 
 int pool_threads(const Pool *pool) { return pool->threads; }
 
-void pool_run(Pool *pool, void (*job)(void *, int), void *argument) {
+void pool_run(Pool *pool, int threads, void (*job)(void *, int), void *argument) {
+    const double start = seconds(CLOCK_MONOTONIC);
     pool->job = job;
     pool->argument = argument;
-    atomic_store_explicit(&pool->busy, pool->threads - 1, memory_order_relaxed);
-    announce(pool);
-    job(argument, 0);
-    int spins = 0;
-    while (atomic_load_explicit(&pool->busy, memory_order_acquire)) wait_a_little(&spins);
+    pool->active = threads;
+    atomic_store_explicit(&pool->busy, (unsigned)threads - 1, memory_order_relaxed);
+    if (threads > 1) announce(pool, threads);
+    take_part(pool, 0);
+    for (unsigned busy; (busy = atomic_load_explicit(&pool->busy, memory_order_acquire));)
+        wait_while(&pool->busy, busy, pool->seats);
+    pool->wall = seconds(CLOCK_MONOTONIC) - start;
 }
 
-void pool_barrier(Pool *pool) {
-    if (pool->threads == 1) return;
+Effort pool_effort(const Pool *pool) {
+    Effort effort = {.wall = pool->wall};
+    for (int thread = 0; thread < pool->active; thread++) {
+        effort.cpu += pool->seats[thread].cpu;
+        effort.waiting += pool->seats[thread].waiting;
+    }
+    return effort;
+}
+
+/* --- inside a job --------------------------------------------------------------------------- */
+
+void pool_barrier(Pool *pool, int thread) {
+    const unsigned others = (unsigned)pool->active - 1;
+    if (!others) return;
     const unsigned phase = atomic_load_explicit(&pool->phase, memory_order_relaxed);
-    if (atomic_fetch_add_explicit(&pool->arrived, 1, memory_order_acq_rel) == pool->threads - 1) {
+    if (atomic_fetch_add_explicit(&pool->arrived, 1, memory_order_acq_rel) == others) {
         atomic_store_explicit(&pool->arrived, 0, memory_order_relaxed);
         atomic_store_explicit(&pool->phase, phase + 1, memory_order_release);
         return;
     }
-    int spins = 0;
-    while (atomic_load_explicit(&pool->phase, memory_order_acquire) == phase)
-        wait_a_little(&spins);
+    wait_while(&pool->phase, phase, pool->seats + thread);
 }

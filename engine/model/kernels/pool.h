@@ -4,15 +4,25 @@
 
 typedef struct Pool Pool;
 
+/* What the last job took, in seconds. */
+typedef struct {
+    double wall;
+    double cpu;     /* of all its threads together */
+    double waiting; /* the part of `cpu` that went into waiting for threads that were late */
+} Effort;
+
 /* `threads` includes the caller of pool_run. NULL when there is no memory or no thread. */
 Pool *pool_start(int threads);
 void pool_stop(Pool *pool);
 int pool_threads(const Pool *pool);
 
-/* Calls job(argument, thread) on every thread, 0 being the caller; returns when all are done. */
-void pool_run(Pool *pool, void (*job)(void *argument, int thread), void *argument);
+/* Calls job(argument, thread) on the first `threads` of them, 0 being the caller; returns when
+ * all are done. */
+void pool_run(Pool *pool, int threads, void (*job)(void *argument, int thread), void *argument);
 
-/* Inside a job: waits until all threads are here. */
-void pool_barrier(Pool *pool);
+/* Inside a job: waits until all its threads are here. */
+void pool_barrier(Pool *pool, int thread);
+
+Effort pool_effort(const Pool *pool);
 
 #endif

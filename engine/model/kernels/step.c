@@ -12,7 +12,6 @@
 
 #include "buffers.h"
 #include "plan.h"
-#include "pool.h"
 
 #define STAGES 5    /* that share out by counter in a layer */
 #define MANY_ROWS 8 /* from here on sharing by counter costs less than it gains */
@@ -25,9 +24,9 @@ struct Engine {
     const Step *step;
     Own *own; /* [threads] */
     Buffers buffers;
+    int threads; /* that run a step: some or all of the pool's */
     atomic_int *counters; /* [layers + 1][STAGES] */
-    double seconds[PHASES];
-    double since;
+    double seconds[PHASES], since;
 };
 
 /* --- sharing out ---------------------------------------------------------------------------- */
@@ -52,7 +51,7 @@ static Range share_rows(int rows, const Worker *worker) {
     return worker->solo ? (Range){0, rows} : share(rows, worker);
 }
 
-static void meet(const Worker *worker) { pool_barrier(worker->engine->pool); }
+static void meet(const Worker *worker) { pool_barrier(worker->engine->pool, worker->thread); }
 
 static void meet_unless_solo(const Worker *worker) {
     if (!worker->solo) meet(worker);
@@ -331,7 +330,7 @@ static void run_step(void *argument, int thread) {
     const Worker worker = {.engine = engine,
                            .own = engine->own + thread,
                            .thread = thread,
-                           .threads = pool_threads(engine->pool),
+                           .threads = engine->threads,
                            .solo = engine->step->rows == 1};
     lap(&worker, -1);
     embed(&worker);
@@ -353,6 +352,7 @@ Engine *engine_new(const Model *model, const char *isa, int threads) {
         calloc((size_t)(model->num_layers + 1) * STAGES, sizeof *engine->counters);
     engine->own = calloc((size_t)threads, sizeof *engine->own);
     engine->pool = pool_start(threads);
+    engine->threads = threads;
     int whole = engine->counters && engine->own && engine->pool;
     for (int thread = 0; whole && thread < threads; thread++)
         whole = own_make(engine->own + thread, &engine->model);
@@ -374,14 +374,14 @@ void engine_free(Engine *engine) {
 }
 
 int engine_step(Engine *engine, const Step *step) {
-    const int outcome = plan_step(&engine->plan, &engine->model, step, pool_threads(engine->pool));
+    const int outcome = plan_step(&engine->plan, &engine->model, step, engine->threads);
     if (outcome != STEP_DONE) return outcome;
     if (!buffers_reserve(&engine->buffers, &engine->model, step->rows, engine->plan.num_partials))
         return NO_MEMORY;
     memset(engine->counters, 0,
            (size_t)(engine->model.num_layers + 1) * STAGES * sizeof *engine->counters);
     engine->step = step;
-    pool_run(engine->pool, run_step, engine);
+    pool_run(engine->pool, engine->threads, run_step, engine);
     return STEP_DONE;
 }
 
@@ -389,6 +389,9 @@ void engine_set_rotation(Engine *engine, const float *rotation, int rows) {
     engine->model.rotation = rotation;
     engine->model.rotation_rows = rows;
 }
+
+void engine_set_threads(Engine *engine, int threads) { engine->threads = threads; }
+void engine_effort(const Engine *engine, Effort *effort) { *effort = pool_effort(engine->pool); }
 
 void engine_profile(Engine *engine, double *seconds) {
     memcpy(seconds, engine->seconds, sizeof engine->seconds);

@@ -3,6 +3,7 @@
 #define SESSIOND_STEP_H
 
 #include "kernels.h"
+#include "pool.h"
 
 #define EXPORT __attribute__((visibility("default")))
 
@@ -67,6 +68,10 @@ EXPORT void engine_free(Engine *engine);
 EXPORT int engine_step(Engine *engine, const Step *step);
 /* The table of rotations moves when it grows. */
 EXPORT void engine_set_rotation(Engine *engine, const float *rotation, int rows);
+/* Threads that run the next steps: 1 to those of engine_new. No bit of a result depends on it. */
+EXPORT void engine_set_threads(Engine *engine, int threads);
+/* Of the last step. */
+EXPORT void engine_effort(const Engine *engine, Effort *effort);
 /* Seconds per phase since the last call, [PHASES]. */
 EXPORT void engine_profile(Engine *engine, double *seconds);
 /* Bytes on large pages, zero, committed when touched; NULL when there are none. */
