@@ -90,6 +90,9 @@ def test_lists_and_sizes_of_a_file_may_have_their_own_types(tmp_path):
     [
         ({"port": "99999"}, "--port=99999: allowed is a whole number from 0 to 65535"),
         ({"dtype": "int8"}, "--dtype=int8: allowed is auto, float32, bfloat16 or float16"),
+        ({"weights": "int4"}, "--weights=int4: allowed is native or dequantized"),
+        ({"kv_cache_dtype": "int8", "dtype": "float32"}, "--kv-cache-dtype=int8: .* where torch"),
+        ({"kv_cache_dtype": "int8", "device": "cuda"}, "--kv-cache-dtype=int8: .* where torch"),
         ({"kv_cache_memory": "2 XB"}, '--kv-cache-memory=2 XB: allowed is bytes, .*"2GiB"'),
         ({"gpu_memory_utilization": "0"}, "allowed is a number above 0, up to 1"),
         ({"turn_timeout": "nan"}, "--turn-timeout=nan: allowed is a number, 0 or more"),
@@ -156,6 +159,7 @@ def test_every_engine_setting_reaches_the_engine():
         "model": "m",
         "device": "cpu",
         "dtype": "float32",
+        "weights": "dequantized",
         "kv_cache_dtype": "float32",
         "block_size": 32,
         "gpu_memory_utilization": 0.5,
