@@ -99,10 +99,12 @@ def main() -> None:
     parser.add_argument("--prefills", type=int, nargs="*", default=[512, 4096])
     parser.add_argument("--kv-cache-dtype", default="auto")
     parser.add_argument("--dtype", default="auto")
+    parser.add_argument("--weights", default="native")
     arguments = parser.parse_args()
     config = EngineConfig(
         model=str(arguments.model),
         dtype=arguments.dtype,
+        weights=arguments.weights,
         kv_cache_dtype=arguments.kv_cache_dtype,
     )
     start = time.perf_counter()

@@ -101,6 +101,7 @@ def _info(config: EngineConfig, loaded: AnyModel, plan: PoolPlan) -> EngineInfo:
         model=served_name(config.model),
         architecture=loaded.spec.architecture,
         device=loaded.device,
+        weights=loaded.weights,
         dtype=loaded.dtype,
         kv_dtype=loaded.kv_dtype,
         attention=loaded.attention,

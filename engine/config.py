@@ -8,6 +8,8 @@ from engine.errors import ConfigError
 
 Device = Literal["auto", "cpu", "cuda"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+KvDtype = Literal["auto", "float32", "bfloat16", "float16", "int8"]
+Weights = Literal["native", "dequantized"]
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,7 +22,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     device: Device = "auto"
     dtype: Dtype = "auto"
-    kv_cache_dtype: Dtype = "auto"
+    weights: Weights = "native"
+    kv_cache_dtype: KvDtype = "auto"
     block_size: int = 16
     gpu_memory_utilization: float = 0.9
     kv_cache_memory: int = 0
@@ -45,6 +48,14 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             self.gpu_memory_utilization,
             0 < self.gpu_memory_utilization <= 1,
             "above 0, up to 1",
+        )
+        _need(
+            "kv_cache_dtype",
+            self.kv_cache_dtype,
+            self.kv_cache_dtype != "int8"
+            or (self.device != "cuda" and self.dtype in ("auto", "bfloat16")),
+            "auto, float32, bfloat16 or float16 where torch runs the model: "
+            "dtype float32 or float16, or device cuda",
         )
         _need("kv_cache_memory", self.kv_cache_memory, self.kv_cache_memory >= 0, "0 or more bytes")
         _need("max_model_len", self.max_model_len, self.max_model_len >= 0, "0 or more tokens")

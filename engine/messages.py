@@ -265,11 +265,16 @@ Answer = EngineStats | AuditReport | ContextView
 
 
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """What an engine is. `pool_reason` says in words why the pool has its size."""
+    """What an engine is. `pool_reason` says in words why the pool has its size.
+
+    `weights` names the formats of the weights as they lie in memory, `dtype` that of activations
+    between layers, `kv_dtype` that of KV.
+    """
 
     model: str
     architecture: str
     device: str
+    weights: str
     dtype: str
     kv_dtype: str
     attention: str
@@ -285,3 +290,11 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     max_num_batched_tokens: int
     max_num_waiting: int
     fingerprint: str
+
+    @property
+    def arithmetic(self) -> str:
+        """What runs, in words."""
+        return (
+            f"weights {self.weights}, activations {self.dtype}, KV {self.kv_dtype}, "
+            f"attention {self.attention} on {self.device}"
+        )

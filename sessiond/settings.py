@@ -15,7 +15,7 @@ from pydantic_settings import (
 )
 
 from engine.byte_size import parse_bytes
-from engine.config import Device, Dtype, EngineConfig
+from engine.config import Device, Dtype, EngineConfig, KvDtype, Weights
 from engine.errors import ConfigError
 from engine.files.catalog import DEFAULT_MODEL
 
@@ -91,8 +91,11 @@ class Settings(BaseSettings):
     cpu_threads: int = Field(
         0, ge=0, le=1024, description="Threads that compute on a CPU; 0 takes what is usable."
     )
-    dtype: Dtype = Field("auto", description="Number format of weights and activations.")
-    kv_cache_dtype: Dtype = Field("auto", description="Number format of the KV cache.")
+    dtype: Dtype = Field("auto", description="Number format of activations.")
+    weights: Weights = Field(
+        "native", description="Weights as quantised as the file has them, or dequantised at load."
+    )
+    kv_cache_dtype: KvDtype = Field("auto", description="Number format of the KV cache.")
     block_size: int = Field(16, ge=1, le=1024, description="Tokens per KV block.")
     kv_cache_memory: ByteSize = Field(
         0, ge=0, description="Size of the KV pool, as in 2GiB; 0 sizes it from free memory."
@@ -163,6 +166,7 @@ class Settings(BaseSettings):
             device=self.device,
             cpu_threads=self.cpu_threads,
             dtype=self.dtype,
+            weights=self.weights,
             kv_cache_dtype=self.kv_cache_dtype,
             block_size=self.block_size,
             gpu_memory_utilization=self.gpu_memory_utilization,

@@ -20,6 +20,7 @@ from engine.model.kernels.library import (
     MAX_VECTORS,
     PHASES,
     Effort,
+    Format,
     Memory,
     Model,
     address_of,
@@ -28,11 +29,12 @@ from engine.model.kernels.library import (
     load_library,
 )
 from engine.model.native_step import StepBuffers, raise_refusal
-from engine.model.native_weights import NativeWeights, load_native_weights
+from engine.model.native_weights import NativeWeights, has_quantized, load_native_weights
 from engine.model.sampler import draw
 from engine.processors import usable_processors
 from engine.step import NOT_FINITE, SequenceStep
 
+_KV_BYTES = {"bfloat16": 2, "float32": 4}
 _ROTATION_CHUNK = 2048  # positions
 
 
@@ -45,8 +47,8 @@ def why_not_native(spec: ModelSpec, config: EngineConfig) -> str | None:
         (
             "kv_cache_dtype",
             config.kv_cache_dtype,
-            config.kv_cache_dtype in ("auto", "bfloat16", "float32"),
-            "bfloat16 and float32",
+            config.kv_cache_dtype != "float16",
+            "bfloat16, float32 and int8",
         ),
         ("block_size", config.block_size, config.block_size == BLOCK_TOKENS, str(BLOCK_TOKENS)),
         (
@@ -63,15 +65,20 @@ def why_not_native(spec: ModelSpec, config: EngineConfig) -> str | None:
     return None
 
 
+def _bytes_of_head(head_dim: int, kv_dtype: str) -> int:
+    """Bytes of K, or of V, of one head in a block (kv_head_bytes of kernels.h)."""
+    values = head_dim * BLOCK_TOKENS
+    return values + 4 * BLOCK_TOKENS if kv_dtype == "int8" else values * _KV_BYTES[kv_dtype]
+
+
 class NativeModel:
     """Packed weights in memory and an instruction set; no KV pool yet.
 
-    Offers what engine.model.runner.LoadedModel does. `dtype` is bfloat16: that of activations
-    between the int8 of quantised layers and the float32 of sums.
+    Offers what engine.model.runner.LoadedModel does. `dtype` is what linear layers read: int8 with
+    a scale per group of 32 where weights are quantised, else bfloat16. Sums are float32.
     """
 
     device = "cpu"
-    dtype = "bfloat16"
     block_size = BLOCK_TOKENS
 
     def __init__(  # noqa: PLR0913 -- what was resolved, from one place
@@ -92,9 +99,12 @@ class NativeModel:
         self.max_model_len = max_model_len
         self.attention = f"native-{isa}"
         self.formats = weights.formats
+        is_bfloat = weights.formats == (Format.BF16.name,)
+        self.weights = "bfloat16" if is_bfloat else "+".join(weights.formats)
+        self.dtype = "bfloat16" if is_bfloat else "int8"
         self.weights_bytes = weights.num_bytes
-        values = spec.num_layers * 2 * spec.num_kv_heads * spec.head_dim * BLOCK_TOKENS
-        self.kv_bytes_per_block = values * (4 if kv_dtype == "float32" else 2)
+        heads = spec.num_layers * 2 * spec.num_kv_heads
+        self.kv_bytes_per_block = heads * _bytes_of_head(spec.head_dim, kv_dtype)
         self.fingerprint = fingerprint(spec, self.attention, kv_dtype, *weights.formats)
         self._library = library
         self._weights = weights
@@ -150,6 +160,7 @@ class NativeRunner:
         structure.rotation = address_of(self._rotation)
         structure.rotation_rows = len(self._rotation)
         structure.kv_is_float = model.kv_dtype == "float32"
+        structure.kv_is_int8 = model.kv_dtype == "int8"
         self._engine = library.engine_new(structure, model.isa.encode(), model.threads)
         if not self._engine:
             raise MemoryError
@@ -236,7 +247,8 @@ def prepare_native_model(
 
     Raises:
         LibraryMissingError: the kernels were not built; the torch path serves.
-        ConfigError: why_not_native, or SESSIOND_CPU_ISA names what is not there.
+        ConfigError: why_not_native, bfloat16 activations for quantised weights, or
+            SESSIOND_CPU_ISA names what is not there.
         ModelFileError: a tensor is missing, has the wrong shape or an unknown type.
     """
     reason = why_not_native(spec, config)
@@ -248,15 +260,22 @@ def prepare_native_model(
             config.max_model_len,
             f"0 (what the model has) to {spec.max_position} tokens",
         )
+    if config.dtype == "bfloat16" and config.weights == "native" and has_quantized(spec):
+        raise ConfigError(
+            "dtype",
+            "bfloat16",
+            "auto (int8 activations, as this model's quantised weights need), "
+            "or bfloat16 with weights=dequantized",
+        )
     library = load_library(library_path)
     isa = choose_isa(library)
-    weights = load_native_weights(spec, library, dequantize=config.dtype == "bfloat16")
+    weights = load_native_weights(spec, library, dequantize=config.weights == "dequantized")
     return NativeModel(
         spec,
         library,
         weights,
         isa=isa,
-        kv_dtype="float32" if config.kv_cache_dtype == "float32" else "bfloat16",
+        kv_dtype="bfloat16" if config.kv_cache_dtype == "auto" else config.kv_cache_dtype,
         threads=threads or config.cpu_threads or usable_processors(),
         max_model_len=config.max_model_len or spec.max_position,
     )

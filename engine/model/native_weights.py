@@ -60,13 +60,32 @@ def load_native_weights(
         return _Packer(spec, tensors, library, dequantize=dequantize).pack()
 
 
+def has_quantized(spec: ModelSpec) -> bool:
+    """Say whether a model's layers have weights of fewer bits than a float.
+
+    Raises:
+        ModelFileError: the file can't be read.
+    """
+    with open_tensors(spec) as tensors:
+        return _any_quantized(spec, tensors)
+
+
+def _any_quantized(spec: ModelSpec, tensors: Tensors) -> bool:
+    names = ("self_attn.q_proj", "self_attn.v_proj", "mlp.gate_proj", "mlp.down_proj")
+    return any(
+        tensors.is_quantized(f"model.layers.{layer}.{name}.weight")
+        for layer in range(spec.num_layers)
+        for name in names
+    )
+
+
 class _Packer:
     def __init__(
         self, spec: ModelSpec, tensors: Tensors, library: ctypes.CDLL, *, dequantize: bool
     ) -> None:
         self._spec = spec
         self._tensors = tensors
-        self._is_bfloat = dequantize or not self._any_quantized()
+        self._is_bfloat = dequantize or not _any_quantized(spec, tensors)
         self._memory = Memory(library, self._room())
         self._used = 0
         self._arrays: list[Floats] = []
@@ -135,14 +154,6 @@ class _Packer:
         )
 
     # --- formats -------------------------------------------------------------------------------
-
-    def _any_quantized(self) -> bool:
-        names = ("self_attn.q_proj", "self_attn.v_proj", "mlp.gate_proj", "mlp.down_proj")
-        return any(
-            self._tensors.is_quantized(f"model.layers.{layer}.{name}.weight")
-            for layer in range(self._spec.num_layers)
-            for name in names
-        )
 
     def _matrix(self, name: str, shape: tuple[int, int]) -> Matrix:
         tensor = self._tensors.read(name, shape)

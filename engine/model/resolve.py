@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from engine.config import Dtype, EngineConfig
+from engine.config import Dtype, EngineConfig, KvDtype
 from engine.errors import ConfigError
 from engine.files.model_spec import ModelSpec
 
@@ -27,7 +27,8 @@ def resolve(spec: ModelSpec, config: EngineConfig) -> Resolved:
     equality with the float32 reference. On CUDA it is bfloat16. KV has the model's type.
 
     Raises:
-        ConfigError: the device is not there, or `max_model_len` is more than the model has.
+        ConfigError: the device is not there, `max_model_len` is more than the model has, or KV is
+            wanted in int8, which the native kernels alone have.
     """
     if config.max_model_len > spec.max_position:
         raise ConfigError(
@@ -40,7 +41,7 @@ def resolve(spec: ModelSpec, config: EngineConfig) -> Resolved:
     return Resolved(
         device=device,
         dtype=dtype,
-        kv_dtype=_dtype(config.kv_cache_dtype, dtype),
+        kv_dtype=_kv_dtype(config.kv_cache_dtype, dtype),
         attention="torch",
         max_model_len=config.max_model_len or spec.max_position,
     )
@@ -54,6 +55,14 @@ def _device(config: EngineConfig) -> torch.device:
     if config.device == "cuda":
         raise ConfigError("device", "cuda", "cpu or auto: this torch finds no CUDA device")
     return torch.device("cpu")
+
+
+def _kv_dtype(name: KvDtype, automatic: torch.dtype) -> torch.dtype:
+    if name == "int8":
+        raise ConfigError(
+            "kv_cache_dtype", name, "auto, float32, bfloat16 or float16 where torch runs the model"
+        )
+    return _dtype(name, automatic)
 
 
 def _dtype(name: Dtype, automatic: torch.dtype) -> torch.dtype:

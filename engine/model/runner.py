@@ -45,6 +45,7 @@ class LoadedModel:
         self.spec = llama.spec
         self.device = llama.arithmetic.device.type
         self.dtype = dtype_name(llama.arithmetic.dtype)
+        self.weights = self.dtype  # dequantised at load
         self.kv_dtype = dtype_name(kv_dtype)
         self.attention = llama.attention.name
         self.weights_bytes = llama.weights.num_bytes

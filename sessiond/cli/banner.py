@@ -92,8 +92,9 @@ class Banner:
 
 def _model(info: EngineInfo) -> Text:
     return Text(
-        f"{info.model} ({info.architecture}), {info.dtype} on {info.device}, "
-        f"attention {info.attention}, weights {format_bytes(info.weights_bytes)}"
+        f"{info.model} ({info.architecture}) on {info.device}, "
+        f"weights {info.weights} ({format_bytes(info.weights_bytes)}), "
+        f"activations {info.dtype}, attention {info.attention}"
     )
 
 

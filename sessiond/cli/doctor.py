@@ -12,6 +12,8 @@ from sessiond.cli.fail import FAILED
 def doctor(url: UrlOption = DEFAULT_URL, as_json: JsonOption = False) -> None:
     """Audit a server's memory: every block is free, cached or in use, and counted right.
 
+    Says what arithmetic runs, too.
+
     Exit code 1 if it is not.
     """
     with server_at(url) as server:
@@ -31,6 +33,8 @@ def _show(report: dict[str, object], sound: bool) -> None:
     violations = report.get("violations")
     for violation in violations if isinstance(violations, list) else []:
         console.print(f"  {violation}", markup=False)
+    if "arithmetic" in report:
+        console.print(str(report["arithmetic"]), markup=False)
     table = Table.grid(padding=(0, 2))
     for name, value in report.items():
         if isinstance(value, int) and not isinstance(value, bool):

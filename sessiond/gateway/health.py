@@ -97,6 +97,7 @@ class HealthApi:
                 "host_bytes": 0,
                 "disk_bytes": 0,
                 "rss_bytes": report.rss_bytes,
+                "arithmetic": self._engine.info.arithmetic,
             }
         )
 

@@ -140,6 +140,31 @@ def test_t18_a_second_turn_on_a_busy_session_is_refused_and_the_first_goes_on(
     assert context_ids(engine, "a") == [1] * 20 + engine.kept(first)
 
 
+def test_t23_an_answer_that_meets_the_context_limit_is_kept_whole(make_engine) -> None:
+    engine = make_engine(num_blocks=80, max_model_len=440)
+    engine.open("a")
+    prompt, reply = [1] * 40, list(b"The answer is long. " * 20)
+    engine.model.script(reply)
+    cut = engine.turn("a", prompt, max_output_tokens=1000)
+    ending = engine.ending(cut)
+    assert isinstance(ending, TurnIncomplete)
+    assert (ending.reason, ending.rolled_back) == ("context_length", False)
+    assert engine.text(cut) == ending.text == "The answer is long. " * 20
+    assert ending.counts.output_tokens == 400
+    assert ending.kept_ids == [*reply, *CLOSE]
+    assert context_ids(engine, "a") == [*prompt, *reply, *CLOSE]
+    refused = engine.ending(engine.turn("a", [2] * 10))
+    assert isinstance(refused, TurnFailed)
+    assert refused.code == "request_too_large"
+    assert context_ids(engine, "a") == [*prompt, *reply, *CLOSE], "a refusal takes nothing"
+    engine.truncate("a", 40)
+    after = engine.turn("a", [2] * 10)
+    assert engine.started(after).reused_tokens >= 32
+    assert engine.kept(after)[:-2] == expected_reply(
+        [*prompt, *[2] * 10], draw=engine.draw, max_output_tokens=8
+    )
+
+
 def test_t24_the_next_turn_reuses_every_earlier_token_and_counts_the_end_once(
     make_engine,
 ) -> None:

@@ -66,10 +66,18 @@ class Stack:
 
 
 @asynccontextmanager
-async def real_stack(folder, migrated_db, *, draw=None, service_limits=None, **limits):
+async def real_stack(
+    folder,
+    migrated_db,
+    *,
+    draw=None,
+    service_limits=None,
+    max_model_len=INFO.max_model_len,
+    **limits,
+):
     """Serve until the block ends; then everything must have been given back."""
     model = FakeModel(num_blocks=NUM_BLOCKS, block_size=16, draw=draw or Draw(stop_every=8))
-    engine = InProcessEngine(lambda emit: _loop(model, emit))
+    engine = InProcessEngine(lambda emit: _loop(model, emit, max_model_len))
     database = folder / "sessiond.db"
     shutil.copy(migrated_db, database)
     store = Store(f"sqlite+aiosqlite:///{database}")
@@ -108,9 +116,9 @@ async def real_stack(folder, migrated_db, *, draw=None, service_limits=None, **l
         await engine.stop()
 
 
-def _loop(model, emit):
+def _loop(model, emit, max_model_len):
     config = EngineConfig(model=MODEL, max_num_seqs=8, max_num_batched_tokens=64)
-    info = msgspec.structs.replace(INFO, total_blocks=NUM_BLOCKS)
+    info = msgspec.structs.replace(INFO, total_blocks=NUM_BLOCKS, max_model_len=max_model_len)
     loop = EngineLoop(
         config=config,
         num_blocks=NUM_BLOCKS,

@@ -24,6 +24,7 @@ INFO = EngineInfo(
     model="fake",
     architecture="fake",
     device="cpu",
+    weights="float32",
     dtype="float32",
     kv_dtype="float32",
     attention="fake",

@@ -234,6 +234,35 @@ async def test_t04_cancelling_a_queued_turn_leaves_the_session_usable(stack):
         await running.idle()
 
 
+async def test_t23_an_answer_that_meets_the_context_limit_is_told_whole(stack):
+    async with stack(max_model_len=440) as running, http_of(running) as http:
+        endless(running)
+        async with running.served.connect() as ws:
+            # a role's token, the text, the end of turn, the reply's role: 40 before the reply
+            await create(ws, input="x" * 36, max_output_tokens=1000)
+            told = ""
+            while (event := await hear(ws, *TERMINAL, "response.output_text.delta"))[
+                "type"
+            ] == "response.output_text.delta":
+                told += event["delta"]
+            response = event["response"]
+            assert response["status"] == "incomplete"
+            assert response["incomplete_details"] == {"reason": "context_length"}
+            assert response["usage"]["output_tokens"] == 400
+            assert told == response["output"][0]["content"][0]["text"] == "x" * 400
+            session = response["conversation"]["id"]
+            await create(ws, input="go on", conversation=session)
+            refused = await hear(ws, *TERMINAL)
+            assert (refused["status"], refused["error"]["code"]) == (400, "context_length_exceeded")
+            items = (await http.get(f"/v1/conversations/{session}/items?order=desc")).json()
+            assert items["data"][0]["content"][0]["text"] == "x" * 400
+            running.model.script([72, 105, 256])
+            assert (await http.post(f"/v1/sessions/{session}/reset")).status_code == 200
+            await create(ws, input="hi", conversation=session)
+            assert (await hear(ws, *TERMINAL))["type"] == "response.completed"
+        await running.idle()
+
+
 async def test_t18_a_busy_session_queues_in_its_lane_and_is_409_elsewhere(stack):
     async with stack() as running:
         steps = Steps(running)

@@ -86,6 +86,9 @@ async def test_the_audit_is_shown():
     audit = (await get("/admin/memory")).json()
     assert (audit["ok"], audit["violations"], audit["leaked_blocks"]) == (True, [], 0)
     assert audit["free_blocks"] + audit["cached_blocks"] + audit["active_blocks"] == 100
+    assert audit["arithmetic"] == (
+        "weights float32, activations float32, KV float32, attention fake on cpu"
+    )
     assert {"device_bytes", "host_bytes", "disk_bytes", "rss_bytes"} <= audit.keys()
 
 

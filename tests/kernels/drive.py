@@ -33,7 +33,7 @@ def drive_kernels(kernels):
     for count in (1, 15, 16, 33):
         support.check_argmax(kernels, count, count)
     support.check_bad_activation(kernels, 20, float("nan"))
-    for is_float in (False, True):
+    for kv in ("bfloat16", "float32", "int8"):
         for ranges in RANGES:
             for group, head_dim, window in ((3, 64, 0), (1, 16, 5), (7, 80, 0), (5, 256, 0)):
                 shape = support.Shape(
@@ -43,9 +43,12 @@ def drive_kernels(kernels):
                     group=group,
                     head_dim=head_dim,
                     window=window,
-                    is_float=is_float,
+                    is_float=kv == "float32",
+                    is_int8=kv == "int8",
                 )
                 support.check_attention(kernels, shape, 1)
+                if shape.is_int8:
+                    support.check_int8_kv(kernels, shape, 1)
 
 
 def drive_steps(path, isa):
@@ -53,9 +56,9 @@ def drive_steps(path, isa):
     rng = np.random.default_rng(0)
     ids = rng.integers(0, 203, 300).tolist()
     with tempfile.TemporaryDirectory() as folder:
-        for family in ("qwen2", "qwen3", "mistral"):
+        for family, kv in (("qwen2", "auto"), ("qwen3", "int8"), ("mistral", "auto")):
             model_path = write_tiny_model(Path(folder) / family, family)
-            config = EngineConfig(model=str(model_path))
+            config = EngineConfig(model=str(model_path), kv_cache_dtype=kv)
             model = prepare_native_model(
                 read_spec(model_path), config, threads=2, library_path=path
             )

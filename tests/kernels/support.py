@@ -32,7 +32,7 @@ class KvLayer(Structure):
         ("block_bytes", c_size_t),
         ("layer_bytes", c_size_t),
         *((name, c_int32) for name in ("kv_heads", "group", "head_dim")),
-        *((name, c_int32) for name in ("window", "is_float", "padding")),
+        *((name, c_int32) for name in ("window", "is_float", "is_int8")),
         ("rotation", c_void_p),
     )
 
@@ -76,6 +76,10 @@ class Kernels(Structure):
         ),
         (
             "attend",
+            CFUNCTYPE(None, POINTER(KvLayer), POINTER(AttentionTile), c_int, c_int, c_void_p),
+        ),
+        (
+            "attend_int8",
             CFUNCTYPE(None, POINTER(KvLayer), POINTER(AttentionTile), c_int, c_int, c_void_p),
         ),
         ("merge", CFUNCTYPE(None, c_void_p, c_void_p, c_int, c_int)),
@@ -240,6 +244,13 @@ class Shape:
     head_dim: int
     window: int
     is_float: bool
+    is_int8: bool = False
+
+    @property
+    def head_bytes(self):
+        """Of K, or of V, of one head in a block."""
+        values = self.head_dim * BLOCK_TOKENS
+        return values + 4 * BLOCK_TOKENS if self.is_int8 else values * (4 if self.is_float else 2)
 
 
 class Context:
@@ -256,8 +267,8 @@ class Context:
         self.queries = rng.standard_normal((shape.rows, width)).astype(np.float32)
         self.rotation = rotation(dim, count + 16 + BLOCK_TOKENS * len(shape.ranges))
         blocks = np.random.default_rng(scatter).permutation(len(shape.ranges) + scatter)
-        block_bytes = 2 * heads * dim * BLOCK_TOKENS * (4 if shape.is_float else 2)
-        # all ones is not a number in both types
+        block_bytes = 2 * heads * shape.head_bytes
+        # all ones is not a number in any type: of int8, the scale
         self.pool = np.full((len(blocks), block_bytes), 255, dtype=np.uint8)
         self.kv = KvLayer(
             pool=at(self.pool),
@@ -267,6 +278,7 @@ class Context:
             head_dim=dim,
             window=shape.window,
             is_float=shape.is_float,
+            is_int8=shape.is_int8,
             rotation=at(self.rotation),
         )
         self.entries = np.zeros((len(shape.ranges), 4), dtype=np.int32)
@@ -306,11 +318,12 @@ class Context:
             streaming=streaming,
         )
         vectors = rows * (end_head - first_head) * shape.group
+        attend = self.kernels.attend_int8 if shape.is_int8 else self.kernels.attend
         merged = np.zeros((vectors, PARTIAL_HEADER + shape.head_dim), dtype=np.float32)
         for start in range(0, int(row_entries[-1]) + 1, segment):
             end = min(start + segment, int(row_entries[-1]) + 1)
             part = np.zeros_like(merged)
-            self.kernels.attend(self.kv, tile, start, end, at(part))
+            attend(self.kv, tile, start, end, at(part))
             self.kernels.merge(at(merged), at(part), vectors, shape.head_dim)
         out = np.zeros((end_head - first_head, rows, shape.group, shape.head_dim), np.float32)
         flat = out.reshape(vectors, -1)
@@ -318,13 +331,37 @@ class Context:
         self.kernels.finish(at(merged), vectors, shape.head_dim, places)
         return out.transpose(1, 0, 2, 3).reshape(rows, -1)
 
+    def stored(self):
+        """Scales and values [tokens, heads, K or V, (dim)] as they lie in the pool in int8."""
+        shape, dim = self.shape, self.shape.head_dim
+        scales = np.zeros((len(self.places), shape.kv_heads, 2, 1), np.float32)
+        values = np.zeros((len(self.places), shape.kv_heads, 2, dim), np.int8)
+        for token, (entry, slot) in enumerate(self.places):
+            halves = self.pool[self.entries[entry, 0]].reshape(2, shape.kv_heads, shape.head_bytes)
+            for head in range(shape.kv_heads):
+                keys, into = halves[:, head, : dim * BLOCK_TOKENS].view(np.int8)
+                values[token, head, 0] = keys.reshape(dim // 2, BLOCK_TOKENS, 2)[:, slot].ravel()
+                values[token, head, 1] = into.reshape(-1, dim, 2)[slot // 2, :, slot % 2]
+                ends = halves[:, head, dim * BLOCK_TOKENS :].copy().view(np.float32)
+                scales[token, head, :, 0] = ends[:, slot]
+        return scales, values
+
+    def keys_and_values(self):
+        """What attention may see of the pool, as float64."""
+        shape = self.shape
+        if shape.is_int8:
+            scales, values = self.stored()
+            both = rounded(scales * values.astype(np.float32), is_float=False)
+            return both[:, :, 0], both[:, :, 1]
+        slots = np.array([slot for _, slot in self.places])
+        keys = rotated(self.keys, self.rotation[slots][:, None])
+        return rounded(keys, shape.is_float), rounded(self.values, shape.is_float)
+
     def exact(self):
         """The same in float64, each row over what it may see."""
         shape, heads = self.shape, self.shape.kv_heads
         count = len(self.places)
-        slots = np.array([slot for _, slot in self.places])
-        keys = rounded(rotated(self.keys, self.rotation[slots][:, None]), shape.is_float)
-        values = rounded(self.values, shape.is_float)
+        keys, values = self.keys_and_values()
         out = np.zeros((shape.rows, heads, shape.group, shape.head_dim))
         for row in range(shape.rows):
             token = count - shape.rows + row
@@ -385,6 +422,17 @@ def check_attention(kernels, shape, seed):
     elsewhere = Context(kernels, shape, seed, scatter=5)
     again = np.concatenate([elsewhere.attend(row, 1, 3) for row in range(shape.rows)])
     np.testing.assert_array_equal(again, alone)
+
+
+def check_int8_kv(kernels, shape, seed):
+    """Each slot's values lie within half a step of its own scale, where the layout says."""
+    context = Context(kernels, shape, seed)
+    slots = np.array([slot for _, slot in context.places])
+    keys = rotated(context.keys, context.rotation[slots][:, None])
+    exact = np.stack((keys, context.values.astype(np.float64)), axis=2)
+    scales, values = context.stored()
+    np.testing.assert_allclose(scales[..., 0], np.abs(exact).max(axis=-1) / 127, rtol=1e-5)
+    assert (np.abs(scales * values.astype(np.float64) - exact) <= scales * 0.5001).all()
 
 
 def check_argmax(kernels, count, seed):

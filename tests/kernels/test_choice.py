@@ -4,12 +4,15 @@ import subprocess
 import sys
 
 import pytest
+from gguf import GGMLQuantizationType as Kind
 
 from engine.config import EngineConfig
+from engine.errors import ConfigError
 from engine.files.spec_reader import read_spec
 from engine.model import choice
 from engine.model.kernels import library
 from engine.model.native import NativeModel
+from tests.kernels.test_tensors import write_gguf
 from tests.kernels.tiny_model import write_tiny_model
 
 
@@ -17,6 +20,11 @@ from tests.kernels.tiny_model import write_tiny_model
 def tiny(tmp_path):
     path = write_tiny_model(tmp_path / "tiny")
     return read_spec(path), EngineConfig(model=str(path), device="cpu")
+
+
+@pytest.fixture
+def built(library_path, monkeypatch):
+    monkeypatch.setattr(library, "HERE", library_path.parent)
 
 
 def test_native_kernels_are_taken_when_they_are_there(tiny, library_path, monkeypatch):
@@ -76,3 +84,76 @@ def test_the_native_path_imports_no_torch(tiny, library_path):
     assert not subprocess.run(
         [sys.executable, "-c", code, spec.path, library_path], check=False
     ).returncode
+
+
+@pytest.mark.parametrize(
+    ("kinds", "settings", "runs"),
+    [
+        ([Kind.Q4_1, Kind.Q8_0], {}, ("Q4_1+Q8_0", "int8", "bfloat16")),
+        ([Kind.Q4_1], {"kv_cache_dtype": "int8"}, ("Q4_1", "int8", "int8")),
+        ([Kind.Q4_1], {"weights": "dequantized"}, ("bfloat16", "bfloat16", "bfloat16")),
+        (
+            [Kind.Q4_1],
+            {"weights": "dequantized", "dtype": "bfloat16", "kv_cache_dtype": "float32"},
+            ("bfloat16", "bfloat16", "float32"),
+        ),
+        ([Kind.F16], {"dtype": "bfloat16"}, ("bfloat16", "bfloat16", "bfloat16")),
+        ([Kind.Q4_1], {"dtype": "float32"}, ("float32", "float32", "float32")),
+        (
+            [Kind.Q4_1],
+            {"dtype": "float32", "weights": "dequantized"},
+            ("float32", "float32", "float32"),
+        ),
+    ],
+    ids=str,
+)
+@pytest.mark.usefixtures("built")
+def test_dtype_and_weights_say_what_runs(tmp_path, kinds, settings, runs):
+    path = write_gguf(tmp_path / "tiny.gguf", kinds)
+    model = choice.prepare(read_spec(path), EngineConfig(model=str(path), device="cpu", **settings))
+    assert (model.weights, model.dtype, model.kv_dtype) == runs
+
+
+@pytest.mark.usefixtures("built")
+def test_other_arithmetic_is_another_fingerprint(tmp_path):
+    path = write_gguf(tmp_path / "tiny.gguf", [Kind.Q4_1])
+    settings = (
+        {},
+        {"weights": "dequantized"},
+        {"kv_cache_dtype": "int8"},
+        {"kv_cache_dtype": "float32"},
+        {"dtype": "float32"},
+    )
+    prints = {
+        choice.prepare(
+            read_spec(path), EngineConfig(model=str(path), device="cpu", **one)
+        ).fingerprint
+        for one in settings
+    }
+    assert len(prints) == len(settings)
+
+
+@pytest.mark.parametrize("is_built", [True, False])
+def test_bfloat16_activations_for_quantised_weights_are_refused(
+    tmp_path, library_path, monkeypatch, is_built
+):
+    monkeypatch.setattr(library, "HERE", library_path.parent if is_built else tmp_path)
+    path = write_gguf(tmp_path / "tiny.gguf", [Kind.Q4_1])
+    config = EngineConfig(model=str(path), device="cpu", dtype="bfloat16")
+    with pytest.raises(ConfigError, match=r"dtype='bfloat16': .* weights=dequantized"):
+        choice.prepare(read_spec(path), config)
+
+
+@pytest.mark.parametrize("settings", [{"block_size": 32}, {"weights": "dequantized"}])
+def test_int8_kv_is_refused_where_torch_serves(tiny, tmp_path, monkeypatch, settings):
+    spec, config = tiny
+    monkeypatch.setattr(library, "HERE", tmp_path)
+    wanted = EngineConfig(model=config.model, device="cpu", kv_cache_dtype="int8", **settings)
+    with pytest.raises(ConfigError, match=r"kv_cache_dtype='int8': .* where torch runs"):
+        choice.prepare(spec, wanted)
+
+
+@pytest.mark.parametrize("settings", [{"dtype": "float32"}, {"device": "cuda"}])
+def test_int8_kv_is_refused_beside_what_torch_alone_has(settings):
+    with pytest.raises(ConfigError, match="kv_cache_dtype='int8': allowed is auto, float32"):
+        EngineConfig(model="m", kv_cache_dtype="int8", **settings)

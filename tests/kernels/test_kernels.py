@@ -1,5 +1,7 @@
 """Each kernel equals its float reference at odd sizes, and itself however the work is cut."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -28,6 +30,7 @@ def shapes(draw):
     table = draw(ranges())
     count = sum(last - first + 1 for first, last in table)
     group = draw(st.sampled_from([1, 2, 3, 5, 7]))
+    kind = draw(st.sampled_from(["bfloat16", "float32", "int8"]))
     return Shape(
         ranges=table,
         rows=draw(st.integers(1, min(count, 9))),
@@ -35,7 +38,8 @@ def shapes(draw):
         group=group,
         head_dim=draw(st.sampled_from([16, 32, 48, 64, 80, 128])),
         window=draw(st.sampled_from([0, 0, 1, 20])),
-        is_float=draw(st.booleans()),
+        is_float=kind == "float32",
+        is_int8=kind == "int8",
     )
 
 
@@ -72,6 +76,12 @@ def test_attention_equals_float_reference_and_itself_in_any_tile_and_place(kerne
 
 
 @few
+@given(shape=shapes(), seed=seeds)
+def test_int8_kv_rounds_within_half_a_step_of_each_slots_scale(kernels, shape, seed):
+    support.check_int8_kv(kernels, replace(shape, is_float=False, is_int8=True), seed)
+
+
+@few
 @given(count=st.integers(1, 100), seed=seeds)
 def test_argmax_is_the_lowest_id_and_names_bad_logits(kernels, count, seed):
     support.check_argmax(kernels, count, seed)
@@ -83,9 +93,9 @@ def test_rounding_hides_no_bad_activation(kernels, place, value):
     support.check_bad_activation(kernels, place, value)
 
 
-@pytest.mark.parametrize("is_float", [False, True])
+@pytest.mark.parametrize("kv", ["bfloat16", "float32", "int8"])
 @pytest.mark.parametrize("token", [0, 7, 40])
-def test_a_bad_key_is_not_taken_for_a_masked_one(kernels, token, is_float):
+def test_a_bad_key_is_not_taken_for_a_masked_one(kernels, token, kv):
     shape = Shape(
         ranges=((0, 15),) * 3,
         rows=2,
@@ -93,6 +103,7 @@ def test_a_bad_key_is_not_taken_for_a_masked_one(kernels, token, is_float):
         group=3,
         head_dim=64,
         window=0,
-        is_float=is_float,
+        is_float=kv == "float32",
+        is_int8=kv == "int8",
     )
     support.check_bad_key(kernels, shape, token)

@@ -11,7 +11,7 @@ from zlib import crc32
 import pytest
 from gguf import GGMLQuantizationType as Kind
 
-from engine.config import EngineConfig
+from engine.config import EngineConfig, KvDtype
 from engine.files.spec_reader import read_spec
 from engine.messages import Sampling
 from engine.model.kernels.library import BLOCK_TOKENS, ISA_VARIABLE, ISAS, load_library
@@ -54,9 +54,9 @@ class NativeBackend:
         self._model: NativeModel
         self._dense: ModelRunner
 
-    def load(self, path: Path, library_path: Path) -> None:
+    def load(self, path: Path, library_path: Path, kv_cache_dtype: KvDtype = "auto") -> None:
         spec = read_spec(path)
-        config = EngineConfig(model=str(path), device="cpu")
+        config = EngineConfig(model=str(path), device="cpu", kv_cache_dtype=kv_cache_dtype)
         self._model, alone = (
             prepare_native_model(spec, config, threads=threads, library_path=library_path)
             for threads in (2, 1)
@@ -122,4 +122,17 @@ class TestQuantizedNativeLaws(EngineLaws):
     def model(cls, isa: str, tmp_path_factory: pytest.TempPathFactory, library_path: Path) -> None:
         path = tmp_path_factory.mktemp("quantized") / "model.gguf"
         cls.backend.load(write_gguf(path, [Kind.Q4_1, Kind.Q8_0, Kind.Q4_0]), library_path)
+        assert cls.backend.isa == isa
+
+
+class TestInt8KvNativeLaws(EngineLaws):
+    """The same with K and V of eight bits."""
+
+    backend: ClassVar = NativeBackend(EveryBit)
+
+    @pytest.fixture(scope="class", autouse=True)
+    @classmethod
+    def model(cls, isa: str, tmp_path_factory: pytest.TempPathFactory, library_path: Path) -> None:
+        path = tmp_path_factory.mktemp("int8") / "model.gguf"
+        cls.backend.load(write_gguf(path, [Kind.Q4_1, Kind.Q8_0, Kind.Q4_0]), library_path, "int8")
         assert cls.backend.isa == isa

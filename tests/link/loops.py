@@ -35,6 +35,7 @@ INFO = EngineInfo(
     model="echo",
     architecture="none",
     device="cpu",
+    weights="float32",
     dtype="float32",
     kv_dtype="float32",
     attention="none",

@@ -17,9 +17,11 @@ that `SESSIOND_CONFIG` names), that over the defaults. The setting `max_num_seqs
 setting or a bad value is an error that names setting, value and what is allowed; the exit code
 is 2. On-off settings have a second flag: `--no-retain-kv`.
 
-On a CPU, `dtype` auto runs the native kernels on the file's own quantisation where they can run,
-and torch in float32 elsewhere; float32 always means torch. The variable `SESSIOND_CPU_ISA`
-(portable, avx2 or avx512) picks an instruction set below the best one.
+On a CPU the native kernels run where they can, torch in float32 elsewhere; `dtype` float32 and
+float16 always mean torch. `weights` native keeps a file's quantisation, with int8 activations;
+dequantized is bfloat16 throughout, slower and closer to float32. `dtype` bfloat16 asks for the
+latter, so a quantised model wants both settings. Torch always dequantises, and has no int8 KV. The
+variable `SESSIOND_CPU_ISA` (portable, avx2 or avx512) picks an instruction set below the best one.
 
 | setting | default | allowed | what it does |
 | --- | --- | --- | --- |

@@ -32,6 +32,7 @@ _COMMON_SOURCES = ("buffers", "dispatch", "memory", "plan", "pool", "step")
 _KERNEL_SOURCES = (
     "activations",
     "attention",
+    "kv_int8",
     "linear_bf16",
     "linear_q4_0",
     "linear_q4_1",

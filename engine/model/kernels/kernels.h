@@ -49,6 +49,7 @@ typedef struct {
  *   bfloat16:  K [head_dim / 2][16 slots][2]   pairs of dimensions of all slots in one vector
  *              V [8 slot pairs][head_dim][2]   pairs of slots
  *   float32:   K [head_dim][16 slots]   V [16 slots][head_dim]
+ *   int8:      see kv_int8.h
  *
  * so that scores and values both come out of lanes without a sum across. K is rotated by its slot
  * only. Rotation pairs dimension i with i + head_dim / 2. */
@@ -58,10 +59,16 @@ typedef struct {
     size_t layer_bytes; /* offset of this layer's K in a block */
     int32_t kv_heads, group, head_dim;
     int32_t window;         /* tokens that a token sees, itself included; 0: all */
-    int32_t is_float;
-    int32_t padding;
+    int32_t is_float, is_int8; /* neither: bfloat16 */
     const float *rotation; /* [angle in tokens][head_dim]: cosines, then sines */
 } KvLayer;
+
+/* Bytes of K, or of V, of one head in a block. */
+static inline size_t kv_head_bytes(const KvLayer *kv) {
+    const size_t values = (size_t)kv->head_dim * BLOCK_TOKENS;
+    if (kv->is_int8) return values + BLOCK_TOKENS * sizeof(float);
+    return values * (kv->is_float ? sizeof(float) : sizeof(uint16_t));
+}
 
 /* Rows of one sequence and heads of a range of KV heads, attended to together. Vector
  * v = ((kv_head - first_kv_head) * rows + row) * group + head in group. */
@@ -94,6 +101,8 @@ typedef struct {
     /* one segment: entries first..end; partials [vectors][PARTIAL_HEADER + head_dim] */
     void (*attend)(const KvLayer *kv, const AttentionTile *tile, int first_entry, int end_entry,
                    float *partials);
+    void (*attend_int8)(const KvLayer *kv, const AttentionTile *tile, int first_entry,
+                        int end_entry, float *partials); /* for is_int8 */
     void (*merge)(float *into, const float *segment, int vectors, int head_dim);
     void (*finish)(const float *partials, int vectors, int head_dim, float *const *out);
     int32_t (*argmax)(const float *logits, int count);

@@ -97,7 +97,7 @@ class Model(Structure):
         ("epsilon", c_float),
         ("activations_are_bfloat", c_int32),
         ("kv_is_float", c_int32),
-        ("padding", c_int32),
+        ("kv_is_int8", c_int32),
     )
 
 

@@ -2,6 +2,7 @@
 #include <math.h>
 
 #include "kernels.h"
+#include "kv_int8.h"
 #include "simd.h"
 
 INLINE vf norm_factor(const float *x, int head_dim, float epsilon) {
@@ -47,6 +48,10 @@ INLINE void write_key(const KvLayer *kv, uint8_t *head, int slot, const float *k
         for (int d = 0; d < kv->head_dim; d++) ((float *)head)[d * BLOCK_TOKENS + slot] = key[d];
         return;
     }
+    if (kv->is_int8) {
+        write_int8_key(head, slot, key, kv->head_dim);
+        return;
+    }
     uint16_t rounded[16];
     uint32_t pair;
     for (int d = 0; d < kv->head_dim; d += 16) {
@@ -64,6 +69,10 @@ INLINE void write_value(const KvLayer *kv, uint8_t *head, int slot, const float 
                          (size_t)kv->head_dim * sizeof(float));
         return;
     }
+    if (kv->is_int8) {
+        write_int8_value(head, slot, value, kv->head_dim);
+        return;
+    }
     uint16_t *pair = (uint16_t *)head + (size_t)(slot / 2) * kv->head_dim * 2 + slot % 2;
     store_bfloats_apart(value, kv->head_dim, pair, 2);
 }
@@ -71,8 +80,7 @@ INLINE void write_value(const KvLayer *kv, uint8_t *head, int slot, const float 
 /* Stores a token's K (normed where the model does so, rotated by its slot) and V. Changes `keys`. */
 void KERNEL(write_kv)(const KvLayer *kv, int block, int slot, float *keys, const float *values,
                       const float *norm, float epsilon) {
-    const size_t width = kv->is_float ? sizeof(float) : sizeof(uint16_t);
-    const size_t head_bytes = (size_t)kv->head_dim * BLOCK_TOKENS * width;
+    const size_t head_bytes = kv_head_bytes(kv);
     uint8_t *head = kv->pool + (size_t)block * kv->block_bytes + kv->layer_bytes;
     if (norm) KERNEL(prepare_queries)(keys, kv->kv_heads, kv->head_dim, norm, epsilon, 1.0f);
     for (int h = 0; h < kv->kv_heads; h++, head += head_bytes) {

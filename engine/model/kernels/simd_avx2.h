@@ -123,6 +123,18 @@ INLINE void vi_store_bytes(int8_t *p, vi v) {
         _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
     _mm_storeu_si128((__m128i *)p, bytes);
 }
+INLINE __m256 widen_bytes(const int8_t *p) {
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p)));
+}
+INLINE vf vf_from_bytes(const int8_t *p) {
+    return EACH_HALF(vf, widen_bytes(p), widen_bytes(p + 8));
+}
+/* Two floats, in all pairs of lanes. */
+INLINE vf vf_from_pair(const float *p) {
+    const __m256d pair =
+        _mm256_broadcastsd_pd(_mm_castps_pd(_mm_loadl_pi(_mm_setzero_ps(), (const __m64 *)p)));
+    return EACH_HALF(vf, _mm256_castpd_ps(pair), _mm256_castpd_ps(pair));
+}
 
 INLINE vf vf_from_halves(const uint16_t *p) {
     return EACH_HALF(vf, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)),

@@ -55,6 +55,14 @@ INLINE vf vf_power_of_2(vi n) {
 INLINE void vi_store_bytes(int8_t *p, vi v) {
     _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8(v));
 }
+INLINE vf vf_from_bytes(const int8_t *p) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p)));
+}
+/* Two floats, in all pairs of lanes. */
+INLINE vf vf_from_pair(const float *p) {
+    const __m128 pair = _mm_loadl_pi(_mm_setzero_ps(), (const __m64 *)p);
+    return _mm512_castpd_ps(_mm512_broadcastsd_pd(_mm_castps_pd(pair)));
+}
 
 INLINE vf vf_from_halves(const uint16_t *p) {
     return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));

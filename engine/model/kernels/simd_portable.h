@@ -85,6 +85,17 @@ INLINE int32_t vi_reduce_add(vi v) {
 /* 2^n for n in -127 (gives 0) .. 127 */
 INLINE vf vf_power_of_2(vi n) { return (vf)((n + 127) << 23); }
 INLINE void vi_store_bytes(int8_t *p, vi v) { LANES p[i] = (int8_t)v[i]; }
+INLINE vf vf_from_bytes(const int8_t *p) {
+    vf v;
+    LANES v[i] = p[i];
+    return v;
+}
+/* Two floats, in all pairs of lanes. */
+INLINE vf vf_from_pair(const float *p) {
+    vf v;
+    LANES v[i] = p[i % 2];
+    return v;
+}
 
 INLINE vi vi_from_words(const uint16_t *p) {
     vi v;

@@ -132,17 +132,17 @@ static void linear(const Worker *worker, const Linear *weights, const Activation
 }
 
 static KvLayer kv_of(const Model *model, int layer) {
-    const size_t width = model->kv_is_float ? sizeof(float) : sizeof(uint16_t);
-    const size_t head = (size_t)model->head_dim * BLOCK_TOKENS * width;
-    return (KvLayer){.pool = model->pool,
-                     .block_bytes = model->block_bytes,
-                     .layer_bytes = (size_t)layer * 2 * (size_t)model->kv_heads * head,
-                     .kv_heads = model->kv_heads,
-                     .group = model->heads / model->kv_heads,
-                     .head_dim = model->head_dim,
-                     .window = model->layers[layer].window,
-                     .is_float = model->kv_is_float,
-                     .rotation = model->rotation};
+    KvLayer kv = {.pool = model->pool,
+                  .block_bytes = model->block_bytes,
+                  .kv_heads = model->kv_heads,
+                  .group = model->heads / model->kv_heads,
+                  .head_dim = model->head_dim,
+                  .window = model->layers[layer].window,
+                  .is_float = model->kv_is_float,
+                  .is_int8 = model->kv_is_int8,
+                  .rotation = model->rotation};
+    kv.layer_bytes = (size_t)layer * 2 * (size_t)model->kv_heads * kv_head_bytes(&kv);
+    return kv;
 }
 
 static void write_kv(const Worker *worker, const KvLayer *kv, const Layer *layer) {
@@ -208,7 +208,8 @@ static void attend_item(const Worker *worker, const KvLayer *kv, const Item *ite
         int end = last ? own_entries : plan->segments[s + 1];
         if (end > own_entries) end = own_entries;
         float *here = s == item->first_segment ? into : worker->own->segment;
-        engine->kernels->attend(kv, &view, plan->segments[s], end, here);
+        (kv->is_int8 ? engine->kernels->attend_int8 : engine->kernels->attend)(
+            kv, &view, plan->segments[s], end, here);
         if (here != into)
             engine->kernels->merge(into, here, vectors_of(&engine->model, tile), kv->head_dim);
     }

@@ -26,7 +26,7 @@ typedef struct {
     size_t block_bytes;
     int32_t num_layers, num_blocks, rotation_rows, hidden, heads, kv_heads, head_dim, vocab;
     float epsilon;
-    int32_t activations_are_bfloat, kv_is_float, padding;
+    int32_t activations_are_bfloat, kv_is_float, kv_is_int8;
 } Model;
 
 typedef struct {

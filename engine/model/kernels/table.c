@@ -16,6 +16,7 @@ void KERNEL(linear_bf16)(const Linear *, int, int, const Activations *, int, int
 void KERNEL(prepare_queries)(float *, int, int, const float *, float, float);
 void KERNEL(write_kv)(const KvLayer *, int, int, float *, const float *, const float *, float);
 void KERNEL(attend)(const KvLayer *, const AttentionTile *, int, int, float *);
+void KERNEL(attend_int8)(const KvLayer *, const AttentionTile *, int, int, float *);
 void KERNEL(merge)(float *, const float *, int, int);
 void KERNEL(finish)(const float *, int, int, float *const *);
 int32_t KERNEL(argmax)(const float *, int);
@@ -32,6 +33,7 @@ const Kernels KERNEL(kernels) = {
     .prepare_queries = KERNEL(prepare_queries),
     .write_kv = KERNEL(write_kv),
     .attend = KERNEL(attend),
+    .attend_int8 = KERNEL(attend_int8),
     .merge = KERNEL(merge),
     .finish = KERNEL(finish),
     .argmax = KERNEL(argmax),

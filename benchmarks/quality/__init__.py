@@ -1,0 +1,1 @@
+"""What each precision costs in quality, against float32, beside llama.cpp on the same file."""
