@@ -29,6 +29,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_num_waiting: int = 1024
     enable_prefix_caching: bool = True
     retain_kv: bool = True
+    idle_prefill: bool = True
 
     def __post_init__(self) -> None:
         """Refuse values that can't work.

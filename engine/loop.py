@@ -12,6 +12,7 @@ from engine.config import EngineConfig
 from engine.context import Activity, Context
 from engine.counters import Counters
 from engine.executor import Executor
+from engine.idle_prefill import IdlePrefill
 from engine.ids import SessionId
 from engine.inspection import context_view, engine_stats
 from engine.messages import (
@@ -81,9 +82,11 @@ class EngineLoop:
             counters=self._counters,
             clock=clock,
         )
+        self._idle = IdlePrefill(config=config, memory=self._memory, max_model_len=max_model_len)
         self._turns = Turns(
             config=config,
             memory=self._memory,
+            idle=self._idle,
             policy=CONTEXT_POLICIES["none"],
             tokenizer=tokenizer,
             max_model_len=max_model_len,
@@ -97,7 +100,7 @@ class EngineLoop:
     @property
     def has_work(self) -> bool:
         """Whether `step` would do something."""
-        return len(self._queue) > 0
+        return len(self._queue) > 0 or self._idle.has_work
 
     def answer(self, query: Query) -> Answer:
         """Answer a question about the state."""
@@ -181,6 +184,7 @@ class EngineLoop:
             return
         self._end_turn_of(context)
         self._turns.reclaim(context, "closed", length=0, release=True)
+        self._idle.forget(session)
         del self._memory.contexts[session]
 
     def _end_turn_of(self, context: Context) -> None:
@@ -196,8 +200,8 @@ class EngineLoop:
         `tell` is called before the model computes, so that what has been emitted up to then (a
         turn left the queue) need not wait for it.
         """
-        if not self.has_work:
-            return False
+        if not len(self._queue):
+            return self._step_idle(tell)
         started_s = self._clock()
         due = self._gather()
         if due:
@@ -205,6 +209,23 @@ class EngineLoop:
             tell()
             self._run(due)
             self._counters.step_seconds += self._clock() - started_s
+        return True
+
+    def _step_idle(self, tell: Callable[[], None]) -> bool:
+        started_s = self._clock()
+        batch = self._idle.begin()
+        if not batch:
+            return False
+        self._counters.steps += 1
+        tell()
+        try:
+            self._runner.execute([one.step for one in batch])
+        except Exception:
+            _log.exception("a step in advance of %d turns failed", len(batch))
+            self._idle.fail(batch)
+        else:
+            self._idle.finish(batch)
+        self._counters.step_seconds += self._clock() - started_s
         return True
 
     def _gather(self) -> list[_Due]:
