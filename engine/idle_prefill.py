@@ -42,11 +42,6 @@ class IdlePrefill:
         self._max_model_len = max_model_len
         self._due: dict[SessionId, None] = {}  # as an ordered set
 
-    @property
-    def has_work(self) -> bool:
-        """Whether `begin` has a session to look at."""
-        return bool(self._due)
-
     def expect(self, context: Context) -> None:
         """A turn has ended: the session is looked at once, when the engine has time."""
         if self._enabled:

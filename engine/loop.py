@@ -99,8 +99,8 @@ class EngineLoop:
 
     @property
     def has_work(self) -> bool:
-        """Whether `step` would do something."""
-        return len(self._queue) > 0 or self._idle.has_work
+        """Whether a turn waits or runs. Without one, `step` works in advance of turns at most."""
+        return len(self._queue) > 0
 
     def answer(self, query: Query) -> Answer:
         """Answer a question about the state."""
@@ -200,7 +200,7 @@ class EngineLoop:
         `tell` is called before the model computes, so that what has been emitted up to then (a
         turn left the queue) need not wait for it.
         """
-        if not len(self._queue):
+        if not self.has_work:
             return self._step_idle(tell)
         started_s = self._clock()
         due = self._gather()
