@@ -6,11 +6,12 @@ engine would sleep, so that a next turn has only its own text to compute. The ow
 session's and may be hashed; the others are drafts, that nobody sees until a turn begins with them.
 
 Never at another's cost: a step has few rows, so that a turn that arrives during it waits
-milliseconds; owed ids take free blocks only, drafts none at all, only room behind the owed ids.
-Idle work does not ride along with others' steps: on a CPU every row of a step costs time.
+milliseconds, and a client that answers at once finds none begun; owed ids take free blocks only,
+drafts none at all, only room behind the owed ids. Idle work does not ride along with others' steps:
+on a CPU every row of a step costs time.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from engine.config import EngineConfig
@@ -21,6 +22,9 @@ from engine.step import SequenceStep
 
 STEP_TOKENS = 16
 """Tokens that an idle step computes at most. An end of turn and a header are about five."""
+
+QUIET_S = 0.1
+"""Pause after the last turn: programs that go on at once have done so by then, people have not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,26 +38,49 @@ class EarlyWork:
 
 
 class IdlePrefill:
-    """Owns the sessions whose next turn may be worked for. Does nothing when switched off."""
+    """Owns the sessions whose next turn may be worked for. Does nothing when switched off.
 
-    def __init__(self, *, config: EngineConfig, memory: Executor, max_model_len: int) -> None:
+    `clock` gives seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        *,
+        config: EngineConfig,
+        memory: Executor,
+        max_model_len: int,
+        clock: Callable[[], float],
+    ) -> None:
         self._enabled = config.idle_prefill and config.retain_kv
         self._memory = memory
         self._max_model_len = max_model_len
+        self._clock = clock
         self._due: dict[SessionId, None] = {}  # as an ordered set
+        self._quiet_at_s = 0.0
+
+    @property
+    def rest_s(self) -> float | None:
+        """Seconds until `begin` may have something; None: nobody is expected."""
+        return max(0.0, self._quiet_at_s - self._clock()) if self._due else None
 
     def expect(self, context: Context) -> None:
         """A turn has ended: the session is looked at once, when the engine has time."""
         if self._enabled:
             self._due[context.session] = None
+            self._quiet_at_s = self._clock() + QUIET_S
 
     def forget(self, session: SessionId) -> None:
         """A session is closed."""
         self._due.pop(session, None)
 
     def begin(self) -> list[EarlyWork]:
-        """Take sessions, longest idle first, for a step; [] when there is none to work for."""
+        """Take sessions, longest idle first, for a step; [] when there is none to work for now.
+
+        The caller has seen that no turn waits or runs.
+        """
         batch: list[EarlyWork] = []
+        if self.rest_s:
+            return batch
         left = STEP_TOKENS
         while self._due:
             context = self._memory.contexts[next(iter(self._due))]

@@ -82,7 +82,9 @@ class EngineLoop:
             counters=self._counters,
             clock=clock,
         )
-        self._idle = IdlePrefill(config=config, memory=self._memory, max_model_len=max_model_len)
+        self._idle = IdlePrefill(
+            config=config, memory=self._memory, max_model_len=max_model_len, clock=clock
+        )
         self._turns = Turns(
             config=config,
             memory=self._memory,
@@ -101,6 +103,11 @@ class EngineLoop:
     def has_work(self) -> bool:
         """Whether a turn waits or runs. Without one, `step` works in advance of turns at most."""
         return len(self._queue) > 0
+
+    @property
+    def rest_s(self) -> float | None:
+        """See `engine.driver.Loop`."""
+        return self._idle.rest_s
 
     def answer(self, query: Query) -> Answer:
         """Answer a question about the state."""

@@ -109,7 +109,8 @@ class RandomOperations:
     # --- operations
 
     def step(self) -> None:
-        self.engine.loop.step()
+        if not self.engine.loop.step():
+            self.engine.clock.advance(self.engine.loop.rest_s or 0)
 
     def open(self) -> None:
         name = self.random.choice(_NAMES)
