@@ -115,7 +115,6 @@ class IdlePrefill:
         if (
             not context.computed_len
             or table.kept_len < context.computed_len
-            or context.drafted
             or owed > STEP_TOKENS
             or len(context.ids) > self._max_model_len
             or (tail is not None and not pool.is_writable(tail))
