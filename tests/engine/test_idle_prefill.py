@@ -193,7 +193,7 @@ def test_a_prompt_that_was_cut_is_not_computed_for_a_turn_that_may_not_come(make
 
 def test_history_without_kv_is_not_computed_in_advance(engine: Engine) -> None:
     engine.open("a")
-    turn = engine.submit("a", [1] * 20, draft_ids=HEADER)
+    turn = engine.submit("a", [1] * 2, draft_ids=HEADER)
     engine.step_until(lambda: engine.ending(turn) is not None)
     engine.release("a")
     assert not works_in_advance(engine)
@@ -210,8 +210,8 @@ def test_it_can_be_switched_off(make_engine, setting: str) -> None:
 
 def test_nothing_is_computed_for_a_client_that_left(engine: Engine) -> None:
     answered(engine)
-    turn = engine.submit("a", [2] * 20)
-    engine.step(2)
+    turn = engine.submit("a", [2] * 3)
+    engine.step()
     engine.cancel(turn, keep=False, reason="disconnected")
     assert not works_in_advance(engine)
 
