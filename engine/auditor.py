@@ -85,6 +85,10 @@ def _context_violations(pool: BlockPool, cache: PrefixCache, context: Context) -
         yield f"{name}: idle with {len(context.ids) - context.committed} ids not committed"
     if context.activity is Activity.IDLE and table.reserved_count:
         yield f"{name}: idle with {table.reserved_count} blocks reserved"
+    if context.drafted and (context.activity is not Activity.IDLE or table.kept_len != ids):
+        yield f"{name}: {context.drafted} drafts behind KV of {table.kept_len} of {ids} ids"
+    if context.drafted > min(table.room, len(context.draft_ids)):
+        yield f"{name}: {context.drafted} drafts, room for {table.room}"
     if len(set(table.blocks)) != table.block_count:
         yield f"{name}: a block twice in one page table"
     for block in table.blocks[len(table.entries) :]:

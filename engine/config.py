@@ -35,6 +35,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     enable_prefix_caching: bool = True
     retain_kv: bool = True
     cpu_threads: int = 0
+    idle_prefill: bool = True
 
     def __post_init__(self) -> None:
         """Refuse values that can't work.

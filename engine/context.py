@@ -32,6 +32,11 @@ class Context:
     KV is there for ids[:table.kept_len]. ids[:computed_len] have been computed at some time: if
     their KV is gone they must be computed *again*, while ids after it (an end of turn that is owed)
     never were.
+
+    ids[computed_len:idle_len] were computed while the session was idle: no turn has told them yet,
+    so they are new to the next one. KV of draft_ids[:drafted], a guess at what comes after `ids`,
+    lies in the tail's slots behind the last valid one: whoever reads the table does not see it.
+    Drafts are there only while the session is idle and KV of all its ids is there.
     """
 
     def __init__(
@@ -46,6 +51,9 @@ class Context:
         self.ids = ids
         self.committed = len(ids)
         self.computed_len = 0
+        self.idle_len = 0
+        self.draft_ids: list[int] = []
+        self.drafted = 0
         self.table = table
         self.activity = Activity.IDLE
         self.last_used_s = 0.0
@@ -96,10 +104,21 @@ class Context:
         del self._keys[length // self.table.block_size :]
         self.committed = min(self.committed, length)
         self.computed_len = min(self.computed_len, length)
+        self.idle_len = min(self.idle_len, length)
+        self.drafted = 0
         return self.table.truncate(min(length, self.table.kept_len))
 
+    def release(self) -> list[BlockId]:
+        """Keep the ids only; returns all blocks, in the table's order."""
+        self.idle_len = self.drafted = 0
+        return self.table.truncate(0)
+
     def fork(self, session: SessionId, length: int) -> "Context":
-        """A context of the first `length` ids, on the same blocks (the caller shares them)."""
+        """A context of the first `length` ids, on the same blocks (the caller shares them).
+
+        Drafts stay the parent's, though the child may share the block that they lie in: nobody
+        writes to a block that two refer to.
+        """
         child = Context(
             session=session,
             ids=self.ids[:length],
@@ -107,5 +126,6 @@ class Context:
             hasher=self._hasher,
         )
         child.computed_len = min(self.computed_len, length)
+        child.idle_len = min(self.idle_len, length)
         child._keys = self._keys[: length // self.table.block_size]
         return child

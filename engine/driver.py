@@ -27,6 +27,11 @@ class Loop(Protocol):
         """
         ...
 
+    @property
+    def rest_s(self) -> float | None:
+        """When `step` found nothing to do: in how many seconds it would; None: not by itself."""
+        ...
+
 
 LoopFactory = Callable[[Emit], tuple[Loop, EngineInfo]]
 
@@ -34,10 +39,10 @@ LoopFactory = Callable[[Emit], tuple[Loop, EngineInfo]]
 class Door(Protocol):
     """Where input comes in and output goes out."""
 
-    def receive(self, *, wait: bool) -> Sequence[EngineInput] | None:
+    def receive(self, *, wait_s: float | None) -> Sequence[EngineInput] | None:
         """All waiting input, in order; None once the other side has closed.
 
-        With `wait`, sleeps until there is some.
+        Sleeps until there is some, `wait_s` seconds at most; None: as long as it takes.
         """
         ...
 
@@ -72,12 +77,12 @@ def drive(loop: Loop, outbox: Outbox, door: Door) -> None:
         if outputs := outbox.take():
             door.send(outputs)
 
-    idle = False
-    while (inputs := door.receive(wait=idle)) is not None:
+    wait_s: float | None = 0.0
+    while (inputs := door.receive(wait_s=wait_s)) is not None:
         for item in inputs:
             if isinstance(item, Ask):
                 outbox.put(Answered(number=item.number, answer=loop.answer(item.query)))
             else:
                 loop.handle(item)
-        idle = not loop.step(tell)
+        wait_s = 0.0 if loop.step(tell) else loop.rest_s
         tell()

@@ -75,7 +75,7 @@ class Executor:
 
     def release(self, context: Context) -> None:
         """Give back all KV of a context; its ids stay."""
-        self.pool.give(context.table.truncate(0))
+        self.pool.give(context.release())
 
     # --- KV of a turn --------------------------------------------------------------------------
 
@@ -158,6 +158,45 @@ class Executor:
         turn is rolled back they are still the KV of a true prefix.
         """
         context.note_computed()
+        self._hash_last(context, count)
+
+    # --- KV in advance of a turn ---------------------------------------------------------------
+
+    def begin_idle(self, context: Context, drafts: int) -> SequenceStep:
+        """Make the slots of all pending ids valid, for a step that writes them and some drafts.
+
+        The caller has seen to it that there is room: drafts fit behind the ids in the last block.
+        """
+        table = context.table
+        first, position, end = table.kept_len, table.next_pos, len(context.ids)
+        table.append(end - first + drafts)
+        step = SequenceStep(
+            token_ids=context.ids[first:] + context.draft_ids[:drafts],
+            first_position=position,
+            entries=table.entries,
+            sample=None,
+        )
+        # The step has its own copy of the entries; nobody else is to see the drafts.
+        self.pool.give(table.truncate(end))
+        return step
+
+    def note_idle(self, context: Context, owed: int, drafts: int) -> None:
+        """The step of `begin_idle` has run: KV of the `owed` ids and of the drafts is there."""
+        context.idle_len = context.table.kept_len
+        context.drafted = drafts
+        self._hash_last(context, owed)
+
+    def claim_drafts(self, context: Context) -> None:
+        """A turn has added its ids: drafts that they begin with become their KV, others nothing."""
+        table, drafted = context.table, context.drafted
+        first = table.kept_len
+        context.drafted = 0
+        if drafted and context.ids[first : first + drafted] == context.draft_ids[:drafted]:
+            table.append(drafted)
+            context.idle_len = table.kept_len
+            self._hash_last(context, drafted)
+
+    def _hash_last(self, context: Context, count: int) -> None:
         if not self._caching:
             return
         end = context.table.kept_len

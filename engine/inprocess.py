@@ -162,12 +162,12 @@ class _ThreadDoor:
         """Asyncio thread: add input; None closes the door."""
         self._inbox.put(item)
 
-    def receive(self, *, wait: bool) -> Sequence[EngineInput] | None:
+    def receive(self, *, wait_s: float | None) -> Sequence[EngineInput] | None:
         """See `engine.driver.Door`."""
         taken: list[EngineInput] = []
         try:
             while True:
-                item = self._inbox.get(block=wait and not taken)
+                item = self._inbox.get(block=wait_s != 0 and not taken, timeout=wait_s)
                 if item is None:
                     return None
                 taken.append(item)

@@ -12,6 +12,7 @@ from engine.config import EngineConfig
 from engine.context import Activity, Context
 from engine.counters import Counters
 from engine.executor import Executor
+from engine.idle_prefill import IdlePrefill
 from engine.ids import SessionId
 from engine.inspection import context_view, engine_stats
 from engine.messages import (
@@ -84,9 +85,13 @@ class EngineLoop:
             counters=self._counters,
             clock=clock,
         )
+        self._idle = IdlePrefill(
+            config=config, memory=self._memory, max_model_len=max_model_len, clock=clock
+        )
         self._turns = Turns(
             config=config,
             memory=self._memory,
+            idle=self._idle,
             policy=CONTEXT_POLICIES["none"],
             tokenizer=tokenizer,
             max_model_len=max_model_len,
@@ -99,8 +104,13 @@ class EngineLoop:
 
     @property
     def has_work(self) -> bool:
-        """Whether `step` would do something."""
+        """Whether a turn waits or runs. Without one, `step` works in advance of turns at most."""
         return len(self._queue) > 0
+
+    @property
+    def rest_s(self) -> float | None:
+        """See `engine.driver.Loop`."""
+        return self._idle.rest_s
 
     def answer(self, query: Query) -> Answer:
         """Answer a question about the state."""
@@ -184,6 +194,7 @@ class EngineLoop:
             return
         self._end_turn_of(context)
         self._turns.reclaim(context, "closed", length=0, release=True)
+        self._idle.forget(session)
         del self._memory.contexts[session]
 
     def _end_turn_of(self, context: Context) -> None:
@@ -200,7 +211,7 @@ class EngineLoop:
         turn left the queue) need not wait for it.
         """
         if not self.has_work:
-            return False
+            return self._step_idle(tell)
         started_s = self._clock()
         due = self._gather()
         if due:
@@ -208,6 +219,23 @@ class EngineLoop:
             tell()
             self._run(due)
             self._counters.step_seconds += self._clock() - started_s
+        return True
+
+    def _step_idle(self, tell: Callable[[], None]) -> bool:
+        started_s = self._clock()
+        batch = self._idle.begin()
+        if not batch:
+            return False
+        self._counters.steps += 1
+        tell()
+        try:
+            self._runner.execute([one.step for one in batch])
+        except Exception:
+            _log.exception("a step in advance of %d turns failed", len(batch))
+            self._idle.fail(batch)
+        else:
+            self._idle.finish(batch)
+        self._counters.step_seconds += self._clock() - started_s
         return True
 
     def _gather(self) -> list[_Due]:

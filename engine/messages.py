@@ -71,6 +71,10 @@ class SubmitTurn(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     After the reply `close_ids` (end of turn, newline) are owed and join the context without being
     computed. A token of `stop_ids` ends the reply; it is counted as output, is not text, and is
     not kept (the `close_ids` stand for it).
+
+    `draft_ids`: what the session's next turn will most likely begin with. While nothing else runs,
+    the engine computes the owed ids and these in advance; a turn that begins otherwise is answered
+    as if it had not. No number in an event or an answer counts them.
     """
 
     turn: TurnId
@@ -78,6 +82,7 @@ class SubmitTurn(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     ids: list[int]
     close_ids: list[int] = []
     stop_ids: list[int] = []
+    draft_ids: list[int] = []
     sampling: Sampling = Sampling()
     max_output_tokens: int = 1
     generate: bool = True

@@ -58,7 +58,11 @@ class Slot:
         """Note, once, what was there when the turn left the queue."""
         context = self.context
         self.started_s = now_s
-        self.reused_tokens = context.table.kept_len
+        kept = context.table.kept_len
+        # Computed for this turn, only earlier: what a turn is told to cost must not depend on
+        # whether the engine had time for it.
+        early = max(0, min(kept, context.idle_len) - context.computed_len)
+        self.reused_tokens = kept - early
         known = min(context.committed, context.computed_len)
         self.recomputed_tokens = max(0, known - self.reused_tokens)
 

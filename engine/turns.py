@@ -12,6 +12,7 @@ from engine.config import EngineConfig
 from engine.context import Activity, Context
 from engine.counters import Counters
 from engine.executor import Executor
+from engine.idle_prefill import IdlePrefill
 from engine.messages import (
     CancelTurn,
     SubmitTurn,
@@ -51,6 +52,7 @@ class Turns:
         *,
         config: EngineConfig,
         memory: Executor,
+        idle: IdlePrefill,
         policy: ContextPolicy,
         tokenizer: TokenText,
         max_model_len: int,
@@ -62,6 +64,7 @@ class Turns:
         self.queue = RunQueue()
         self._config = config
         self._memory = memory
+        self._idle = idle
         self._policy = policy
         self._tokenizer = tokenizer
         self._max_model_len = max_model_len
@@ -124,6 +127,7 @@ class Turns:
     def _enqueue(self, command: SubmitTurn, context: Context) -> None:
         now_s = self._clock()
         context.append(command.ids)
+        self._memory.claim_drafts(context)
         tokenizer = self._tokenizer
         slot = Slot(
             command=command,
@@ -266,6 +270,7 @@ class Turns:
     def _roll_back(self, slot: Slot, cause: str) -> TurnCounts:
         counts = self._counts(slot)
         self.reclaim(slot.context, cause, length=slot.context.committed)
+        self._expect_next(slot.context, cause)
         return counts
 
     def _keep(self, slot: Slot, reply: list[int], cause: str) -> TurnCounts:
@@ -276,7 +281,13 @@ class Turns:
         context.append(reply[same:])
         context.append(slot.command.close_ids)
         context.commit()
+        context.draft_ids = slot.command.draft_ids
+        self._expect_next(context, cause)
         return counts
+
+    def _expect_next(self, context: Context, cause: str) -> None:
+        if cause != "disconnected":  # whoever has left is not expected: the release comes next
+            self._idle.expect(context)
 
     def reclaim(self, context: Context, cause: str, *, length: int, release: bool = False) -> None:
         """Give back what a session holds beyond its first `length` ids, or (`release`) all KV.

@@ -4,6 +4,7 @@ import argparse
 import ctypes
 import importlib
 import os
+import select
 import signal
 import socket
 import sys
@@ -54,7 +55,7 @@ class SocketDoor:
         Raises:
             FrameError: the parent said something else.
         """
-        messages = self._receive(wait=True)
+        messages = self._receive(wait_s=None)
         if messages is None:
             return None
         match messages:
@@ -63,13 +64,13 @@ class SocketDoor:
             case _:
                 raise FrameError(f"expected a launch, got {messages!r}")
 
-    def receive(self, *, wait: bool) -> Sequence[EngineInput] | None:
+    def receive(self, *, wait_s: float | None) -> Sequence[EngineInput] | None:
         """See `engine.driver.Door`.
 
         Raises:
             FrameError: the parent sent a second launch, or no frame of ours.
         """
-        messages = self._receive(wait=wait)
+        messages = self._receive(wait_s=wait_s)
         if messages is None:
             return None
         inputs: list[EngineInput] = []
@@ -87,12 +88,13 @@ class SocketDoor:
         """Write one message whole."""
         self._connection.sendall(encode(message))
 
-    def _receive(self, *, wait: bool) -> list[ToWorker] | None:
+    def _receive(self, *, wait_s: float | None) -> list[ToWorker] | None:
         messages: list[ToWorker] = []
         try:
             while True:
-                flags = 0 if wait and not messages else socket.MSG_DONTWAIT
-                data = self._connection.recv(_READ_BYTES, flags)
+                if wait_s != 0 and not messages:
+                    select.select([self._connection], [], [], wait_s)
+                data = self._connection.recv(_READ_BYTES, socket.MSG_DONTWAIT)
                 if not data:
                     return None
                 messages.extend(self._reader.feed(data))

@@ -118,6 +118,9 @@ class Settings(BaseSettings):
         True, description="Reuse KV blocks that begin with the same tokens."
     )
     retain_kv: bool = Field(True, description="Keep a session's KV between its turns.")
+    idle_prefill: bool = Field(
+        True, description="Compute what a next turn begins with while nothing else runs."
+    )
 
     default_max_output_tokens: int = Field(
         1024, ge=1, description="Longest reply when a request does not say."
@@ -178,6 +181,7 @@ class Settings(BaseSettings):
             max_num_waiting=self.max_queue,
             enable_prefix_caching=self.enable_prefix_caching,
             retain_kv=self.retain_kv,
+            idle_prefill=self.idle_prefill,
         )
 
 

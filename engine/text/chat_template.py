@@ -10,6 +10,7 @@ whole rendering. Added tokens are found in the template's own text, never in a m
 import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from itertools import takewhile
 from pathlib import Path
 
 from engine.errors import TemplateError
@@ -27,6 +28,8 @@ from engine.text.tokenizer import Tokenizer
 # Checked at load against the whole rendering: blanks at edges, lines, digits, markup, scripts.
 _SYSTEM: Message = {"role": "system", "content": "Answer in 2 lines.\n\n- Be brief."}
 _USER: Message = {"role": "user", "content": '  1 + 1 = <b>"2"</b> &amp; {{ x }}?\n\n '}
+# First characters of texts: what the ids of all of them have in common is the template's.
+_FIRST_CHARACTERS = ("a", "W", "é", "大", "7", "<", '"', "-")
 _ASSISTANT: Message = {"role": "assistant", "content": "Sì, 大丈夫 🦙:\n\n\tyes."}
 
 
@@ -64,6 +67,9 @@ class ChatFormat:
         ends = [tokenizer.special_id(closing.group())] if closing else []
         self._stop = list(dict.fromkeys([*ends, *tokenizer.stop_ids]))
         self._check(render)
+        starts = [self.message("user", text) for text in _FIRST_CHARACTERS]
+        same = takewhile(lambda ids: len(set(ids)) == 1, zip(*starts, strict=False))
+        self._user_start = [ids[0] for ids in same]
 
     @property
     def generation_prompt(self) -> list[int]:
@@ -79,6 +85,14 @@ class ChatFormat:
     def stop_ids(self) -> list[int]:
         """Ids that end a reply; they are not part of it."""
         return list(self._stop)
+
+    @property
+    def user_start(self) -> list[int]:
+        """What user messages begin with (`<|im_start|>user`, newline) whatever their text.
+
+        A good guess, no promise: a text that begins with a blank may merge with the last id.
+        """
+        return list(self._user_start)
 
     @property
     def system_joins_first_message(self) -> bool:

@@ -107,6 +107,7 @@ class TurnStarter:
             ids=list(plan.input_ids),
             close_ids=self._transcript.close_ids if request.generate else [],
             stop_ids=self._transcript.stop_ids,
+            draft_ids=[] if plan.awaits_reply else self._transcript.user_start,
             sampling=Sampling(
                 temperature=request.temperature,
                 top_p=request.top_p,

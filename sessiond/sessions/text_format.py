@@ -35,3 +35,8 @@ class TextFormat(Protocol):
     def stop_ids(self) -> Sequence[int]:
         """Ids that end a reply."""
         ...
+
+    @property
+    def user_start(self) -> Sequence[int]:
+        """What a user's message most likely begins with, whatever its text."""
+        ...

@@ -27,6 +27,11 @@ class Transcript:
         """Ids that end a reply."""
         return list(self._text.stop_ids)
 
+    @property
+    def user_start(self) -> list[int]:
+        """What a user's message most likely begins with."""
+        return list(self._text.user_start)
+
     async def front(self, instructions: str | None, opening_text: str | None) -> tuple[int, ...]:
         """The ids that a context begins with: instructions, then a system message, if any.
 

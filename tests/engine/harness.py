@@ -117,9 +117,13 @@ class Engine:
     # --- steps
 
     def run(self, limit: int = 10_000) -> None:
+        """Until nothing is left to do, work in advance of turns included."""
         for _ in range(limit):
-            if not self.loop.step():
+            if self.loop.step():
+                continue
+            if self.loop.rest_s is None:
                 return
+            self.clock.advance(self.loop.rest_s)
         raise AssertionError(f"still busy after {limit} steps")
 
     def step(self, times: int = 1) -> None:

@@ -96,6 +96,24 @@ def reserve_a_hashed_block(engine: Engine) -> None:
     context.table.reserve(cached)
 
 
+def leave_drafts_to_a_turn(engine: Engine) -> None:
+    context = engine.loop._memory.contexts["a"]
+    context.drafted, context.activity = 1, Activity.WAITING
+
+
+def leave_drafts_behind_ids_without_kv(engine: Engine) -> None:
+    context = engine.loop._memory.contexts["a"]
+    context.drafted = 1
+    context.append([1])
+    context.commit()
+
+
+def draft_beyond_the_tail(engine: Engine) -> None:
+    context = engine.loop._memory.contexts["a"]
+    context.draft_ids = [1] * 16
+    context.drafted = 16
+
+
 def use_a_block_twice(engine: Engine) -> None:
     memory = engine.loop._memory
     blocks = memory.contexts["a"].table.blocks[:1]
@@ -143,6 +161,9 @@ def find_a_block_under_a_foreign_key(engine: Engine) -> None:
         (leave_a_turns_ids, "idle with 1 ids not committed"),
         (leave_reserved_blocks, "idle with 1 blocks reserved"),
         (reserve_a_hashed_block, "is hashed or shared"),
+        (leave_drafts_to_a_turn, "1 drafts behind"),
+        (leave_drafts_behind_ids_without_kv, "1 drafts behind"),
+        (draft_beyond_the_tail, "16 drafts, room"),
         (use_a_block_twice, "a block twice"),
         (swap_two_entries, "positions overlap"),
         (break_a_range, "no valid range"),

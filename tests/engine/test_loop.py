@@ -18,7 +18,7 @@ def test_an_idle_loop_does_nothing(engine: Engine) -> None:
 
 
 def test_a_turn_is_one_step_per_chunk_and_per_token(make_engine) -> None:
-    engine = make_engine(max_num_batched_tokens=32)
+    engine = make_engine(max_num_batched_tokens=32, idle_prefill=False)
     engine.open("a")
     engine.submit("a", [1] * 70, max_output_tokens=5)
     assert engine.loop.has_work
@@ -73,7 +73,7 @@ def test_releasing_gives_all_kv_back_and_keeps_the_ids(engine: Engine) -> None:
     engine.release("a")
     assert engine.stats().active_blocks == 0
     assert context_ids(engine, "a") == ids
-    assert engine.started(engine.turn("a", [2])).reused_tokens == 32, "full blocks still hit"
+    assert engine.started(engine.turn("a", [2])).reused_tokens == 48, "full blocks still hit"
 
 
 def test_releasing_a_session_whose_turn_has_not_ended_does_nothing(engine: Engine) -> None:
@@ -191,7 +191,8 @@ def test_the_last_prompt_token_is_computed_even_if_all_of_it_is_cached(engine: E
     assert engine.kept(turn) == reply
 
 
-def test_the_view_of_a_session_shows_its_page_table(engine: Engine) -> None:
+def test_the_view_of_a_session_shows_its_page_table(make_engine) -> None:
+    engine = make_engine(idle_prefill=False)
     engine.open("a")
     engine.turn("a", [1] * 20, max_output_tokens=4)
     engine.fork("b", "a", 16)

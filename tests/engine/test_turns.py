@@ -82,7 +82,8 @@ def test_a_reply_stops_where_the_model_can_hold_no_more(make_engine) -> None:
     assert cut.counts.output_tokens == 10
 
 
-def test_text_before_a_stop_string_is_kept_and_the_rest_is_cut_from_kv(engine: Engine) -> None:
+def test_text_before_a_stop_string_is_kept_and_the_rest_is_cut_from_kv(make_engine) -> None:
+    engine = make_engine(idle_prefill=False)
     engine.open("a")
     engine.model.script(ids("well END more"))
     turn = engine.turn(

@@ -34,6 +34,7 @@ class ByteFormat:
     stop_ids = (FakeText.STOP,)
     close_ids = (FakeText.STOP, FakeText.NEWLINE)
     generation_prompt = (261,)
+    user_start = (259,)
 
     def open(self, system):
         return () if system is None else self.message("system", system)

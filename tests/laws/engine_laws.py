@@ -1,8 +1,9 @@
 """Where KV lies never changes a token: the laws, for any model that has a Backend."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import ClassVar
 
 import pytest
@@ -41,7 +42,14 @@ class EngineLaws:
         return [draw.randrange(self.backend.vocab_size) for _ in range(length)]
 
     def submit(
-        self, engine: Engine, session: str, ids: list[int], sampling: Sampling, *, stop: bool = True
+        self,
+        engine: Engine,
+        session: str,
+        ids: list[int],
+        sampling: Sampling,
+        *,
+        stop: bool = True,
+        draft_ids: Sequence[int] = (),
     ) -> TurnId:
         return engine.submit(
             session,
@@ -49,11 +57,20 @@ class EngineLaws:
             sampling=sampling,
             stop_ids=[self.backend.stop_id] if stop else [],
             close_ids=[1, 2],
+            draft_ids=list(draft_ids),
             max_output_tokens=20,
         )
 
-    def turn(self, engine: Engine, session: str, ids: list[int], sampling: Sampling) -> list[int]:
-        turn = self.submit(engine, session, ids, sampling)
+    def turn(
+        self,
+        engine: Engine,
+        session: str,
+        ids: list[int],
+        sampling: Sampling,
+        *,
+        draft_ids: Sequence[int] = (),
+    ) -> list[int]:
+        turn = self.submit(engine, session, ids, sampling, draft_ids=draft_ids)
         engine.run()
         return engine.kept(turn)
 
@@ -199,6 +216,32 @@ class EngineLaws:
                 assert kept == self.expected(ids, sampling)
                 assert self.turn(engine, "b", prompt, sampling) == kept
                 ids += kept
+
+    @pytest.mark.parametrize("right", [True, False])
+    def test_drafted_is_prefilled_with_its_turn(self, sampling: Sampling, right: bool) -> None:
+        with self.engine() as engine:
+            prompts = [self.prompt(length, length) for length in (30, 7, 23, 12, 40, 9, 3, 18)]
+            engine.open("a")
+            ids: list[int] = []
+            for number, (prompt, following) in enumerate(pairwise(prompts)):
+                guess = following[:3] if right else [(token + 1) % 200 for token in following[:3]]
+                kept = self.turn(engine, "a", prompt, sampling, draft_ids=guess)
+                ids += prompt
+                assert kept == self.expected(ids, sampling), f"turn {number}"
+                ids += kept
+
+    def test_a_fork_of_a_drafted_session_is_a_copy(self, sampling: Sampling) -> None:
+        with self.engine() as engine:
+            first, more = self.prompt(40), self.prompt(20, 1)
+            engine.open("a")
+            ids = first + self.turn(engine, "a", first, sampling, draft_ids=more[:3])
+            for length in (len(ids), len(ids) - 1):
+                engine.fork(f"f{length}", "a", length)
+            assert self.turn(engine, "a", more, sampling) == self.expected(ids + more, sampling)
+            for length in (len(ids), len(ids) - 1):
+                assert self.turn(engine, f"f{length}", more, sampling) == (
+                    self.expected(ids[:length] + more, sampling)
+                )
 
     def test_a_step_that_failed_never_happened(self, sampling: Sampling) -> None:
         with self.engine() as engine:

@@ -64,6 +64,8 @@ class RandomOperations:
         self.sessions: dict[str, _Expected] = {}
         self.ended = 0
         self.faulted = False
+        self.drafts_used = 0
+        self.drafts_discarded = 0
 
     def _runner(self, num_blocks: int, block_size: int) -> _Faulty:
         self.faults.append(_Faulty(self.backend.runner(num_blocks, block_size)))
@@ -97,6 +99,8 @@ class RandomOperations:
             assert stats.preemptions_total > 0
             assert stats.evictions_total > 0
             assert stats.prefix_hits_total > 0
+            assert self.drafts_used > 0
+            assert self.drafts_discarded > 0
         for name in list(self.sessions):
             self.engine.close(name)
         assert self.engine.stats().active_blocks == 0
@@ -105,7 +109,8 @@ class RandomOperations:
     # --- operations
 
     def step(self) -> None:
-        self.engine.loop.step()
+        if not self.engine.loop.step():
+            self.engine.clock.advance(self.engine.loop.rest_s or 0)
 
     def open(self) -> None:
         name = self.random.choice(_NAMES)
@@ -123,12 +128,14 @@ class RandomOperations:
         if session is None or len(session.ids) + len(prompt) + output > _MAX_TOKENS:
             return
         generate = self.random.random() < 0.9
+        drafts = self._drafts(name)
         turn = self.engine.submit(
             name,
             prompt,
             sampling=self.sampling,
             stop_ids=[self.backend.stop_id],
             close_ids=_CLOSE,
+            draft_ids=self._ids(self.random.choice([0, 1, 5])),
             max_output_tokens=output,
             generate=generate,
         )
@@ -137,6 +144,8 @@ class RandomOperations:
             full = self.engine.loop._queue
             assert session.turn is not None or empty or len(full) == 7, self.engine.ending(turn)
             return
+        self.drafts_used += bool(drafts) and prompt[: len(drafts)] == drafts
+        self.drafts_discarded += bool(drafts) and prompt[: len(drafts)] != drafts
         session.turn, session.prompt, session.generate = turn, prompt, generate
         session.max_output_tokens = output
 
@@ -227,6 +236,10 @@ class RandomOperations:
             stop_ids=[self.backend.stop_id],
         )
         return reply[:-1] if reply[-1] == self.backend.stop_id else reply
+
+    def _drafts(self, name: str) -> list[int]:
+        context = self.engine.loop._memory.contexts[name]
+        return context.draft_ids[: context.drafted]
 
     def _busy(self, name: str) -> bool:
         return name in self.sessions and self.sessions[name].turn is not None

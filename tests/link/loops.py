@@ -60,6 +60,8 @@ class EchoLoop:
     The turns `crash` and `print` do what they are called.
     """
 
+    rest_s = None
+
     def __init__(self, emit: Emit) -> None:
         self.emit = emit
         self.steps = 0

@@ -170,7 +170,7 @@ class TestCutTurn:
 
     @pytest.fixture
     def rig(self):
-        return Rig(max_num_batched_tokens=32)
+        return Rig(max_num_batched_tokens=32, idle_prefill=False)  # steps are counted
 
     async def test_the_next_turn_sees_the_last_finished_one_and_itself(self, world, rig):
         rig.model.script(list(range(40, 86)))

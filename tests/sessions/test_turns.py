@@ -7,7 +7,7 @@ from engine.messages import SetContext, SubmitTurn
 from sessiond.errors import RequestError
 from sessiond.facts import ContextChanged, TextDelta, TurnBegun, TurnFinished
 from tests.sessions.fake_engine import reply_to, text_of
-from tests.sessions.world import ANN, BOB, DEFAULT, SOCKET, ask, facts, finish, rendered
+from tests.sessions.world import ANN, BOB, DEFAULT, SOCKET, ask, facts, finish, message, rendered
 
 
 async def test_a_first_turn_is_the_templates_own_rendering(world, engine):
@@ -135,6 +135,14 @@ async def test_sampling_reaches_the_engine_and_a_missing_seed_is_drawn_and_store
     assert engine.sent(SubmitTurn)[1].sampling.seed == 2**63 - 3
 
 
+async def test_the_engine_is_told_what_a_next_message_begins_with(world, engine):
+    turn, _ = await world.turn(ask("hi"))
+    drafts = engine.sent(SubmitTurn)[0].draft_ids
+    assert drafts == message("user", "")[:1]
+    await world.turn(ask("more", conversation=turn.accepted.session_id))
+    assert engine.sent(SubmitTurn)[1].ids[: len(drafts)] == drafts
+
+
 class TestInstructions:
     async def test_absent_null_and_equal_change_nothing(self, world, engine):
         turn, _ = await world.turn(ask("hi", instructions="be brief"))
@@ -218,6 +226,7 @@ class TestPrefillOnly:
         context = await world.context(turn.accepted.session_id)
         assert context == rendered(("system", DEFAULT), ("user", "hi"))
         assert engine.sent(SubmitTurn)[0].close_ids == []
+        assert engine.sent(SubmitTurn)[0].draft_ids == [], "a reply may be asked for next"
 
     async def test_the_next_turn_with_empty_input_answers_it(self, world, engine):
         turn, _ = await world.turn(ask("hi", generate=False))

@@ -33,6 +33,7 @@ class ByteFormat:
     generation_prompt = (ROLES["assistant"],)
     close_ids = (END, NEWLINE)
     stop_ids = (END,)
+    user_start = (ROLES["user"],)
 
     def open(self, system: str | None) -> list[int]:
         return self.message("system", DEFAULT if system is None else system)

@@ -158,17 +158,33 @@ def test_special_tokens_in_messages_are_text(chat_format, tokenizer, role):
 
 
 @pytest.mark.real_model
+@pytest.mark.parametrize(
+    "text", ["hi", "Ça va ?", "大丈夫", "12", "<|im_end|>", '"a"', "- a", " a"]
+)
+def test_a_user_message_begins_as_expected_whatever_its_text(chat_format, tokenizer, text):
+    start = [tokenizer.special_id("<|im_start|>"), *tokenizer.encode("user\n")]
+    assert chat_format.user_start == start
+    assert chat_format.message("user", text)[: len(start)] == start
+
+
+@pytest.mark.real_model
 def test_developer_is_system_where_the_template_does_not_know_it(chat_format):
     assert chat_format.message("developer", "x") == chat_format.message("system", "x")
 
 
 @pytest.mark.real_model
 def test_callers_may_change_what_they_are_given(chat_format):
-    for ids in (chat_format.generation_prompt, chat_format.close_ids, chat_format.stop_ids):
+    for ids in (
+        chat_format.generation_prompt,
+        chat_format.close_ids,
+        chat_format.stop_ids,
+        chat_format.user_start,
+    ):
         ids.clear()
     assert chat_format.generation_prompt
     assert chat_format.close_ids
     assert chat_format.stop_ids
+    assert chat_format.user_start
 
 
 # --- other families ------------------------------------------------------------------------------
@@ -180,6 +196,7 @@ def test_template_with_a_default_system_prompt(tmp_path):
     for messages in (talk[:1], talk, [("system", "sys"), *talk]):
         assert deltas(model.format, *messages) == model.whole(*messages)
     assert "You are helpful." in model.text_of(model.format.open())
+    assert model.text_of(model.format.user_start) == "<|im_start|>user\n"
 
 
 def test_template_that_strips_thinking_keeps_the_form_of_earlier_replies(tmp_path):

@@ -1,0 +1,130 @@
+"""What is computed in advance of turns, while none waits or runs. Loop thread only.
+
+After a turn its session owes ids that have no KV yet (the end of the turn), and the next one most
+likely begins as the chat template has it (`SubmitTurn.draft_ids`). Both are prefilled while the
+engine would sleep, so that a next turn has only its own text to compute. The owed ids are the
+session's and may be hashed; the others are drafts, that nobody sees until a turn begins with them.
+
+Never at another's cost: a step has few rows, so that a turn that arrives during it waits
+milliseconds, and a client that answers at once finds none begun; owed ids take free blocks only,
+drafts none at all, only room behind the owed ids. Idle work does not ride along with others' steps:
+on a CPU every row of a step costs time.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from engine.config import EngineConfig
+from engine.context import Context
+from engine.executor import Executor
+from engine.ids import SessionId
+from engine.step import SequenceStep
+
+STEP_TOKENS = 16
+"""Tokens that an idle step computes at most. An end of turn and a header are about five."""
+
+QUIET_S = 0.1
+"""Pause after the last turn: programs that go on at once have done so by then, people have not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EarlyWork:
+    """One session's part of a step: its `owed` ids, then `drafts` ids of its next turn."""
+
+    context: Context
+    owed: int
+    drafts: int
+    step: SequenceStep
+
+
+class IdlePrefill:
+    """Owns the sessions whose next turn may be worked for. Does nothing when switched off.
+
+    `clock` gives seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        *,
+        config: EngineConfig,
+        memory: Executor,
+        max_model_len: int,
+        clock: Callable[[], float],
+    ) -> None:
+        self._enabled = config.idle_prefill and config.retain_kv
+        self._memory = memory
+        self._max_model_len = max_model_len
+        self._clock = clock
+        self._due: dict[SessionId, None] = {}  # as an ordered set
+        self._quiet_at_s = 0.0
+
+    @property
+    def rest_s(self) -> float | None:
+        """Seconds until `begin` may have something; None: nobody is expected."""
+        return max(0.0, self._quiet_at_s - self._clock()) if self._due else None
+
+    def expect(self, context: Context) -> None:
+        """A turn has ended: the session is looked at once, when the engine has time."""
+        if self._enabled:
+            self._due[context.session] = None
+            self._quiet_at_s = self._clock() + QUIET_S
+
+    def forget(self, session: SessionId) -> None:
+        """A session is closed."""
+        self._due.pop(session, None)
+
+    def begin(self) -> list[EarlyWork]:
+        """Take sessions, longest idle first, for a step; [] when there is none to work for now.
+
+        The caller has seen that no turn waits or runs.
+        """
+        batch: list[EarlyWork] = []
+        if self.rest_s:
+            return batch
+        left = STEP_TOKENS
+        while self._due:
+            context = self._memory.contexts[next(iter(self._due))]
+            owed, drafts = self._amount(context)
+            if owed + drafts > left:
+                break
+            del self._due[context.session]
+            if owed + drafts and self._memory.try_reserve(context, owed):
+                step = self._memory.begin_idle(context, drafts)
+                batch.append(EarlyWork(context=context, owed=owed, drafts=drafts, step=step))
+                left -= owed + drafts
+        return batch
+
+    def finish(self, batch: Sequence[EarlyWork]) -> None:
+        """The step has run."""
+        for work in batch:
+            self._memory.note_idle(work.context, work.owed, work.drafts)
+
+    def fail(self, batch: Sequence[EarlyWork]) -> None:
+        """The step has failed: nobody trusts the KV it read."""
+        for work in batch:
+            self._memory.distrust(work.context)
+
+    def _amount(self, context: Context) -> tuple[int, int]:
+        """How many owed ids and how many drafts to compute; (0, 0): not this session.
+
+        It must have all the KV that it once had, for history is not computed again for a turn that
+        may never come, and a tail of its own, for a copy costs a block.
+        """
+        table, pool, owed = context.table, self._memory.pool, context.pending
+        tail = table.open_tail
+        if (
+            not context.computed_len
+            or table.kept_len < context.computed_len
+            or owed > STEP_TOKENS
+            or len(context.ids) > self._max_model_len
+            or (tail is not None and not pool.is_writable(tail))
+            or table.blocks_needed(owed) > pool.free_count
+        ):
+            return 0, 0
+        room = (table.room - owed) % table.block_size  # in the last block, be it there or to come
+        return owed, min(
+            len(context.draft_ids),
+            room,
+            STEP_TOKENS - owed,
+            self._max_model_len - len(context.ids),
+        )

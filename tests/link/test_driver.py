@@ -1,0 +1,110 @@
+"""The driver sleeps when its loop has nothing to do, and wakes it when it said so."""
+
+import asyncio
+import socket
+
+import pytest
+
+from engine.driver import Outbox, drive
+from engine.framing import encode
+from engine.inprocess import InProcessEngine
+from engine.messages import TurnEvent
+from engine.worker_process import SocketDoor
+from tests.engine.harness import Engine
+from tests.link.loops import INFO, EchoLoop
+from tests.link.test_inprocess import submit
+
+
+class RestlessLoop(EchoLoop):
+    """Has something to do by itself, `rests` times, a moment after each step without work."""
+
+    def __init__(self, emit, rests: int, done=lambda: None) -> None:
+        super().__init__(emit)
+        self.rests = rests
+        self.done = done
+
+    @property
+    def rest_s(self) -> float | None:
+        return 0.001 if self.rests else None
+
+    def step(self, tell) -> bool:
+        worked = super().step(tell)
+        if self.steps > 1 and not worked and self.rests:
+            self.rests -= 1
+            if not self.rests:
+                self.done()
+        return worked
+
+
+class ScriptedDoor:
+    def __init__(self, script) -> None:
+        self.script = list(script)
+        self.waits: list[float | None] = []
+
+    def receive(self, *, wait_s):
+        self.waits.append(wait_s)
+        return self.script.pop(0) if self.script else None
+
+    def send(self, outputs) -> None:
+        pass
+
+
+def test_the_driver_waits_as_long_as_the_loop_rests() -> None:
+    outbox = Outbox()
+    door = ScriptedDoor([[submit("a", words=2)], [], [], [], []])
+    drive(RestlessLoop(outbox.put, rests=2), outbox, door)
+    # Not before the turn has ended; then as the loop says; then until there is input.
+    assert door.waits == [0, 0, 0, 0.001, None, None]
+
+
+def test_a_loop_with_an_expected_turn_rests_and_then_sleeps() -> None:
+    engine = Engine()
+    outbox = Outbox()
+    engine.open("a")
+    engine.turn("a", [1] * 16, draft_ids=[257])
+    engine.submit("a", [257, 2], draft_ids=[257])
+    waits: list[float | None] = []
+
+    class Door:
+        def receive(self, *, wait_s):
+            waits.append(wait_s)
+            engine.clock.advance(wait_s or 0)
+            return None if wait_s is None else []
+
+        def send(self, outputs: list[TurnEvent]) -> None:
+            pass
+
+    drive(engine.loop, outbox, Door())
+    rests = [wait_s for wait_s in waits if wait_s]
+    assert len(rests) == 1
+    assert waits[-1] is None
+    engine.check()
+
+
+def test_the_sockets_door_waits_no_longer_than_it_is_told() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        door = SocketDoor(theirs)
+        assert door.receive(wait_s=0) == []
+        assert door.receive(wait_s=0.001) == []
+        ours.sendall(encode(submit("a")))
+        for wait_s in (0.001, None):
+            assert door.receive(wait_s=wait_s) == [submit("a")]
+            ours.sendall(encode(submit("a")))
+        assert door.receive(wait_s=60) == [submit("a")]
+        ours.close()
+        assert door.receive(wait_s=60) is None
+
+
+@pytest.mark.timeout(20)
+async def test_a_thread_wakes_by_itself_when_its_loop_said_so() -> None:
+    asyncio_loop, done = asyncio.get_running_loop(), asyncio.Event()
+
+    def build(emit):
+        loop = RestlessLoop(emit, rests=3, done=lambda: asyncio_loop.call_soon_threadsafe(done.set))
+        return loop, INFO
+
+    engine = InProcessEngine(build)
+    await engine.start()
+    await done.wait()
+    await engine.stop()
