@@ -47,7 +47,8 @@ async def test_the_default_model_answers_from_its_own_process():
         chat = load_chat_format(path, load_tokenizer(path))
         session = SessionId("s")
         engine.send(SetContext(session=session, salt=b"", ids=[]))
-        question = chat.message("user", "What is the capital of France?")
+        # no near-tie: every instruction set answers alike
+        question = chat.message("user", "Repeat after me: Paris is a city in France.")
         events = engine.submit(
             SubmitTurn(
                 turn=TurnId("t"),
@@ -61,7 +62,7 @@ async def test_the_default_model_answers_from_its_own_process():
         )
         ending = [event async for event in events][-1]
         assert isinstance(ending, TurnDone)
-        assert "Paris" in ending.text
+        assert ending.text == "Paris is a city in France."
         report = await engine.ask(GetAudit())
         assert isinstance(report, AuditReport)
         assert report.ok
