@@ -25,12 +25,15 @@ from benchmarks.quality import llama
 from benchmarks.quality.measures import (
     Agreement,
     Distances,
+    Floats,
     Quality,
     Words,
     agree,
     compare,
     pack,
+    row_words,
     summarize,
+    unpack,
 )
 from benchmarks.quality.ours import PRECISIONS, REFERENCE, Ours, Precision
 from benchmarks.quality.texts import WINDOW, Ids, Texts, load_texts
@@ -67,16 +70,19 @@ class Bench:
 
     def reference(self) -> Row:
         """Run the reference, which everything else is compared with."""
-        ours = self._ours(REFERENCE)
-        packed = (pack(logits) for logits in ours.window_logits(self._texts.windows))
-        llama.write_base(self._base, self._texts.windows, self._vocab, packed)
+        ours, windows = self._ours(REFERENCE), self._texts.windows
+        if not self._base.exists():
+            packed = (pack(logits) for logits in ours.window_logits(windows))
+            llama.write_base(self._base, windows, self._vocab, packed)
         self._replies = self._reply(ours)
-        return self._row(REFERENCE, ours, self._replies)
+        itself = (unpack(rows, self._vocab) for rows in self._rows(windows))
+        return self._row(REFERENCE, ours, itself, self._replies)
 
     def measured(self, precision: Precision) -> Row:
         """Run one precision."""
         ours = self._ours(precision)
-        return self._row(precision, ours, self._reply(ours))
+        logits = ours.window_logits(self._texts.windows)
+        return self._row(precision, ours, logits, self._reply(ours))
 
     def peer(self, folder: Path) -> Row:
         """Run llama.cpp."""
@@ -96,26 +102,26 @@ class Bench:
     def _reply(self, ours: Ours) -> list[list[int]]:
         return ours.replies(self._texts.prompts, self._texts.stop_ids, _REPLY_TOKENS)
 
-    def _row(self, precision: Precision, ours: Ours, replies: list[list[int]]) -> Row:
+    def _row(
+        self, precision: Precision, ours: Ours, logits: Iterator[Floats], replies: list[list[int]]
+    ) -> Row:
         return Row(
             name=precision.name,
             arithmetic=ours.arithmetic,
             kv_bytes_per_token=ours.kv_bytes_per_token,
-            quality=summarize(self._distances(ours)),
+            quality=summarize(self._distances(logits)),
             agreement=agree(self._replies, replies),
         )
 
-    def _distances(self, ours: Ours) -> Iterator[Distances]:
+    def _distances(self, logits: Iterator[Floats]) -> Iterator[Distances]:
         windows = self._texts.windows
-        logits = ours.window_logits(windows)
         for window, rows, found in zip(windows, self._rows(windows), logits, strict=True):
             yield compare(rows, found, window[WINDOW // 2 + 1 :])
 
     def _rows(self, windows: Ids) -> Iterator[Words]:
-        words = 4 + self._vocab + self._vocab % 2
-        start = self._base.stat().st_size - len(windows) * (WINDOW // 2 - 1) * words * 2
+        words, start = row_words(self._vocab), llama.rows_start(windows)
         mapped = np.memmap(self._base, dtype=np.uint16, mode="r", offset=start)
-        yield from mapped.reshape(len(windows), -1, words)
+        yield from mapped.reshape(len(windows), WINDOW // 2 - 1, words)
 
     def _stops_alike(self, replies: list[list[int]]) -> list[list[int]]:
         """Replies in which any stop id is the same one: the peer does not say which it drew."""
@@ -129,6 +135,9 @@ def main(
     llama_folder: Annotated[
         Path | None, typer.Option("--llama", help="Folder of llama.cpp's programs.")
     ] = None,
+    base: Annotated[
+        Path | None, typer.Option(help="Keeps the reference's log-probabilities for the next run.")
+    ] = None,
     quick: Annotated[bool, typer.Option(help="A minute instead of a quarter of an hour.")] = False,
     output: Annotated[Path | None, typer.Option(help="Where the JSON goes.")] = None,
 ) -> None:
@@ -141,7 +150,7 @@ def main(
         stop_ids=texts.stop_ids,
     )
     with tempfile.TemporaryDirectory() as folder:
-        bench = Bench(path, texts, Path(folder) / "base.bin")
+        bench = Bench(path, texts, base or Path(folder) / "base.bin")
         rows = [_told(bench.reference())]
         rows += [_told(bench.measured(one)) for one in PRECISIONS]
         rows += [_told(bench.peer(llama_folder))] if llama_folder else []

@@ -54,12 +54,17 @@ def pack(logits: Floats) -> Words:
     log_sum = np.log(np.exp(logits - largest[:, None]).sum(axis=1, dtype=np.float64))
     scales = (largest - least) / np.float32(65535)
     vocab = logits.shape[1]
-    rows = np.zeros((len(logits), _HEADER + vocab + vocab % 2), dtype=np.uint16)
+    rows = np.zeros((len(logits), row_words(vocab)), dtype=np.uint16)
     header = np.stack((scales, least - largest - log_sum), axis=1).astype(np.float32)
     rows[:, :_HEADER] = header.view(np.uint16)
     steps = np.rint(np.maximum(logits - least[:, None], 0) / scales[:, None])
     rows[:, _HEADER : _HEADER + vocab] = steps.astype(np.uint16)
     return rows
+
+
+def row_words(vocab: int) -> int:
+    """Words of one packed row."""
+    return _HEADER + vocab + vocab % 2
 
 
 def unpack(rows: Words, vocab: int) -> Floats:
