@@ -9,6 +9,8 @@ from engine.errors import ConfigError
 Device = Literal["auto", "cpu", "cuda"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 
+MAX_SPECULATIVE_TOKENS = 32
+
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of one engine. Names follow vLLM where the thing is the same.
@@ -29,6 +31,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_num_batched_tokens: int = 512
     target_inter_token_ms: float = 100.0
     max_num_waiting: int = 1024
+    num_speculative_tokens: int = 6
     enable_prefix_caching: bool = True
     retain_kv: bool = True
 
@@ -59,6 +62,12 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             self.target_inter_token_ms,
             0 <= self.target_inter_token_ms < float("inf"),
             "0 or more milliseconds",
+        )
+        _need(
+            "num_speculative_tokens",
+            self.num_speculative_tokens,
+            0 <= self.num_speculative_tokens <= MAX_SPECULATIVE_TOKENS,
+            f"0 (off) to {MAX_SPECULATIVE_TOKENS} tokens",
         )
         _need("max_num_waiting", self.max_num_waiting, self.max_num_waiting >= 0, "0 or more")
 

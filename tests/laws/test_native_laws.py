@@ -34,7 +34,7 @@ class EveryBit:
         self.copy_block = runner.copy_block
 
     def execute(self, batch: Sequence[SequenceStep]) -> list[int]:
-        places = [one.sample for one in batch if one.sample is not None]
+        places = [at for one in batch if one.sample is not None for at in one.sample.each]
         return [
             crc32(row.tobytes(), at.output_index) % NativeBackend.vocab_size
             for row, at in zip(self._runner.logits(batch), places, strict=True)
