@@ -105,3 +105,10 @@ class TestQuantizedNativeLaws(EngineLaws):
     def model(cls, tmp_path_factory: pytest.TempPathFactory, library_path: Path) -> None:
         path = tmp_path_factory.mktemp("quantized") / "model.gguf"
         cls.backend.load(write_gguf(path, [Kind.Q4_1, Kind.Q8_0, Kind.Q4_0]), library_path)
+
+
+class TestQuantizedNativeDraftingLaws(TestQuantizedNativeLaws):
+    """With drafts, true and untrue, in every step that draws; compared to the last bit."""
+
+    backend: ClassVar = NativeBackend(EveryBit)
+    drafting = True
