@@ -31,7 +31,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_num_batched_tokens: int = 512
     target_inter_token_ms: float = 100.0
     max_num_waiting: int = 1024
-    num_speculative_tokens: int = 6
+    num_speculative_tokens: int = 7
     enable_prefix_caching: bool = True
     retain_kv: bool = True
 

@@ -6,15 +6,18 @@ repeats itself. Every guess is judged by the token that is drawn, checked or not
 guessing fails nothing is spent on finding out whether it still does.
 """
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from heapq import merge
+from itertools import islice
 from typing import NamedTuple
 
 from engine.ngram import NgramGuess
 from engine.step_cost import StepLoad, StepPrice
 
 _MEMORY = 0.1  # weight of the last guess among all before it
-_MARGIN = 1.1  # a row must promise so much more than it costs: prices and chances are estimates
+_MARGIN = 1.1  # drafts must promise so much more: prices and chances are estimates
+_HOPELESS = 0.5  # a row that promises so much less than it costs on the line: no factor helps it
 
 
 class Chances:
@@ -78,24 +81,33 @@ class Candidate(NamedTuple):
 
 
 def draft_counts(
-    candidates: Sequence[Candidate], load: StepLoad, price: StepPrice, most: int
+    candidates: Sequence[Candidate],
+    load: StepLoad,
+    price: StepPrice,
+    factor: Callable[[int], float],
+    most: int,
 ) -> list[int]:
     """Return how many guesses of each candidate a step of `load` should check, `most` in all.
 
-    Rows that are useful per second is what counts: the likeliest guesses are taken first, as long
-    as each raises it.
+    Likeliest first, as many as bring the most useful rows per second; `factor` corrects the price
+    of a step by its number of rows.
     """
-    counts = [0] * len(candidates)
     useful, seconds = float(load.rows), price.seconds(load)
+    best = _MARGIN * useful / (seconds * factor(load.rows))
+    taken: list[int] = []
+    enough = 0
     likeliest = merge(
         *([(-chance, number) for chance in one.chances] for number, one in enumerate(candidates))
     )
-    for missed, number in likeliest:
+    for missed, number in islice(likeliest, max(0, most)):
         cost = price.row_s + price.pair_s * candidates[number].context
-        if most <= 0 or -missed * seconds < _MARGIN * cost * useful:
+        if -missed * seconds < _HOPELESS * cost * useful:
             break
-        counts[number] += 1
-        most -= 1
+        taken.append(number)
         useful -= missed
         seconds += cost
-    return counts
+        rate = useful / (seconds * factor(load.rows + len(taken)))
+        if rate > best:
+            best, enough = rate, len(taken)
+    chosen = Counter(taken[:enough])
+    return [chosen[number] for number in range(len(candidates))]

@@ -296,7 +296,9 @@ class EngineLoop:
         started_s = self._clock()
         try:
             tokens = self._runner.execute(steps)
-            self._cost.note(_load_of(due), self._clock() - started_s)
+            load, seconds = _load_of(due), self._clock() - started_s
+            self._speculation.note(load, seconds, self._cost.price)
+            self._cost.note(load, seconds)
             drawn = _by_step(tokens, steps)
         except Exception:
             # Whatever the model's reason: its turns fail, the others and the pool go on.

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from engine.guesses import Candidate, TurnGuesses, draft_counts
 from engine.ids import TurnId
+from engine.row_factors import RowFactors
 from engine.slot import Slot
 from engine.step_cost import NO_LOAD, StepLoad, StepPrice
 
@@ -21,6 +22,7 @@ class Speculation:
         self._limit = num_speculative_tokens
         self._max_draws = max_num_seqs + num_speculative_tokens  # what a step was sized for
         self._max_rows = max_num_batched_tokens
+        self._factors = RowFactors()
 
     def drafts(
         self, work: Sequence[tuple[Slot, int]], price: StepPrice
@@ -43,12 +45,16 @@ class Speculation:
         loads = (StepLoad.of(slot.context.table.kept_len, tokens) for slot, tokens in work)
         load = sum(loads, NO_LOAD)
         most = min(self._max_draws - len(work), self._max_rows - load.rows)
-        counts = draft_counts(candidates, load, price, most)
+        counts = draft_counts(candidates, load, price, self._factors.of, most)
         return {
             slot.turn: _before_stop(guesses.tokens(count), slot.command.stop_ids)
             for (slot, guesses), count in zip(guessing, counts, strict=True)
             if count
         }
+
+    def note(self, load: StepLoad, seconds: float, price: StepPrice) -> None:
+        """A step of this load took `seconds`."""
+        self._factors.note(load.rows, seconds, price.seconds(load))
 
     def learn(self, slot: Slot, tokens: Sequence[int]) -> None:
         """A turn that goes on drew these tokens; they are in its context."""

@@ -108,7 +108,7 @@ class Settings(BaseSettings):
         "computed, in milliseconds; 0 sets no bound.",
     )
     num_speculative_tokens: int = Field(
-        6,
+        7,
         ge=0,
         le=MAX_SPECULATIVE_TOKENS,
         description="Tokens of a reply guessed from the text before it and checked in one step, "

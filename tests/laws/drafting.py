@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from engine.ids import TurnId
 from engine.slot import Slot
-from engine.step_cost import StepPrice
+from engine.step_cost import StepLoad, StepPrice
 from tests.laws.backend import Backend
 
 _MOST = 6
@@ -28,6 +28,8 @@ class OracleDrafts:
             for slot, tokens in work
             if slot.command.generate and tokens == slot.context.pending
         }
+
+    def note(self, load: StepLoad, seconds: float, price: StepPrice) -> None: ...
 
     def learn(self, slot: Slot, tokens: Sequence[int]) -> None: ...
 
