@@ -74,7 +74,7 @@ def served_name(model: str) -> str:
 
 def _measure(loaded: AnyModel, config: EngineConfig) -> Measured:
     activation_bytes = loaded.measure_activation_peak(
-        config.max_num_batched_tokens, config.max_num_seqs
+        config.max_num_batched_tokens, config.max_num_seqs + config.num_speculative_tokens
     )
     return Measured(
         device=loaded.device,

@@ -11,6 +11,8 @@ Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 KvDtype = Literal["auto", "float32", "bfloat16", "float16", "int8"]
 Weights = Literal["native", "dequantized"]
 
+MAX_SPECULATIVE_TOKENS = 32
+
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of one engine. Names follow vLLM where the thing is the same.
@@ -32,6 +34,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_num_batched_tokens: int = 512
     target_inter_token_ms: float = 100.0
     max_num_waiting: int = 1024
+    num_speculative_tokens: int = 7
     enable_prefix_caching: bool = True
     retain_kv: bool = True
     cpu_threads: int = 0
@@ -74,6 +77,12 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             "0 or more milliseconds",
         )
         _need("cpu_threads", self.cpu_threads, 0 <= self.cpu_threads <= 1024, "0 to 1024 threads")
+        _need(
+            "num_speculative_tokens",
+            self.num_speculative_tokens,
+            0 <= self.num_speculative_tokens <= MAX_SPECULATIVE_TOKENS,
+            f"0 (off) to {MAX_SPECULATIVE_TOKENS} tokens",
+        )
         _need("max_num_waiting", self.max_num_waiting, self.max_num_waiting >= 0, "0 or more")
 
 

@@ -1,5 +1,6 @@
 """A session's token ids, the KV behind a prefix of them, and its chain keys. Loop thread only."""
 
+from collections.abc import Sequence
 from enum import Enum
 
 from engine.errors import Corruption
@@ -81,7 +82,7 @@ class Context:
         """Remember how far the ids have been computed."""
         self.computed_len = max(self.computed_len, self.table.kept_len)
 
-    def append(self, ids: list[int]) -> None:
+    def append(self, ids: Sequence[int]) -> None:
         """Add ids of the turn, or ids that are owed."""
         self.ids.extend(ids)
 

@@ -17,6 +17,8 @@ class Counters:
     prefix_queries: int = 0
     prefix_hits: int = 0
     preemptions: int = 0
+    accepted_drafts: int = 0
+    rejected_drafts: int = 0
     evictions: int = 0
     reclaims: Counter[str] = field(default_factory=Counter)
     reclaim_seconds: dict[str, float] = field(default_factory=dict)

@@ -108,6 +108,11 @@ class Executor:
         self._counters.prefix_hits += max(0, context.table.kept_len - before)
         return True
 
+    def try_reserve_spare(self, context: Context, count: int) -> bool:
+        """As `try_reserve`, for tokens that may turn out untrue: no session gives way for them."""
+        needed = context.table.blocks_needed(count)
+        return self.pool.available_count >= needed and self.try_reserve(context, count)
+
     def try_reserve(self, context: Context, count: int) -> bool:
         """Make sure that the next `count` tokens have slots that may be written; all or nothing."""
         table = context.table
@@ -127,13 +132,18 @@ class Executor:
         table.reserve(blocks)
         return True
 
-    def begin(self, context: Context, count: int, sample: SampleAt | None) -> SequenceStep:
-        """Make the next `count` slots valid, for a step that is about to write them."""
+    def begin(
+        self, context: Context, count: int, sample: SampleAt | None, drafts: Sequence[int] = ()
+    ) -> SequenceStep:
+        """Make the next slots valid, for a step that is about to write `count` ids, then drafts.
+
+        Until `settle` the table holds slots of drafts, which are no ids of the context.
+        """
         table = context.table
         first, position = table.kept_len, table.next_pos
-        table.append(count)
+        table.append(count + len(drafts))
         return SequenceStep(
-            token_ids=context.ids[first : first + count],
+            token_ids=[*context.ids[first : first + count], *drafts],
             first_position=position,
             entries=table.entries,
             sample=sample,
@@ -151,11 +161,22 @@ class Executor:
                 self.pool.unmark_hashed(block)
         self.release(context)
 
+    def settle(self, context: Context, step: SequenceStep, accepted: int) -> None:
+        """A step has written its slots: its first `accepted` drafts came true, the rest go."""
+        drafts = step.drafts
+        rejected = len(drafts) - accepted
+        context.append(drafts[:accepted])
+        if rejected:
+            self.pool.give(context.table.truncate(context.table.kept_len - rejected))
+        self._counters.accepted_drafts += accepted
+        self._counters.rejected_drafts += rejected
+        self.note_computed(context, len(step.token_ids) - rejected)
+
     def note_computed(self, context: Context, count: int) -> None:
         """The last `count` valid slots hold KV now: hash the blocks that became full.
 
-        All of them hold accepted tokens: prompts, and sampled tokens that were fed again. If the
-        turn is rolled back they are still the KV of a true prefix.
+        All of them hold accepted tokens: prompts, sampled tokens that were fed again, and drafts
+        that were sampled then. If the turn is rolled back they are still the KV of a true prefix.
         """
         context.note_computed()
         self._hash_last(context, count)

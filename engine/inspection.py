@@ -64,6 +64,8 @@ def engine_stats(
         prefix_queries_total=counters.prefix_queries,
         prefix_hits_total=counters.prefix_hits,
         preemptions_total=counters.preemptions,
+        accepted_drafts_total=counters.accepted_drafts,
+        rejected_drafts_total=counters.rejected_drafts,
         evictions_total=counters.evictions,
         reclaims_total=dict(counters.reclaims),
         reclaim_seconds_total=dict(counters.reclaim_seconds),

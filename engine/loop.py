@@ -5,6 +5,7 @@ Single-threaded: whoever drives it (a thread, a process's main) calls from one t
 
 import logging
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import NamedTuple, assert_never
 
 from engine.auditor import audit
@@ -34,7 +35,8 @@ from engine.messages import (
 from engine.pacing import Pace
 from engine.scheduler import StepView, TurnLoad, Work, plan_step
 from engine.slot import Slot
-from engine.step import NOT_FINITE, ModelRunner, SequenceStep
+from engine.speculation import Speculation
+from engine.step import NOT_FINITE, ModelRunner, SequenceStep, true_draws
 from engine.step_cost import NO_LOAD, StepCost, StepLoad
 from engine.turns import TokenText, Turns
 from policies.registry import CONTEXT_POLICIES, PLACEMENT_POLICIES
@@ -75,6 +77,11 @@ class EngineLoop:
         self._clock = clock
         self._counters = Counters()
         self._cost = StepCost()
+        self._speculation = Speculation(
+            num_speculative_tokens=config.num_speculative_tokens,
+            max_num_seqs=config.max_num_seqs,
+            max_num_batched_tokens=config.max_num_batched_tokens,
+        )
         self._memory = Executor(
             num_blocks=num_blocks,
             block_size=config.block_size,
@@ -251,7 +258,8 @@ class EngineLoop:
         # First come, first served: whoever was preempted just now holds up those behind.
         if self._counters.preemptions == preemptions:
             work += self._admit(plan.admissions)
-        return [self._begin(slot, tokens) for slot, tokens in work]
+        drafts = self._speculation.drafts(work, self._cost.price)
+        return [self._begin(slot, tokens, drafts.get(slot.turn, ())) for slot, tokens in work]
 
     def _admit(self, admissions: Sequence[Work]) -> list[tuple[Slot, int]]:
         work = []
@@ -304,18 +312,22 @@ class EngineLoop:
                 return False
         return True
 
-    def _begin(self, slot: Slot, tokens: int) -> _Due:
+    def _begin(self, slot: Slot, tokens: int, drafts: Sequence[int]) -> _Due:
         draws = slot.command.generate and tokens == slot.context.pending
-        sample = slot.sample if draws else None
-        return _Due(slot, self._memory.begin(slot.context, tokens, sample))
+        if drafts and not self._memory.try_reserve_spare(slot.context, tokens + len(drafts)):
+            drafts = ()
+        sample = slot.sample(len(drafts)) if draws else None
+        return _Due(slot, self._memory.begin(slot.context, tokens, sample, drafts))
 
     def _run(self, due: list[_Due]) -> None:
         steps = [step for _, step in due]
         started_s = self._clock()
         try:
             tokens = self._runner.execute(steps)
-            self._cost.note(_load_of(due), self._clock() - started_s)
-            drawn = iter(_checked(tokens, steps))
+            load, seconds = _load_of(due), self._clock() - started_s
+            self._speculation.note(load, seconds, self._cost.price)
+            self._cost.note(load, seconds)
+            drawn = _by_step(tokens, steps)
         except Exception:
             # Whatever the model's reason: its turns fail, the others and the pool go on.
             _log.exception("a step of %d turns failed", len(due))
@@ -323,17 +335,18 @@ class EngineLoop:
                 self._memory.distrust(slot.context)
                 self._turns.fail(slot, "internal_error", "the model's step failed")
             return
-        for slot, step in due:
-            self._advance(slot, step, None if step.sample is None else next(drawn))
+        for (slot, step), true in zip(due, drawn, strict=True):
+            self._advance(slot, step, true)
 
-    def _advance(self, slot: Slot, step: SequenceStep, token: int | None) -> None:
-        if token == NOT_FINITE:
+    def _advance(self, slot: Slot, step: SequenceStep, tokens: Sequence[int]) -> None:
+        if NOT_FINITE in tokens:
             self._memory.distrust(slot.context)
             self._turns.fail(slot, "internal_error", "the model's logits are not finite")
             return
-        self._memory.note_computed(slot.context, len(step.token_ids))
-        if token is not None:
-            self._turns.take_token(slot, token)
+        self._memory.settle(slot.context, step, max(0, len(tokens) - 1))
+        if tokens:
+            if self._turns.take_tokens(slot, tokens):
+                self._speculation.learn(slot, tokens)
         elif not slot.context.pending:
             self._turns.finish_prefill(slot)
 
@@ -351,8 +364,13 @@ def _load_of(due: Sequence[_Due]) -> StepLoad:
     return load
 
 
-def _checked(tokens: list[int], steps: Sequence[SequenceStep]) -> list[int]:
-    expected = sum(step.sample is not None for step in steps)
-    if len(tokens) != expected:
-        raise ValueError(f"the model drew {len(tokens)} tokens for {expected} sequences")
-    return tokens
+def _by_step(tokens: list[int], steps: Sequence[SequenceStep]) -> list[Sequence[int]]:
+    """Each sequence's draws that stand; none of a sequence that draws nothing."""
+    counts = [0 if step.sample is None else step.sample.drafts + 1 for step in steps]
+    if len(tokens) != sum(counts):
+        raise ValueError(f"the model drew {len(tokens)} tokens instead of {sum(counts)}")
+    draws = iter(tokens)
+    return [
+        true_draws(step, list(islice(draws, count)))
+        for step, count in zip(steps, counts, strict=True)
+    ]

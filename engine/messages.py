@@ -247,6 +247,8 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     prefix_queries_total: int
     prefix_hits_total: int
     preemptions_total: int
+    accepted_drafts_total: int
+    rejected_drafts_total: int
     evictions_total: int
     reclaims_total: dict[str, int]
     reclaim_seconds_total: dict[str, float]

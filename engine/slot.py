@@ -1,6 +1,7 @@
 """A submitted turn, from the queue to its ending. Loop thread only."""
 
 from engine.context import Context
+from engine.guesses import TurnGuesses
 from engine.ids import TurnId
 from engine.messages import SubmitTurn, TurnCounts
 from engine.step import SampleAt
@@ -36,6 +37,7 @@ class Slot:
         self.first_token_s: float | None = None
         self.reused_tokens = 0
         self.recomputed_tokens = 0
+        self.guesses: TurnGuesses | None = None  # from the second token on, where it may guess
 
     @property
     def turn(self) -> TurnId:
@@ -43,9 +45,15 @@ class Slot:
         return self.command.turn
 
     @property
-    def sample(self) -> SampleAt:
-        """How the next token is drawn."""
-        return SampleAt(sampling=self.command.sampling, output_index=self.output_tokens)
+    def tokens_left(self) -> int:
+        """How many more tokens the turn may draw."""
+        return self.max_output_tokens - self.output_tokens
+
+    def sample(self, drafts: int) -> SampleAt:
+        """How the next tokens are drawn, after a step's own ones and each of its drafts."""
+        return SampleAt(
+            sampling=self.command.sampling, output_index=self.output_tokens, drafts=drafts
+        )
 
     @property
     def new_tokens(self) -> int:

@@ -4,7 +4,7 @@ Every turn that was submitted ends here in exactly one ending, and whatever give
 session's KV goes through `Turns.reclaim`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal, Protocol, assert_never
 
 from engine.admission import AdmissionView, refusal
@@ -168,25 +168,34 @@ class Turns:
 
     # --- tokens --------------------------------------------------------------------------------
 
-    def take_token(self, slot: Slot, token: int) -> None:
-        """A running turn drew its next token."""
-        slot.output_tokens += 1
-        self._counters.generated_tokens += 1
+    def take_tokens(self, slot: Slot, tokens: Sequence[int]) -> bool:
+        """A running turn drew its next tokens; False when one of them ended it.
+
+        All but the last were drafts, and are in the context already. Those after the end are
+        dropped with what they left there.
+        """
+        slot.context.append(tokens[-1:])
         if slot.first_token_s is None:
             slot.first_token_s = self._clock()
-        if token in slot.command.stop_ids:
-            self._end_reply(slot, None)
-            return
-        slot.output.append(token)
-        slot.context.ids.append(token)
-        slot.unsent_tokens += 1
-        self._send(slot, slot.stream.push(token))
-        if slot.stream.stopped:
-            self._end_reply(slot, None)
-        elif slot.output_tokens >= slot.command.max_output_tokens:
-            self._end_reply(slot, "max_output_tokens")
-        elif slot.output_tokens >= slot.max_output_tokens:
-            self._end_reply(slot, "context_length")
+        text = ""
+        for token in tokens:
+            slot.output_tokens += 1
+            self._counters.generated_tokens += 1
+            if token in slot.command.stop_ids:
+                self._end_reply(slot, None, text)
+                return False
+            slot.output.append(token)
+            slot.unsent_tokens += 1
+            text += slot.stream.push(token)
+            if slot.stream.stopped:
+                self._end_reply(slot, None, text)
+                return False
+        if slot.tokens_left <= 0:
+            full = slot.output_tokens >= slot.command.max_output_tokens
+            self._end_reply(slot, "max_output_tokens" if full else "context_length", text)
+            return False
+        self._send(slot, text)
+        return True
 
     def _send(self, slot: Slot, text: str) -> None:
         if text:
@@ -223,10 +232,10 @@ class Turns:
         self._emit(TurnFailed(turn=slot.turn, code=code, message=message, counts=counts))
 
     def _end_reply(
-        self, slot: Slot, reason: Literal["max_output_tokens", "context_length"] | None
+        self, slot: Slot, reason: Literal["max_output_tokens", "context_length"] | None, text: str
     ) -> None:
         stream = slot.stream
-        self._send(slot, stream.finish())
+        self._send(slot, text + stream.finish())
         reply = stream.kept_ids  # all that was sampled, or what stands for the text before a stop
         counts = self._keep(slot, reply, reason or "finished")
         kept = [*reply, *slot.command.close_ids]

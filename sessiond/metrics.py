@@ -162,6 +162,8 @@ def _loop_families(stats: EngineStats) -> Iterator[Metric]:
     yield _counter("sessiond_generated_tokens", "Tokens generated.", generated)
     preempted = {"recompute": stats.preemptions_total}
     yield _counters("sessiond_preemptions", "Turns put back to wait.", "kind", preempted)
+    drafts = {"accepted": stats.accepted_drafts_total, "rejected": stats.rejected_drafts_total}
+    yield _counters("sessiond_draft_tokens", "Tokens guessed and checked.", "outcome", drafts)
     evictions = CounterMetricFamily(
         "sessiond_evictions", "Idle sessions whose KV made way.", labels=["policy", "action"]
     )
@@ -201,6 +203,11 @@ def _vllm_families(stats: EngineStats, info: EngineInfo) -> Iterator[Metric]:
         ("prefix_cache_queries", stats.prefix_queries_total),
         ("prefix_cache_hits", stats.prefix_hits_total),
         ("num_preemptions", stats.preemptions_total),
+        (
+            "spec_decode_num_draft_tokens",
+            stats.accepted_drafts_total + stats.rejected_drafts_total,
+        ),
+        ("spec_decode_num_accepted_tokens", stats.accepted_drafts_total),
     ):
         counter = CounterMetricFamily(f"vllm:{name}", f"vLLM's {name}.", labels=list(labels))
         counter.add_metric(list(labels.values()), value)

@@ -15,7 +15,14 @@ from pydantic_settings import (
 )
 
 from engine.byte_size import parse_bytes
-from engine.config import Device, Dtype, EngineConfig, KvDtype, Weights
+from engine.config import (
+    MAX_SPECULATIVE_TOKENS,
+    Device,
+    Dtype,
+    EngineConfig,
+    KvDtype,
+    Weights,
+)
 from engine.errors import ConfigError
 from engine.files.catalog import DEFAULT_MODEL
 
@@ -113,6 +120,13 @@ class Settings(BaseSettings):
         description="Longest time between two tokens of a reply while others' prompts are "
         "computed, in milliseconds; 0 sets no bound.",
     )
+    num_speculative_tokens: int = Field(
+        7,
+        ge=0,
+        le=MAX_SPECULATIVE_TOKENS,
+        description="Tokens of a reply guessed from the text before it and checked in one step, "
+        "where that is faster; no reply changes. 0 turns it off.",
+    )
     max_queue: int = Field(1024, ge=0, description="Turns that may wait for a place.")
     enable_prefix_caching: bool = Field(
         True, description="Reuse KV blocks that begin with the same tokens."
@@ -178,6 +192,7 @@ class Settings(BaseSettings):
             max_num_seqs=self.max_num_seqs,
             max_num_batched_tokens=self.max_num_batched_tokens,
             target_inter_token_ms=self.target_inter_token_ms,
+            num_speculative_tokens=self.num_speculative_tokens,
             max_num_waiting=self.max_queue,
             enable_prefix_caching=self.enable_prefix_caching,
             retain_kv=self.retain_kv,

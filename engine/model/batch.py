@@ -31,7 +31,7 @@ class Batch:
     context_positions: Ints  # [C]
     query_starts: Ints  # [B + 1] where each sequence's new tokens start in [N]
     context_starts: Ints  # [B + 1] where each sequence's context starts in [C]
-    sampled: Ints  # [S] in [N]: last new token of each sequence that draws a token
+    sampled: Ints  # [S] in [N]: new tokens whose logits a token is drawn from
 
 
 def build_batch(steps: Sequence[SequenceStep], store: KvStore) -> Batch:
@@ -53,7 +53,12 @@ def build_batch(steps: Sequence[SequenceStep], store: KvStore) -> Batch:
     if not np.array_equal(contexts.positions[places], expected):
         raise Corruption("a page table places new tokens elsewhere than first_position says")
     token_ids = chain.from_iterable(step.token_ids for step in steps)
-    sampling = np.array([step.sample is not None for step in steps])
+    sampled = [
+        row
+        for step, end in zip(steps, starts[1:].tolist(), strict=True)
+        if step.sample is not None
+        for row in range(end - 1 - step.sample.drafts, end)
+    ]
     return Batch(
         token_ids=np.fromiter(token_ids, np.int64, starts[-1]),
         positions=expected,
@@ -64,7 +69,7 @@ def build_batch(steps: Sequence[SequenceStep], store: KvStore) -> Batch:
         context_positions=contexts.positions,
         query_starts=starts,
         context_starts=contexts.starts,
-        sampled=starts[1:][sampling] - 1,
+        sampled=np.array(sampled, dtype=np.int64),
     )
 
 

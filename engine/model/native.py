@@ -3,6 +3,7 @@
 import ctypes
 import weakref
 from collections.abc import Sequence
+from itertools import zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +33,7 @@ from engine.model.native_step import StepBuffers, raise_refusal
 from engine.model.native_weights import NativeWeights, has_quantized, load_native_weights
 from engine.model.sampler import draw
 from engine.processors import usable_processors
-from engine.step import NOT_FINITE, SequenceStep
+from engine.step import NOT_FINITE, SampleAt, SequenceStep
 
 _KV_BYTES = {"bfloat16": 2, "float32": 4}
 _ROTATION_CHUNK = 2048  # positions
@@ -175,11 +176,12 @@ class NativeRunner:
         self._run(batch, every_token=False)
         outputs = self._buffers.step.outputs
         tokens: list[int] = self._buffers.choices[:outputs].tolist()
-        wanted = [one.sample for one in batch if one.sample is not None]
-        for row, at in enumerate(wanted):
-            if tokens[row] != NOT_FINITE and at.sampling.temperature > 0:
-                scores = self._buffers.logits[row, : self._spec.vocab_size]
-                tokens[row] = draw(scores.astype(np.float64), at)
+        first = 0
+        for one in batch:
+            if one.sample is not None:
+                if one.sample.sampling.temperature > 0:
+                    self._draw(one, one.sample, tokens, first)
+                first += one.sample.drafts + 1
         return tokens
 
     def logits(
@@ -188,7 +190,7 @@ class NativeRunner:
         """As `execute`, but return logits and draw nothing.
 
         Returns:
-            [sampling sequences, vocab], or with `every_token` [new tokens, vocab].
+            [draws, vocab], or with `every_token` [new tokens, vocab].
         """
         self._run(batch, every_token=every_token)
         rows = self._buffers.logits[: self._buffers.step.outputs]
@@ -203,6 +205,15 @@ class NativeRunner:
         seconds = np.zeros(len(PHASES))
         self._library.engine_profile(self._engine, address_of(seconds))
         return dict(zip(PHASES, seconds.tolist(), strict=True))
+
+    def _draw(self, one: SequenceStep, sample: SampleAt, tokens: list[int], first: int) -> None:
+        """Put one sequence's draws in place of the highest logits, as far as they matter."""
+        for row, (at, draft) in enumerate(zip_longest(sample.each, one.drafts), first):
+            if tokens[row] != NOT_FINITE:
+                scores = self._buffers.logits[row, : self._spec.vocab_size]
+                tokens[row] = draw(scores.astype(np.float64), at)
+            if tokens[row] != draft:
+                return
 
     def _run(self, batch: Sequence[SequenceStep], *, every_token: bool) -> None:
         last = max(one.first_position + len(one.token_ids) for one in batch)

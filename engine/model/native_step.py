@@ -64,7 +64,12 @@ class StepBuffers:
         if every_token:
             rows = list(range(step.rows))
         else:
-            rows = [int(end) - 1 for one, end in zip(batch, ends, strict=True) if one.sample]
+            rows = [
+                row
+                for one, end in zip(batch, ends.tolist(), strict=True)
+                if one.sample
+                for row in range(end - 1 - one.sample.drafts, end)
+            ]
         self._grow_outputs(len(rows))
         step.outputs = len(rows)
         self._output_rows[: len(rows)] = rows

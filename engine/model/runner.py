@@ -99,7 +99,7 @@ class TorchRunner:
         Raises:
             Corruption: a page table contradicts itself or the step.
         """
-        wanted = [step.sample for step in batch if step.sample is not None]
+        wanted = [at for step in batch if step.sample is not None for at in step.sample.each]
         logits = self.logits(batch)
         with torch.inference_mode():
             return sample(logits, wanted) if wanted else []
@@ -108,7 +108,7 @@ class TorchRunner:
         """As `execute`, but return logits and draw nothing.
 
         Returns:
-            [sampling sequences, vocab], or with `every_token` [new tokens, vocab].
+            [draws, vocab], or with `every_token` [new tokens, vocab].
         """
         built = build_batch(batch, self.store)
         if every_token:

@@ -20,7 +20,7 @@ Replies are printable ASCII unless scripted. Faults and hooks, all usable betwee
 import threading
 from array import array
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
@@ -131,7 +131,7 @@ class FakeModel:
             self._write(sequence)
         if self.steps in self.fail_at:
             raise InjectedFaultError(f"step {self.steps}")
-        sampled = [self._sample(sequence) for sequence in batch if sequence.sample is not None]
+        sampled = [token for sequence in batch for token in self._sample(sequence)]
         return [NOT_FINITE] * len(sampled) if self.steps in self.poison_at else sampled
 
     def copy_block(self, source: BlockId, target: BlockId) -> None:
@@ -153,16 +153,20 @@ class FakeModel:
             state = next_state(state, token, position)
             self._slots[slot] = state
 
-    def _sample(self, sequence: SequenceStep) -> int:
-        assert sequence.sample is not None
+    def _sample(self, sequence: SequenceStep) -> Iterator[int]:
+        if sequence.sample is None:
+            return
         states, positions = self._read(sequence.entries)
-        index = sequence.sample.output_index
-        reply = self._script_of(states[len(states) - 1 - index], index)
-        if reply is not None and index < len(reply):
-            return reply[index]
-        return self.draw.token(
-            states.tobytes(), positions.tobytes(), sequence.sample.sampling, index
-        )
+        first_end = len(states) - sequence.sample.drafts
+        for end, at in enumerate(sequence.sample.each, first_end):
+            index = at.output_index
+            reply = self._script_of(states[end - 1 - index], index)
+            if reply is not None and index < len(reply):
+                yield reply[index]
+            else:
+                yield self.draw.token(
+                    states[:end].tobytes(), positions[:end].tobytes(), at.sampling, index
+                )
 
     def _script_of(self, prompt_state: int, index: int) -> list[int] | None:
         # The state at the prompt's end names the turn, also when it is computed once more.

@@ -60,6 +60,8 @@ STATS = EngineStats(
     prefix_hits_total=100,
     preemptions_total=1,
     evictions_total=2,
+    accepted_drafts_total=5,
+    rejected_drafts_total=3,
     reclaims_total={"finish": 3},
     reclaim_seconds_total={"finish": 0.25},
 )

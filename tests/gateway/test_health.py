@@ -133,6 +133,8 @@ async def test_metrics_tell_turns_and_the_moment():
         ("sessiond_prefill_tokens_total", ("source", "reused")): 100,
         ("sessiond_generated_tokens_total",): 40,
         ("sessiond_preemptions_total", ("kind", "recompute")): 1,
+        ("sessiond_draft_tokens_total", ("outcome", "accepted")): 5,
+        ("sessiond_draft_tokens_total", ("outcome", "rejected")): 3,
         ("sessiond_evictions_total", ("action", "drop"), ("policy", "lru")): 2,
         ("sessiond_reclaim_seconds_count", ("cause", "finish")): 3,
         ("sessiond_step_seconds_sum",): 0.5,
@@ -142,6 +144,8 @@ async def test_metrics_tell_turns_and_the_moment():
         ("vllm:prefix_cache_queries_total", *vllm): 160,
         ("vllm:prefix_cache_hits_total", *vllm): 100,
         ("vllm:num_preemptions_total", *vllm): 1,
+        ("vllm:spec_decode_num_draft_tokens_total", *vllm): 8,
+        ("vllm:spec_decode_num_accepted_tokens_total", *vllm): 5,
         ("vllm:time_to_first_token_seconds_count",): 1,
         ("vllm:inter_token_latency_seconds_count",): 1,
     }.items():

@@ -12,6 +12,7 @@ from engine.ids import TurnId
 from engine.messages import Sampling, TurnFailed
 from tests.engine.harness import Engine
 from tests.laws.backend import Backend
+from tests.laws.drafting import OracleDrafts
 from tests.laws.random_operations import RandomOperations
 from tests.soak import SOAK
 
@@ -24,6 +25,7 @@ SAMPLINGS = [
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 class EngineLaws:
     backend: ClassVar[Backend]
+    drafting: ClassVar = False  # with drafts in every step that draws
 
     @staticmethod
     def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -34,6 +36,8 @@ class EngineLaws:
     @contextmanager
     def engine(self, **settings: object) -> Iterator[Engine]:
         engine = Engine(runner=self.backend.runner, **settings)
+        if self.drafting:
+            engine.loop._speculation = OracleDrafts(self.backend)
         yield engine
         engine.check()
 
@@ -50,6 +54,7 @@ class EngineLaws:
         *,
         stop: bool = True,
         draft_ids: Sequence[int] = (),
+        output: int = 20,
     ) -> TurnId:
         return engine.submit(
             session,
@@ -58,7 +63,7 @@ class EngineLaws:
             stop_ids=[self.backend.stop_id] if stop else [],
             close_ids=[1, 2],
             draft_ids=list(draft_ids),
-            max_output_tokens=20,
+            max_output_tokens=output,
         )
 
     def turn(
@@ -74,11 +79,13 @@ class EngineLaws:
         engine.run()
         return engine.kept(turn)
 
-    def expected(self, ids: list[int], sampling: Sampling, *, stop: bool = True) -> list[int]:
+    def expected(
+        self, ids: list[int], sampling: Sampling, *, stop: bool = True, output: int = 20
+    ) -> list[int]:
         reply = self.backend.reply(
             ids,
             sampling=sampling,
-            max_output_tokens=20,
+            max_output_tokens=output,
             stop_ids=[self.backend.stop_id] if stop else [],
         )
         if stop and reply[-1] == self.backend.stop_id:
@@ -142,11 +149,13 @@ class EngineLaws:
             turns = []
             for number, prompt in enumerate(prompts):
                 engine.open(f"s{number}")
-                turns.append(self.submit(engine, f"s{number}", prompt, sampling, stop=False))
+                turns.append(
+                    self.submit(engine, f"s{number}", prompt, sampling, stop=False, output=40)
+                )
             engine.run()
             assert engine.stats().preemptions_total > 0
             for turn, prompt in zip(turns, prompts, strict=True):
-                assert engine.kept(turn) == self.expected(prompt, sampling, stop=False)
+                assert engine.kept(turn) == self.expected(prompt, sampling, stop=False, output=40)
 
     @pytest.mark.parametrize("length", [0, 1, 15, 16, 17, 32, 45])
     def test_rewound_never_happened(self, sampling: Sampling, length: int) -> None:
@@ -165,7 +174,7 @@ class EngineLaws:
             first, more = self.prompt(40), self.prompt(50, 1)
             engine.open("a")
             ids = first + self.turn(engine, "a", first, sampling)
-            cut = self.submit(engine, "a", self.prompt(60, 2), sampling, stop=False)
+            cut = self.submit(engine, "a", self.prompt(60, 2), sampling, stop=False, output=100)
             for _ in range(steps):
                 engine.loop.step()
             engine.cancel(cut, keep=False)
@@ -262,7 +271,9 @@ class EngineLaws:
     def test_random_operations_answer_like_a_model_without_cache(
         self, sampling: Sampling, seed: int
     ) -> None:
-        RandomOperations(self.backend, sampling, seed).run(self.backend.steps)
+        RandomOperations(self.backend, sampling, seed, drafting=self.drafting).run(
+            self.backend.steps
+        )
 
 
 class _Broken:

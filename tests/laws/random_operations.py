@@ -9,6 +9,7 @@ from engine.step import SequenceStep
 from tests.engine.harness import Engine
 from tests.fakes.fake_model import FakeText
 from tests.laws.backend import Backend
+from tests.laws.drafting import OracleDrafts
 
 _NAMES = [f"s{number}" for number in range(7)]
 _CLOSE = [3, 4]
@@ -47,7 +48,9 @@ class _Faulty:
 class RandomOperations:
     """One run; the same seed gives the same run."""
 
-    def __init__(self, backend: Backend, sampling: Sampling, seed: int) -> None:
+    def __init__(
+        self, backend: Backend, sampling: Sampling, seed: int, *, drafting: bool = False
+    ) -> None:
         self.backend = backend
         self.sampling = sampling
         self.random = random.Random(seed)
@@ -61,6 +64,9 @@ class RandomOperations:
             max_num_batched_tokens=24,
             max_num_waiting=3,
         )
+        if drafting:
+            self.engine.loop._speculation = OracleDrafts(backend, seed)
+        self.drafting = drafting
         self.sessions: dict[str, _Expected] = {}
         self.ended = 0
         self.faulted = False
@@ -95,6 +101,9 @@ class RandomOperations:
         assert all(session.turn is None for session in self.sessions.values())
         assert self.ended > operations / 100
         stats = self.engine.stats()
+        if self.drafting:
+            assert stats.accepted_drafts_total > 0
+            assert stats.rejected_drafts_total > 0
         if operations >= 1000:  # the run has met what it is about
             assert stats.preemptions_total > 0
             assert stats.evictions_total > 0

@@ -6,3 +6,9 @@ from tests.laws.engine_laws import EngineLaws
 
 class TestFakeLaws(EngineLaws):
     backend = FakeBackend()
+
+
+class TestFakeDraftingLaws(TestFakeLaws):
+    """With drafts, true and untrue, in every step that draws."""
+
+    drafting = True

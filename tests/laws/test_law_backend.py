@@ -55,3 +55,10 @@ def one_thread() -> Iterator[None]:
 
 class TestLawBackend(EngineLaws):
     backend = LawBackend()
+
+
+class TestLawBackendDrafting(EngineLaws):
+    """With drafts, true and untrue, in every step that draws."""
+
+    backend = LawBackend()
+    drafting = True

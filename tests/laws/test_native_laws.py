@@ -34,7 +34,7 @@ class EveryBit:
         self.copy_block = runner.copy_block
 
     def execute(self, batch: Sequence[SequenceStep]) -> list[int]:
-        places = [one.sample for one in batch if one.sample is not None]
+        places = [at for one in batch if one.sample is not None for at in one.sample.each]
         return [
             crc32(row.tobytes(), at.output_index) % NativeBackend.vocab_size
             for row, at in zip(self._runner.logits(batch), places, strict=True)
@@ -136,3 +136,10 @@ class TestInt8KvNativeLaws(EngineLaws):
         path = tmp_path_factory.mktemp("int8") / "model.gguf"
         cls.backend.load(write_gguf(path, [Kind.Q4_1, Kind.Q8_0, Kind.Q4_0]), library_path, "int8")
         assert cls.backend.isa == isa
+
+
+class TestQuantizedNativeDraftingLaws(TestQuantizedNativeLaws):
+    """With drafts, true and untrue, in every step that draws; compared to the last bit."""
+
+    backend: ClassVar = NativeBackend(EveryBit)
+    drafting = True

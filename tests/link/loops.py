@@ -102,6 +102,8 @@ class EchoLoop:
             prefix_hits_total=0,
             preemptions_total=0,
             evictions_total=0,
+            accepted_drafts_total=0,
+            rejected_drafts_total=0,
             reclaims_total={},
             reclaim_seconds_total={},
         )

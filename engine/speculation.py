@@ -1,0 +1,72 @@
+"""Drafts for a step: guessed tokens that are computed beside the true ones. Loop thread only.
+
+Speculative decoding without a draft model: guesses come from the session's own text
+(engine.ngram), and are checked where that pays (engine.guesses).
+"""
+
+from collections.abc import Mapping, Sequence
+
+from engine.guesses import Candidate, TurnGuesses, draft_counts
+from engine.ids import TurnId
+from engine.row_factors import RowFactors
+from engine.slot import Slot
+from engine.step_cost import NO_LOAD, StepLoad, StepPrice
+
+
+class Speculation:
+    """Guesses for turns that decode; off with `num_speculative_tokens` 0."""
+
+    def __init__(
+        self, *, num_speculative_tokens: int, max_num_seqs: int, max_num_batched_tokens: int
+    ) -> None:
+        self._limit = num_speculative_tokens
+        self._max_draws = max_num_seqs + num_speculative_tokens  # what a step was sized for
+        self._max_rows = max_num_batched_tokens
+        self._factors = RowFactors()
+
+    def drafts(
+        self, work: Sequence[tuple[Slot, int]], price: StepPrice
+    ) -> Mapping[TurnId, Sequence[int]]:
+        """Return drafts of the turns that should check some in a step of this work."""
+        guessing = [
+            (slot, slot.guesses)
+            for slot, tokens in work
+            if slot.guesses is not None and tokens == slot.context.pending == 1
+        ]
+        candidates = [
+            # the last token that a turn may draw is no draft
+            Candidate(
+                guesses.chances(min(self._limit, slot.tokens_left - 1)), slot.context.table.kept_len
+            )
+            for slot, guesses in guessing
+        ]
+        if not any(candidate.chances for candidate in candidates):
+            return {}
+        loads = (StepLoad.of(slot.context.table.kept_len, tokens) for slot, tokens in work)
+        load = sum(loads, NO_LOAD)
+        most = min(self._max_draws - len(work), self._max_rows - load.rows)
+        counts = draft_counts(candidates, load, price, self._factors.of, most)
+        return {
+            slot.turn: _before_stop(guesses.tokens(count), slot.command.stop_ids)
+            for (slot, guesses), count in zip(guessing, counts, strict=True)
+            if count
+        }
+
+    def note(self, load: StepLoad, seconds: float, price: StepPrice) -> None:
+        """A step of this load took `seconds`."""
+        self._factors.note(load.rows, seconds, price.seconds(load))
+
+    def learn(self, slot: Slot, tokens: Sequence[int]) -> None:
+        """A turn that goes on drew these tokens; they are in its context."""
+        if not self._limit:
+            return
+        if slot.guesses is None:
+            slot.guesses = TurnGuesses(slot.context.ids)
+        else:
+            slot.guesses.learn(tokens)
+
+
+def _before_stop(tokens: Sequence[int], stop_ids: Sequence[int]) -> Sequence[int]:
+    """What would follow a stop id is of no use, and the draw before it tells of itself."""
+    ends = (index for index, token in enumerate(tokens) if token in stop_ids)
+    return tokens[: next(ends, len(tokens))]

@@ -1,0 +1,134 @@
+"""Replies that repeat themselves come in fewer steps, and end where they would have ended."""
+
+import pytest
+
+from engine.messages import Sampling, TurnDelta, TurnFailed, TurnIncomplete
+from tests.engine.harness import Engine
+from tests.fakes.fake_model import FakeText
+
+CIRCLE = list(b"round and ")
+REPLY = (CIRCLE * 12)[:100]
+
+
+@pytest.fixture
+def engine():
+    engine = Engine(num_blocks=64, num_speculative_tokens=6)
+    yield engine
+    engine.check()
+
+
+def plain(**settings: object) -> Engine:
+    return Engine(num_blocks=64, num_speculative_tokens=0, **settings)
+
+
+def reply(engine: Engine, ids: list[int], **fields: object):
+    engine.open("a")
+    engine.model.script([*ids, FakeText.STOP])
+    return engine.turn("a", b"hello", **({"max_output_tokens": 200} | fields))
+
+
+def test_a_reply_in_circles_takes_far_fewer_steps(engine):
+    turn, slow = reply(engine, REPLY), plain()
+    other = reply(slow, REPLY)
+    assert engine.kept(turn) == slow.kept(other)
+    assert engine.text(turn) == slow.text(other) == bytes(REPLY).decode()
+    assert engine.model.steps < slow.model.steps / 2
+    stats = engine.stats()
+    assert stats.accepted_drafts_total > stats.rejected_drafts_total
+    assert stats.generated_tokens_total == slow.stats().generated_tokens_total
+
+
+def test_a_reply_without_repetition_checks_nothing(engine):
+    turn = reply(engine, list(range(32, 127)))
+    assert engine.text(turn) == bytes(range(32, 127)).decode()
+    assert engine.stats().accepted_drafts_total == 0
+    assert engine.stats().rejected_drafts_total == 0
+
+
+def test_it_can_be_turned_off():
+    engine = plain()
+    reply(engine, REPLY)
+    assert engine.stats().accepted_drafts_total == 0
+    assert engine.model.steps == len(REPLY) + 1
+
+
+@pytest.mark.parametrize("limit", range(40, 60))
+def test_a_limit_cuts_a_reply_at_the_same_token(engine, limit):
+    turn = reply(engine, REPLY, max_output_tokens=limit)
+    ending = engine.ending(turn)
+    assert isinstance(ending, TurnIncomplete)
+    assert ending.reason == "max_output_tokens"
+    assert ending.counts.output_tokens == limit
+    assert engine.text(turn) == bytes(REPLY[:limit]).decode()
+    assert engine.stats().accepted_drafts_total > 0
+
+
+@pytest.mark.parametrize("limit", range(60, 80))
+def test_a_full_context_cuts_a_reply_at_the_same_token(limit):
+    engine = Engine(num_speculative_tokens=6, max_model_len=limit)
+    turn = reply(engine, REPLY)
+    assert engine.ending(turn).reason == "context_length"
+    assert engine.ending(turn).counts.output_tokens == limit - len(b"hello")
+    engine.check()
+
+
+@pytest.mark.parametrize("at", range(40, 60))
+def test_a_stop_string_inside_checked_tokens_ends_the_reply_there(engine, at):
+    text = bytes([*REPLY[:at], *b"END", *REPLY[:40]])
+    turn = reply(engine, list(text), sampling=Sampling(temperature=0, stop=("EN",)))
+    assert engine.text(turn) == bytes(REPLY[:at]).decode()
+    assert engine.kept(turn)[:-2] == REPLY[:at]
+    assert engine.view("a").kept_len <= len(b"hello") + at
+
+
+@pytest.mark.parametrize("at", range(20, 32))
+def test_a_guessed_stop_string_ends_the_reply_at_its_first_place(engine, at):
+    prompt = b"A quote of twenty to thirty bytes that goes on"
+    engine.open("a")
+    engine.model.script(list(prompt))
+    stop = prompt[at : at + 4].decode()
+    sampling = Sampling(temperature=0, stop=(stop,))
+    turn = engine.turn("a", prompt, sampling=sampling, max_output_tokens=100)
+    assert engine.text(turn).encode() == prompt[: prompt.index(stop.encode())]
+    engine.truncate("a", len(prompt))
+    assert engine.view("a").tokens == len(prompt)
+
+
+def test_tokens_of_one_step_come_as_one_delta_in_order(engine):
+    turn = reply(engine, REPLY)
+    deltas = [event for event in engine.events[turn] if isinstance(event, TurnDelta)]
+    assert sum(delta.tokens for delta in deltas) == len(REPLY)
+    assert max(delta.tokens for delta in deltas) > 3
+    assert all(delta.tokens == len(delta.text) for delta in deltas)
+
+
+def test_a_cancelled_reply_keeps_what_was_sent(engine):
+    engine.open("a")
+    engine.model.script(REPLY)
+    turn = engine.submit("a", b"hello", max_output_tokens=200)
+    engine.step_until(lambda: engine.stats().accepted_drafts_total > 10)
+    engine.cancel(turn)
+    assert engine.kept(turn)[:-2] == list(engine.text(turn).encode())
+    assert engine.view("a").kept_len <= len(b"hello") + len(engine.text(turn))
+
+
+def test_nobody_gives_way_for_a_guess():
+    engine = Engine(num_blocks=8, num_speculative_tokens=6)
+    engine.open("idle")
+    engine.turn("idle", bytes(range(32, 80)), max_output_tokens=1)  # keeps 4 of 8 blocks
+    turn = reply(engine, (CIRCLE * 6)[:58], max_output_tokens=59)  # fits into the other 4
+    assert engine.ending(turn) is not None
+    assert engine.stats().evictions_total == 0
+    assert engine.stats().preemptions_total == 0
+    engine.check()
+
+
+def test_logits_that_are_not_finite_fail_the_turn_beside_drafts(engine):
+    engine.open("a")
+    engine.model.script(REPLY)
+    turn = engine.submit("a", b"hello", max_output_tokens=200)
+    engine.step_until(lambda: engine.stats().accepted_drafts_total > 10)
+    engine.model.poison_at.add(engine.model.steps + 1)
+    engine.run()
+    assert isinstance(engine.ending(turn), TurnFailed)
+    assert engine.view("a").tokens == 0
