@@ -100,6 +100,16 @@ def test_a_long_prompt_does_not_hold_up_the_streams(make_timed, count: int, fact
         assert sorted(spans)[len(spans) // 2] > 0.07 or len(spans) < 14
 
 
+def test_the_loop_notes_the_load_that_the_model_was_given(make_timed, monkeypatch) -> None:
+    engine = make_timed()
+    noted: list[StepLoad] = []
+    monkeypatch.setattr(engine.loop._cost, "note", lambda load, seconds: noted.append(load))
+    for length in (1, 50, 300):
+        submit(engine, f"s{length}", prompt(length, length))
+    engine.run()
+    assert noted == [load for _, load in engine.model.spans]
+
+
 def test_a_step_that_is_held_up_does_not_change_the_pace_for_long(make_timed) -> None:
     engine = make_timed()
     streams(engine, 8)
