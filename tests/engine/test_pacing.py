@@ -43,7 +43,13 @@ def make_timed(make_engine):
             models.append(TimedModel(num_blocks=num_blocks, block_size=size, draw=None))
             return models[-1]
 
-        engine = make_engine(num_blocks=4000, runner=runner, **config)
+        engine = make_engine(
+            num_blocks=4000,
+            runner=runner,
+            idle_prefill=False,
+            num_speculative_tokens=0,
+            **config,
+        )
         engine.clock.tick_s = 0
         engine.model = models[0]
         engine.model.attach(engine, price)
@@ -98,6 +104,16 @@ def test_a_long_prompt_does_not_hold_up_the_streams(make_timed, count: int, fact
     if factor * count < 31:  # time is left: it is used
         spans = [seconds for seconds, _ in engine.model.spans[1:-10]]
         assert sorted(spans)[len(spans) // 2] > 0.07 or len(spans) < 14
+
+
+def test_the_loop_notes_the_load_that_the_model_was_given(make_timed, monkeypatch) -> None:
+    engine = make_timed()
+    noted: list[StepLoad] = []
+    monkeypatch.setattr(engine.loop._cost, "note", lambda load, seconds: noted.append(load))
+    for length in (1, 50, 300):
+        submit(engine, f"s{length}", prompt(length, length))
+    engine.run()
+    assert noted == [load for _, load in engine.model.spans]
 
 
 def test_a_step_that_is_held_up_does_not_change_the_pace_for_long(make_timed) -> None:
