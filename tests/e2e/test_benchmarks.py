@@ -7,6 +7,15 @@ import sys
 from tests.docs.blocks import ROOT
 
 
+def test_an_unknown_workload_or_peer_is_named_with_what_is_allowed():
+    for option in ("--only", "--peers"):
+        command = [sys.executable, "-m", "benchmarks", option, "W9"]
+        done = subprocess.run(command, check=False, cwd=ROOT, capture_output=True, text=True)
+        assert done.returncode == 2
+        assert "W9" in done.stderr
+        assert "allowed" in done.stderr
+
+
 def test_quick_benchmark_writes_ratios_of_both_servers(tmp_path):
     path = tmp_path / "result.json"
     command = [sys.executable, "-m", "benchmarks", "--quick", "--output", str(path)]
@@ -20,4 +29,9 @@ def test_quick_benchmark_writes_ratios_of_both_servers(tmp_path):
     assert ttft["kept_cached_tokens"] >= ttft["history_tokens"] * 0.9
     assert ttft["ratio"] > 0
     assert [row["sessions"] for row in result["decode"]] == [1, 2]
+    (run,) = result["runs"]
+    assert run["fault"] == ""
+    assert run["figures"]["tok_s"] > 0
+    assert run["cached_tokens"] > 0
+    assert {cell["server"] for cell in result["summary"]} == {"sessiond"}
     assert "Time to first token" in done.stdout
