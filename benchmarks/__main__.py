@@ -3,7 +3,7 @@
 import signal
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -48,14 +48,20 @@ def main(  # noqa: PLR0913 -- one parameter per option of the command line
         _tell(f"{name} is skipped: {reason}")
     servers = [name for name in (*OURS, *wanted) if name not in skipped]
     plays = _QUICK_PLAYS if quick else schedule(repeat, parts, servers, thorough=thorough)
+    stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H%M%SZ")
+    path = output or _RESULTS / f"{stamp}{'-quick' if quick else ''}.json"
+    command = " ".join(["python -m benchmarks", *sys.argv[1:]])
+
+    def note(line: str, runs: Sequence[Run]) -> None:
+        _tell(line)
+        store(path, command, Results(runs=runs, skipped=skipped))  # an end before its time
+
     with tempfile.TemporaryDirectory() as name:
-        runs = _contest(Path(name), plays)
+        runs = _contest(Path(name), plays, note)
         kept = measure_kept(Path(name), QUICK if quick else FULL) if KEPT in parts else ([], [])
     results = Results(runs=runs, ttft=kept[0], decode=kept[1], skipped=skipped)
     show(results)
-    stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H%M%SZ")
-    path = output or _RESULTS / f"{stamp}{'-quick' if quick else ''}.json"
-    store(path, " ".join(["python -m benchmarks", *sys.argv[1:]]), results)
+    store(path, command, results)
     print(f"Written to {path}")
 
 
@@ -78,10 +84,12 @@ def _not_installed(peers: Sequence[str]) -> dict[str, str]:
     return skipped
 
 
-def _contest(folder: Path, plays: list[Play]) -> list[Run]:
+def _contest(
+    folder: Path, plays: list[Play], note: Callable[[str, Sequence[Run]], None]
+) -> list[Run]:
     files = PeerFiles.of_user()
     with contestants(files, folder) as servers:
-        return Contest(servers, rate_tools(files), _tell).run(plays)
+        return Contest(servers, rate_tools(files), note).run(plays)
 
 
 def _tell(line: str) -> None:

@@ -2,12 +2,11 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
-from benchmarks.chat import ChatError
 from benchmarks.contestants import Contestant, Running
-from benchmarks.peer_process import PeerStartError
 from benchmarks.play import Played, play, raw_rates
 from benchmarks.process_memory import pss_mb
 from benchmarks.rate_tools import RateTool
@@ -15,8 +14,9 @@ from benchmarks.schedule import RAW, Play
 from benchmarks.turn_times import TurnTimes, figures, growth_figures
 from benchmarks.workloads import W4, WORKLOADS, Workload
 
+T = TypeVar("T")
 GROWTH_MARKS = (400, 4000, 8000)
-_FAULTS = (ChatError, PeerStartError, RuntimeError, OSError, ValueError, TimeoutError)
+_PLAY_LIMIT_S = 900
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,13 +37,13 @@ class Run:
 
 
 class Contest:
-    """Plays with so many contestants. `tell` gets a line per play."""
+    """Plays with so many contestants. After each play `tell` gets a line and all runs so far."""
 
     def __init__(
         self,
         contestants: Mapping[str, Contestant],
         tools: Mapping[str, RateTool],
-        tell: Callable[[str], None],
+        tell: Callable[[str, Sequence[Run]], None],
     ) -> None:
         self._contestants = contestants
         self._tools = tools
@@ -55,7 +55,7 @@ class Contest:
         for number, one in enumerate(plays, 1):
             run = self._run(one)
             runs.append(run)
-            self._tell(f"[{number}/{len(plays)}] {_told(run)}")
+            self._tell(f"[{number}/{len(plays)}] {_told(run)}", runs)
         return runs
 
     def _run(self, one: Play) -> Run:
@@ -70,7 +70,7 @@ class Contest:
             workload = WORKLOADS.get(one.workload)
             with self._contestants[one.server].serve(workload) as running:
                 return _measured(one, workload, running)
-        except _FAULTS as error:
+        except Exception as error:  # whatever a peer does, the run goes on
             fault = f"{type(error).__name__}: {error}"
             return Run(play=one, fault=fault, took_s=time.monotonic() - start_s)
 
@@ -79,9 +79,9 @@ def _measured(one: Play, workload: Workload | None, running: Running) -> Run:
     start_s, before_mb = time.monotonic(), pss_mb(running.pid)
     turns: list[TurnTimes] = []
     if workload is None:
-        columns = asyncio.run(raw_rates(one.seed, running.open_chat))
+        columns = asyncio.run(_in_time(raw_rates(one.seed, running.open_chat)))
     else:
-        played = asyncio.run(play(workload, one.seed, running.open_chat))
+        played = asyncio.run(_in_time(play(workload, one.seed, running.open_chat)))
         columns = _columns(workload, played)
         turns = [turn for session in played.sessions for turn in session]
     return Run(
@@ -93,6 +93,11 @@ def _measured(one: Play, workload: Workload | None, running: Running) -> Run:
         growth=[(turn.input_tokens, 1e3 * turn.ttft_s) for turn in turns] if workload is W4 else [],
         took_s=time.monotonic() - start_s,
     )
+
+
+async def _in_time(work: Coroutine[None, None, T]) -> T:
+    async with asyncio.timeout(_PLAY_LIMIT_S):
+        return await work
 
 
 def _columns(workload: Workload, played: Played) -> dict[str, float]:

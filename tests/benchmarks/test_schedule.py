@@ -21,6 +21,12 @@ def test_what_takes_long_is_played_less_often_unless_asked_for():
     assert (count(), count(thorough=True)) == (0, 1)
 
 
+def test_a_poor_setting_plays_only_when_all_is_asked_for():
+    play = Play(0, "W2", "llama-q4_1")
+    assert play not in schedule(1, PARTS, ALL)
+    assert play in schedule(1, PARTS, ALL, thorough=True)
+
+
 def test_whoever_is_left_out_does_not_play():
     plays = schedule(1, ["W1", "W2"], ["sessiond"])
     assert {(play.workload, play.server) for play in plays} == {

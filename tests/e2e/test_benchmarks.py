@@ -1,6 +1,7 @@
 """The benchmarks run, and what they write down makes sense. Its numbers are not judged here."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -35,3 +36,13 @@ def test_quick_benchmark_writes_ratios_of_both_servers(tmp_path):
     assert run["cached_tokens"] > 0
     assert {cell["server"] for cell in result["summary"]} == {"sessiond"}
     assert "Time to first token" in done.stdout
+
+
+def test_a_lost_client_is_timed_in_every_phase():
+    command = [sys.executable, "-m", "benchmarks.disconnect", "--times", "1", "--others", "2"]
+    done = subprocess.run(
+        command, check=False, cwd=ROOT, capture_output=True, text=True, timeout=200
+    )
+    assert done.returncode == 0, done.stderr
+    (row,) = [line for line in done.stdout.splitlines() if "from the drop to free" in line]
+    assert len(re.findall(r"\d+\.\d \(\d+\.\d\)", row)) == 3
