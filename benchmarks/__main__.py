@@ -1,75 +1,99 @@
-"""`python -m benchmarks`: time to first token with and without kept KV, and decode throughput."""
+"""`make bench`: this server beside its peers, and kept KV beside recomputed; prints ratios."""
 
-import asyncio
 import signal
 import sys
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import typer
 
-from benchmarks.decode import DecodeRow, measure_decode
-from benchmarks.report import show, store
-from benchmarks.server_process import NO_REUSE, running_server
-from benchmarks.ttft import TtftRow, measure_ttft
+from benchmarks.contest import Contest, Run
+from benchmarks.contestants import contestants
+from benchmarks.kept import FULL, QUICK, measure_kept
+from benchmarks.peer_files import PeerFiles, PeerKind
+from benchmarks.rate_tools import rate_tools
+from benchmarks.report import Results, show, store
+from benchmarks.schedule import KEPT, OURS, PARTS, PEERS, Play, schedule
+from engine.files.catalog import DEFAULT_MODEL, resolve_model
 
-Row = TypeVar("Row", TtftRow, DecodeRow)
 _RESULTS = Path(__file__).parent / "results"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """What is measured."""
-
-    histories: Sequence[int]
-    repetitions: int
-    sessions: Sequence[int]
-    reply_tokens: int
+_QUICK_PLAYS = [Play(0, "quick", "sessiond")]
 
 
-FULL = Plan(histories=(512, 2048, 4096, 7000), repetitions=3, sessions=(1, 8, 32), reply_tokens=64)
-QUICK = Plan(histories=(256,), repetitions=2, sessions=(1, 2), reply_tokens=8)
-
-
-def main(
+def main(  # noqa: PLR0913 -- one parameter per option of the command line
     *,
-    quick: Annotated[bool, typer.Option(help="A minute instead of a quarter of an hour.")] = False,
+    quick: Annotated[
+        bool, typer.Option(help="A look at this server alone, in half a minute.")
+    ] = False,
+    repeat: Annotated[int, typer.Option(min=1, help="Repetitions.")] = 3,
+    thorough: Annotated[
+        bool, typer.Option(help="Play what takes long in every repetition too.")
+    ] = False,
+    only: Annotated[str, typer.Option(help=f"Some of {','.join(PARTS)}.")] = ",".join(PARTS),
+    peers: Annotated[str, typer.Option(help=f"Some of {','.join(PEERS)}.")] = ",".join(PEERS),
     output: Annotated[Path | None, typer.Option(help="Where the JSON goes.")] = None,
 ) -> None:
-    """Start two servers of the default model, measure through their sockets, print ratios."""
-    plan = QUICK if quick else FULL
+    """Play the workloads of docs/benchmarks.md on each server in turn; print medians and ratios."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the servers are stopped
-    with tempfile.TemporaryDirectory() as folder:
-        ttft, decode = _measure(Path(folder), plan)
-    show(ttft, decode)
+    parts = _chosen("--only", only, PARTS)
+    wanted = [] if quick else _chosen("--peers", peers, PEERS)
+    resolve_model(DEFAULT_MODEL)
+    skipped = _not_installed(wanted)
+    for name, reason in skipped.items():
+        _tell(f"{name} is skipped: {reason}")
+    servers = [name for name in (*OURS, *wanted) if name not in skipped]
+    plays = _QUICK_PLAYS if quick else schedule(repeat, parts, servers, thorough=thorough)
     stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H%M%SZ")
     path = output or _RESULTS / f"{stamp}{'-quick' if quick else ''}.json"
-    store(path, " ".join(["python -m benchmarks", *sys.argv[1:]]), ttft, decode)
+    command = " ".join(["python -m benchmarks", *sys.argv[1:]])
+
+    def note(line: str, runs: Sequence[Run]) -> None:
+        _tell(line)
+        store(path, command, Results(runs=runs, skipped=skipped))  # an end before its time
+
+    with tempfile.TemporaryDirectory() as name:
+        runs = _contest(Path(name), plays, note)
+        kept = measure_kept(Path(name), QUICK if quick else FULL) if KEPT in parts else ([], [])
+    results = Results(runs=runs, ttft=kept[0], decode=kept[1], skipped=skipped)
+    show(results)
+    store(path, command, results)
     print(f"Written to {path}")
 
 
-def _measure(folder: Path, plan: Plan) -> tuple[list[TtftRow], list[DecodeRow]]:
-    with running_server(folder / "kept") as kept:
-        with running_server(folder / "recomputed", NO_REUSE) as recomputed:
-            ttft = [
-                _told(asyncio.run(measure_ttft(kept.url, recomputed.url, tokens, plan.repetitions)))
-                for tokens in plan.histories
-            ]
-        decode = [
-            _told(asyncio.run(measure_decode(kept.url, sessions, plan.reply_tokens)))
-            for sessions in plan.sessions
-        ]
-    return ttft, decode
+def _chosen(option: str, text: str, allowed: Sequence[str]) -> list[str]:
+    """The words of an option, in their order among `allowed`."""
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    for word in words:
+        if word not in allowed:
+            raise typer.BadParameter(f"{option}={word!r}: allowed are {', '.join(allowed)}")
+    return [word for word in allowed if word in words]
 
 
-def _told(row: Row) -> Row:
-    """Show a row as soon as it is there: a run takes minutes."""
-    print(row, flush=True)
-    return row
+def _not_installed(peers: Sequence[str]) -> dict[str, str]:
+    files = PeerFiles.of_user()
+    skipped: dict[str, str] = {}
+    for name in peers:
+        kind: PeerKind = "llama" if name.startswith("llama") else "vllm"
+        if files.missing(kind):
+            skipped[name] = f"not installed; `python -m benchmarks.peers install {kind}` does it"
+    return skipped
+
+
+def _contest(
+    folder: Path, plays: list[Play], note: Callable[[str, Sequence[Run]], None]
+) -> list[Run]:
+    files = PeerFiles.of_user()
+    with contestants(files, folder) as servers:
+        return Contest(servers, rate_tools(files), note).run(plays)
+
+
+def _tell(line: str) -> None:
+    print(line, flush=True)
 
 
 if __name__ == "__main__":

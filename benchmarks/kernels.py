@@ -3,11 +3,14 @@
 Decode: one step of 1, 8 and 32 sequences at a context of 256 (--context) tokens, through
 `NativeRunner.execute`. Prefill: 512 and 4,096 tokens in chunks of 512. Prints the rate of the
 fastest and of the median repeat, the share of time outside the C library, and the share of each
-phase of a step. Other processes on the machine show up in the median first.
+phase of a step. Other processes on the machine show up in the median first. All of that
+goes to standard error; with --json standard output is an object of the median rates.
 """
 
 import argparse
+import json
 import statistics
+import sys
 import time
 from pathlib import Path
 
@@ -77,15 +80,16 @@ def measure(runner: NativeRunner, steps: list[list[SequenceStep]], seconds: floa
 
 
 def report(name: str, tokens: int, times: list[float], phases: dict[str, float]) -> None:
-    """Print one line of rates and one of phases."""
+    """Print one line of rates and one of phases, to standard error."""
     inside = sum(phases.values())
     outside = 100 * (1 - inside / sum(times))
     print(
         f"{name:>14}: {tokens / min(times):7.0f} tok/s best, "
-        f"{tokens / statistics.median(times):7.0f} median, {outside:4.1f} % outside the kernels"
+        f"{tokens / statistics.median(times):7.0f} median, {outside:4.1f} % outside the kernels",
+        file=sys.stderr,
     )
     shares = ", ".join(f"{phase} {100 * part / inside:.0f}" for phase, part in phases.items())
-    print(f"{'':>16}% of the step: {shares}", flush=True)
+    print(f"{'':>16}% of the step: {shares}", file=sys.stderr)
 
 
 def main() -> None:
@@ -100,6 +104,7 @@ def main() -> None:
     parser.add_argument("--kv-cache-dtype", default="auto")
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--weights", default="native")
+    parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     config = EngineConfig(
         model=str(arguments.model),
@@ -112,20 +117,26 @@ def main() -> None:
     print(
         f"{model.attention}, {model.threads} threads, weights {'+'.join(model.formats)} "
         f"{model.weights_bytes / 1e6:.1f} MB, KV {model.kv_dtype}, "
-        f"loaded in {time.perf_counter() - start:.1f} s"
+        f"loaded in {time.perf_counter() - start:.1f} s",
+        file=sys.stderr,
     )
     per = -(-arguments.context // BLOCK)
     longest = max([-(-length // BLOCK) for length in arguments.prefills], default=0)
     num_blocks = max(longest, per * max(arguments.batches, default=0))
     runner = model.runner(num_blocks)
     order = np.random.default_rng(0).permutation(num_blocks).tolist()
+    rates: dict[str, float] = {}
     for batch in arguments.batches:
         steps = [decode_step(batch, arguments.context, order)]
         times = measure(runner, steps, arguments.seconds)
         report(f"decode {batch}", batch, times, runner.profile())
+        rates[f"decode_{batch}"] = batch / statistics.median(times)
     for length in arguments.prefills:
         times = measure(runner, prefill_steps(length, 512, order), arguments.seconds)
         report(f"prefill {length}", length, times, runner.profile())
+        rates[f"prefill_{length}"] = length / statistics.median(times)
+    if arguments.json:
+        print(json.dumps(rates))
 
 
 if __name__ == "__main__":

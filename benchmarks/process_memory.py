@@ -44,6 +44,15 @@ def memory_of(pid: int) -> Memory:
     )
 
 
+def pss_bytes(pid: int) -> int:
+    """PSS alone, which is quicker to read than all of it.
+
+    Raises:
+        OSError: there is no such process, or it is not ours.
+    """
+    return _fields(Path(f"/proc/{pid}/smaps_rollup"))["Pss"]
+
+
 def cpu_s(pid: int) -> float:
     """User and system time of all its threads, in seconds; ticks are hundredths."""
     text = Path(f"/proc/{pid}/stat").read_text()

@@ -40,7 +40,7 @@ class ServerProcess:
         Raises:
             RuntimeError: the server ended or did not become ready; holds its output.
         """
-        port = _free_port()
+        port = free_port()
         self.url = f"http://127.0.0.1:{port}"
         command = [sys.executable, "-m", "sessiond", "serve", "--port", str(port), *self._flags]
         command += ["--db", f"sqlite+aiosqlite:///{self._folder / 'sessiond.db'}"]
@@ -118,7 +118,8 @@ def running_server(folder: Path, flags: Sequence[str] = ()) -> Iterator[ServerPr
         server.stop()
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of the loopback that nobody listens on."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])

@@ -66,6 +66,7 @@ def build_server(settings: Settings, engine: EngineClient, text: TextFormat) -> 
         new_id=new_id,
         new_seed=lambda: secrets.randbits(63),  # SQL and msgspec know signed 64 bits
         on_turn_ended=metrics.turn_ended,
+        ignore_eos=settings.ignore_eos,
     )
     gateway = Gateway(
         service=service,

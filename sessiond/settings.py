@@ -139,6 +139,10 @@ class Settings(BaseSettings):
     default_max_output_tokens: int = Field(
         1024, ge=1, description="Longest reply when a request does not say."
     )
+    ignore_eos: bool = Field(
+        False,
+        description="For load tests: every reply goes on to its limit, past end-of-turn tokens.",
+    )
     turn_timeout: Seconds = Field(
         600.0, description="Longest time of a turn, in seconds; 0 sets no limit."
     )

@@ -60,6 +60,7 @@ class SessionService:
         new_id: Callable[[str], str],
         new_seed: Callable[[], int],
         on_turn_ended: Callable[[TurnFinished], None] = lambda _: None,
+        ignore_eos: bool = False,
     ) -> None:
         parts = Parts(
             engine=engine,
@@ -70,7 +71,7 @@ class SessionService:
             new_id=new_id,
             new_seed=new_seed,
         )
-        transcript = Transcript(text)
+        transcript = Transcript(text, ignore_eos=ignore_eos)
         planner = Planner(parts, transcript=transcript)
         starter = TurnStarter(parts, planner=planner, placer=Placer(parts), transcript=transcript)
         self._parts = parts

@@ -14,8 +14,9 @@ _LONG_CHARACTERS = 8192  # some milliseconds of encoding
 class Transcript:
     """Encodes with the model's template, long texts beside the event loop."""
 
-    def __init__(self, text: TextFormat) -> None:
+    def __init__(self, text: TextFormat, *, ignore_eos: bool = False) -> None:
         self._text = text
+        self._stop_ids = [] if ignore_eos else list(text.stop_ids)
 
     @property
     def close_ids(self) -> list[int]:
@@ -24,8 +25,8 @@ class Transcript:
 
     @property
     def stop_ids(self) -> list[int]:
-        """Ids that end a reply."""
-        return list(self._text.stop_ids)
+        """Ids that end a reply; none when end-of-turn tokens are ignored."""
+        return list(self._stop_ids)
 
     @property
     def user_start(self) -> list[int]:

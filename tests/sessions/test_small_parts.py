@@ -135,6 +135,10 @@ class TestTranscript:
         ids = asyncio.run(Transcript(ByteFormat()).delta(items(*parts), generate=False))
         assert list(ids) == rendered(*parts)
 
+    def test_a_reply_has_no_stop_ids_only_when_end_of_turn_tokens_are_ignored(self):
+        assert Transcript(ByteFormat()).stop_ids == list(ByteFormat().stop_ids)
+        assert Transcript(ByteFormat(), ignore_eos=True).stop_ids == []
+
     async def test_what_the_template_refuses_is_the_callers_mistake(self):
         class Refusing(ByteFormat):
             def message(self, role, text):
