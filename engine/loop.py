@@ -36,7 +36,7 @@ from engine.scheduler import StepView, TurnLoad, Work, plan_step
 from engine.slot import Slot
 from engine.speculation import Speculation
 from engine.step import NOT_FINITE, ModelRunner, SequenceStep, true_draws
-from engine.step_cost import NO_LOAD, StepCost, StepLoad
+from engine.step_cost import StepCost, StepLoad
 from engine.turns import TokenText, Turns
 from policies.registry import CONTEXT_POLICIES, PLACEMENT_POLICIES
 
@@ -329,11 +329,12 @@ def _limit(slot: Slot) -> int:
 
 
 def _load_of(due: Sequence[_Due]) -> StepLoad:
-    load = NO_LOAD
-    for slot, step in due:
-        count = len(step.token_ids)
-        load += StepLoad.of(slot.context.table.kept_len - count, count)
-    return load
+    counts = [(slot.context.table.kept_len, len(step.token_ids)) for slot, step in due]
+    return StepLoad(
+        rows=sum(count for _, count in counts),
+        kv_tokens=sum(kept for kept, _ in counts),
+        pairs=sum(kept * count - count * (count - 1) // 2 for kept, count in counts),
+    )
 
 
 def _by_step(tokens: list[int], steps: Sequence[SequenceStep]) -> list[Sequence[int]]:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from engine.step_cost import NO_LOAD, StepLoad, StepPrice
 
 _AIM = 0.85  # of the target: steps are noisy, and a token is sampled and sent beside them
-_LEAST_SHARE_OF_BASE = 40  # a step without streams takes so many bases: 2.5 % are lost to it
+_PART_OF_DECODE = 0.25  # goes to prompts at least: to starve them would not make streams quick
+_BASES, _TARGETS = 40, 4  # a step without streams: 2.5 % are lost to its base, within 4 targets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +64,7 @@ class StepBudget:
 
 def _bound_s(pace: Pace, decode: StepLoad) -> float:
     if decode.rows:
-        return pace.target_s * _AIM
+        decode_s = pace.price.seconds(decode)
+        return max(pace.target_s * _AIM, decode_s * (1 + _PART_OF_DECODE))
     # Nobody waits for a token, but a newcomer or a cancellation may wait for the step's end.
-    return max(pace.target_s, pace.price.base_s * _LEAST_SHARE_OF_BASE)
+    return max(pace.target_s, min(pace.price.base_s * _BASES, pace.target_s * _TARGETS))

@@ -79,9 +79,10 @@ def plan_step(view: StepView) -> StepPlan:
     holding up those behind it: it will find the block in the prefix cache.
     """
     decodes = [load for load in view.running if load.pending == 1]
-    budget = StepBudget(view.pace, (StepLoad.of(load.first, 1) for load in decodes))
     prompts = _leaders(view)
-    _share(budget, prompts, view.block_size)
+    if prompts:
+        budget = StepBudget(view.pace, (StepLoad.of(load.first, 1) for load in decodes))
+        _share(budget, prompts, view.block_size)
     admissions = [prompt for prompt in prompts if not prompt.seated]
     while admissions and admissions[-1].load.pending and not admissions[-1].tokens:
         admissions.pop()

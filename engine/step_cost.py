@@ -22,7 +22,7 @@ _LEAST_WEIGHT = 0.01  # of a kind not seen for long: all that is known of prefil
 _DOUBT = 0.2  # relative error at which a kind counts half
 _REWEIGHTS = 3
 _EXTREME = 1e4  # times the median: more is taken for this much, to keep the fit well conditioned
-_FIT_EVERY_S = 0.04  # of steps: a fit takes about 0.3 ms
+_FIT_EVERY_S = 0.1  # of steps: a fit takes about 0.3 ms
 _FIRST_ROWS, _TRUST = 64, 4  # rows of the first step; growth from the largest that ran to the next
 _FIRST_NOTES = 8  # each of these is followed by a fit
 
