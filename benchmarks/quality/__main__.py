@@ -9,7 +9,7 @@ llama.cpp on the same file and the same ids beside it.
 import json
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,15 +25,14 @@ from benchmarks.quality import llama
 from benchmarks.quality.measures import (
     Agreement,
     Distances,
-    Floats,
     Quality,
     Words,
     agree,
     compare,
+    of_reference,
     pack,
     row_words,
     summarize,
-    unpack,
 )
 from benchmarks.quality.ours import PRECISIONS, REFERENCE, Ours, Precision
 from benchmarks.quality.texts import WINDOW, Ids, Texts, load_texts
@@ -75,14 +74,16 @@ class Bench:
             packed = (pack(logits) for logits in ours.window_logits(windows))
             llama.write_base(self._base, windows, self._vocab, packed)
         self._replies = self._reply(ours)
-        itself = (unpack(rows, self._vocab) for rows in self._rows(windows))
+        parts = zip(windows, self._rows(windows), strict=True)
+        itself = (
+            of_reference(rows, self._vocab, window[WINDOW // 2 + 1 :]) for window, rows in parts
+        )
         return self._row(REFERENCE, ours, itself, self._replies)
 
     def measured(self, precision: Precision) -> Row:
         """Run one precision."""
         ours = self._ours(precision)
-        logits = ours.window_logits(self._texts.windows)
-        return self._row(precision, ours, logits, self._reply(ours))
+        return self._row(precision, ours, self._distances(ours), self._reply(ours))
 
     def peer(self, folder: Path) -> Row:
         """Run llama.cpp."""
@@ -103,18 +104,23 @@ class Bench:
         return ours.replies(self._texts.prompts, self._texts.stop_ids, _REPLY_TOKENS)
 
     def _row(
-        self, precision: Precision, ours: Ours, logits: Iterator[Floats], replies: list[list[int]]
+        self,
+        precision: Precision,
+        ours: Ours,
+        distances: Iterable[Distances],
+        replies: list[list[int]],
     ) -> Row:
         return Row(
             name=precision.name,
             arithmetic=ours.arithmetic,
             kv_bytes_per_token=ours.kv_bytes_per_token,
-            quality=summarize(self._distances(logits)),
+            quality=summarize(distances),
             agreement=agree(self._replies, replies),
         )
 
-    def _distances(self, logits: Iterator[Floats]) -> Iterator[Distances]:
+    def _distances(self, ours: Ours) -> Iterator[Distances]:
         windows = self._texts.windows
+        logits = ours.window_logits(windows)
         for window, rows, found in zip(windows, self._rows(windows), logits, strict=True):
             yield compare(rows, found, window[WINDOW // 2 + 1 :])
 
