@@ -229,6 +229,7 @@ int plan_step(Plan *plan, const Model *model, const Step *step, int threads) {
 }
 
 AttentionTile plan_view(const Plan *plan, const Step *step, const Tile *tile) {
+    const int32_t *rows = step->row_starts + tile->sequence;
     return (AttentionTile){.entries = step->entries + step->entry_starts[tile->sequence],
                            .positions = plan->positions + tile->first_row,
                            .row_entries = plan->row_entries + tile->first_row,
@@ -236,7 +237,7 @@ AttentionTile plan_view(const Plan *plan, const Step *step, const Tile *tile) {
                            .rows = tile->rows,
                            .first_kv_head = tile->first_kv_head,
                            .end_kv_head = tile->end_kv_head,
-                           .streaming = tile->rows == 1};
+                           .streaming = tile->rows == rows[1] - rows[0]};
 }
 
 int plan_segment_end(const Plan *plan, const Tile *tile, int segment) {
