@@ -138,6 +138,8 @@ class RandomOperations:
             return
         generate = self.random.random() < 0.9
         drafts = self._drafts(name)
+        if self.random.random() < 0.5:  # what was guessed comes true
+            prompt = drafts + prompt
         turn = self.engine.submit(
             name,
             prompt,

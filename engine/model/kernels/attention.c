@@ -93,6 +93,8 @@ INLINE void rotate_queries(const int is_float, const KvLayer *kv, const Attentio
         /* a block that lies wholly after the row: masked, any angle will do */
         const float *rotation = kv->rotation + (size_t)(distance > 0 ? distance : 0) * dim;
         const float *row = tile->queries + (size_t)r * tile->query_stride;
+        if (!tile->streaming && distance > BLOCK_TOKENS) /* the next block's, on another page */
+            for (size_t i = 0; i < dim; i += 16) prefetch_near(rotation - BLOCK_TOKENS * dim + i);
         for (int k = 0; k < tile->end_kv_head - tile->first_kv_head; k++) {
             const int v = (k * tile->rows + r) * kv->group;
             const float *queries = row + (size_t)(tile->first_kv_head + k) * kv->group * dim;
@@ -178,18 +180,15 @@ INLINE void mask_block(const KvLayer *kv, const AttentionTile *tile, int index, 
     }
 }
 
-/* A single row reads each block once, from memory: two blocks ahead into L2, V while K is scored.
-   Rows that share a block find it in L2 or L3: the next one into L1. */
+/* A tile that is alone reads each block once, from memory: two blocks ahead into L2, V while K is
+   scored. Tiles that share blocks find them in L2. */
 INLINE void fetch_ahead(const KvLayer *kv, const AttentionTile *tile, int index, int end) {
     const size_t bytes = (size_t)(tile->end_kv_head - tile->first_kv_head) * head_bytes(kv);
     const Entry *entry = tile->entries + index;
-    const int ahead = tile->streaming ? 2 : 1;
-    if (index + ahead < end) {
-        const uint8_t *keys = key_block(kv, entry[ahead].block, tile->first_kv_head);
-        if (tile->streaming)
-            for (size_t at = 0; at < bytes; at += 64) prefetch_l2(keys + at);
-        else
-            for (size_t at = 0; at < bytes; at += 64) prefetch_near(keys + at);
+    if (!tile->streaming) return;
+    if (index + 2 < end) {
+        const uint8_t *keys = key_block(kv, entry[2].block, tile->first_kv_head);
+        for (size_t at = 0; at < bytes; at += 64) prefetch_l2(keys + at);
     }
     const uint8_t *values = value_block(kv, entry->block, tile->first_kv_head);
     for (size_t at = 0; at < bytes; at += 64) prefetch_l2(values + at);

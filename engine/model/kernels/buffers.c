@@ -81,7 +81,7 @@ void own_free(Own *own) {
     free_activations(&own->hidden);
     free_activations(&own->attended);
     free(own->attended_row);
-    free(own->partial);
+    free(own->partials);
     free(own->segment);
     free(own->panel);
 }
@@ -90,10 +90,10 @@ int own_make(Own *own, const Model *model) {
     const int width = model->heads * model->head_dim;
     const size_t partial = partial_floats(model) * sizeof(float);
     own->attended_row = zeroed(padded(width) * sizeof(float));
-    own->partial = zeroed(partial);
+    own->partials = zeroed(ITEM_TILES * partial);
     own->segment = zeroed(partial);
     own->panel = zeroed((size_t)PANEL_ROWS * UNIT * sizeof(float));
     return make_activations(&own->hidden, model, model->hidden, 1) &&
            make_activations(&own->attended, model, width, 1) && own->attended_row &&
-           own->partial && own->segment && own->panel;
+           own->partials && own->segment && own->panel;
 }

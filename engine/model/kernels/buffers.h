@@ -2,7 +2,7 @@
 #ifndef SESSIOND_BUFFERS_H
 #define SESSIOND_BUFFERS_H
 
-#include "step.h"
+#include "plan.h"
 
 #define UNIT 64       /* rows of gate_up that make 32 values */
 #define PANEL_ROWS 64 /* rows of gate_up that a thread keeps before SiLU */
@@ -11,8 +11,9 @@
 typedef struct {
     Activations hidden, attended; /* [1] */
     float *attended_row;
-    float *partial, *segment; /* [MAX_VECTORS] partials */
-    float *panel;             /* [PANEL_ROWS][UNIT] */
+    float *partials; /* [ITEM_TILES][MAX_VECTORS] of the tiles of an item */
+    float *segment;  /* [MAX_VECTORS] of a tile's next segment */
+    float *panel;    /* [PANEL_ROWS][UNIT] */
 } Own;
 
 /* All threads'. Grows to the largest step, never shrinks. */

@@ -78,7 +78,7 @@ typedef struct {
     const int32_t *positions, *row_entries, *row_slots; /* [rows] */
     size_t query_stride;
     int32_t rows, first_kv_head, end_kv_head;
-    int32_t streaming; /* one row per read of K and V: fetch ahead */
+    int32_t streaming; /* no other tile reads these K and V: fetch ahead */
 } AttentionTile;
 
 typedef struct {

@@ -163,24 +163,50 @@ static void cut_tiles(Plan *plan, const Model *model, const Step *step, int thre
     }
 }
 
+static int add_item(Plan *plan, Item item) {
+    if (!grow(&plan->items, &plan->items_capacity, plan->num_items + 1, sizeof(Item))) return 0;
+    plan->items[plan->num_items++] = item;
+    return 1;
+}
+
+/* A tile whose segments are kept apart, one item each. */
+static int split_tile(Plan *plan, int t) {
+    Tile *tile = plan->tiles + t;
+    tile->partials = plan->num_partials;
+    plan->num_partials += tile->end_segment - tile->first_segment;
+    for (int s = tile->first_segment; s < tile->end_segment; s++)
+        if (!add_item(plan, (Item){t, t + 1, s, s + 1})) return 0;
+    return 1;
+}
+
+/* Up to `most` tiles that end before `end`, of the same heads of one sequence. */
+static Item join_tiles(const Plan *plan, int end, int most) {
+    const Tile *last = plan->tiles + end - 1;
+    Item item = {end - 1, end, last->first_segment, last->end_segment};
+    while (item.first_tile > 0 && end - item.first_tile < most) {
+        const Tile *tile = plan->tiles + item.first_tile - 1;
+        if (tile->sequence != last->sequence || tile->first_kv_head != last->first_kv_head) break;
+        item.first_tile--;
+        item.first_segment = tile->first_segment; /* earlier rows see no later segments */
+    }
+    return item;
+}
+
 static int cut_items(Plan *plan, const Step *step, int threads) {
     /* a lone row's tiles are kept apart even on one segment: each thread finishes them for itself */
     const int apart = step->rows == 1 || plan->num_tiles < 4 * threads;
+    const int fair = plan->num_tiles / (8 * threads);
+    const int most = fair < 1 ? 1 : fair < ITEM_TILES ? fair : ITEM_TILES;
     plan->num_items = plan->num_partials = 0;
-    for (int t = plan->num_tiles - 1; t >= 0; t--) { /* the last rows see most: begin with them */
-        Tile *tile = plan->tiles + t;
-        const int segments = tile->end_segment - tile->first_segment;
-        const int split = apart && (segments > 1 || step->rows == 1);
-        if (!grow(&plan->items, &plan->items_capacity, plan->num_items + segments, sizeof(Item)))
-            return NO_MEMORY;
-        if (!split) {
-            plan->items[plan->num_items++] = (Item){t, tile->first_segment, tile->end_segment};
+    for (int end = plan->num_tiles; end > 0;) { /* the last rows see most: begin with them */
+        const Tile *tile = plan->tiles + end - 1;
+        if (apart && (tile->end_segment - tile->first_segment > 1 || step->rows == 1)) {
+            if (!split_tile(plan, --end)) return NO_MEMORY;
             continue;
         }
-        tile->partials = plan->num_partials;
-        plan->num_partials += segments;
-        for (int s = tile->first_segment; s < tile->end_segment; s++)
-            plan->items[plan->num_items++] = (Item){t, s, s + 1};
+        const Item item = join_tiles(plan, end, apart ? 1 : most);
+        if (!add_item(plan, item)) return NO_MEMORY;
+        end = item.first_tile;
     }
     return STEP_DONE;
 }
@@ -200,6 +226,25 @@ int plan_step(Plan *plan, const Model *model, const Step *step, int threads) {
     plan->segment_starts[step->sequences] = segments;
     cut_tiles(plan, model, step, threads);
     return cut_items(plan, step, threads);
+}
+
+AttentionTile plan_view(const Plan *plan, const Step *step, const Tile *tile) {
+    const int32_t *rows = step->row_starts + tile->sequence;
+    return (AttentionTile){.entries = step->entries + step->entry_starts[tile->sequence],
+                           .positions = plan->positions + tile->first_row,
+                           .row_entries = plan->row_entries + tile->first_row,
+                           .row_slots = plan->row_slots + tile->first_row,
+                           .rows = tile->rows,
+                           .first_kv_head = tile->first_kv_head,
+                           .end_kv_head = tile->end_kv_head,
+                           .streaming = tile->rows == rows[1] - rows[0]};
+}
+
+int plan_segment_end(const Plan *plan, const Tile *tile, int segment) {
+    const int seen = plan->row_entries[tile->first_row + tile->rows - 1] + 1;
+    if (segment + 1 == plan->segment_starts[tile->sequence + 1]) return seen;
+    const int end = plan->segments[segment + 1];
+    return end < seen ? end : seen;
 }
 
 void plan_free(Plan *plan) {

@@ -12,10 +12,13 @@ typedef struct {
     int32_t partials;
 } Tile;
 
-/* What a thread takes at once. */
+/* What a thread takes at once: tiles of the same heads of one sequence, which then find each
+ * segment's K and V in its cache. */
 typedef struct {
-    int32_t tile, first_segment, end_segment;
+    int32_t first_tile, end_tile, first_segment, end_segment;
 } Item;
+
+#define ITEM_TILES 8 /* at most; few enough to share out, and for their rotations to stay cached */
 
 typedef struct {
     int32_t *positions, *row_entries, *row_slots, *row_blocks; /* [rows] */
@@ -29,6 +32,10 @@ typedef struct {
 
 /* Checks the step and fills the plan. Returns STEP_DONE or why not. */
 int plan_step(Plan *plan, const Model *model, const Step *step, int threads);
+/* What the attention kernel needs to know of a tile, but for the queries. */
+AttentionTile plan_view(const Plan *plan, const Step *step, const Tile *tile);
+/* The entry after the last of a segment that some row of the tile sees. */
+int plan_segment_end(const Plan *plan, const Tile *tile, int segment);
 void plan_free(Plan *plan);
 
 #endif

@@ -12,9 +12,9 @@
 
 #include "buffers.h"
 #include "plan.h"
+#include "ranges.h"
 
-#define STAGES 5    /* that share out by counter in a layer */
-#define MANY_ROWS 8 /* from here on sharing by counter costs less than it gains */
+#define STAGES 5 /* that share out by counter in a layer */
 
 struct Engine {
     Model model;
@@ -37,13 +37,8 @@ typedef struct {
     int thread, threads, solo;
 } Worker;
 
-typedef struct {
-    int begin, end;
-} Range;
-
 static Range share(int count, const Worker *worker) {
-    return (Range){(int)((int64_t)count * worker->thread / worker->threads),
-                   (int)((int64_t)count * (worker->thread + 1) / worker->threads)};
+    return share_evenly(count, worker->thread, worker->threads);
 }
 
 /* The rows that a stage before a linear layer is computed for: a lone row by every thread. */
@@ -57,32 +52,8 @@ static void meet_unless_solo(const Worker *worker) {
     if (!worker->solo) meet(worker);
 }
 
-/* Calls for ranges of `count` units until all are taken. Static for few rows: a fetch of the
- * counter costs what a unit does. A range does not change what is computed for it. */
-typedef struct {
-    atomic_int *counter;
-    Range left;
-    int count, chunk;
-} Ranges;
-
 static Ranges share_units(int count, int rows, atomic_int *counter, const Worker *worker) {
-    if (rows < MANY_ROWS || worker->threads == 1)
-        return (Ranges){.left = share(count, worker)};
-    const int chunk = count / (8 * worker->threads);
-    return (Ranges){.counter = counter, .count = count, .chunk = chunk > 0 ? chunk : 1};
-}
-
-static int next_range(Ranges *ranges, Range *range) {
-    if (!ranges->counter) {
-        *range = ranges->left;
-        ranges->left.begin = ranges->left.end;
-        return range->begin < range->end;
-    }
-    const int begin = atomic_fetch_add_explicit(ranges->counter, ranges->chunk,
-                                                memory_order_relaxed);
-    const int end = begin + ranges->chunk;
-    *range = (Range){begin, end < ranges->count ? end : ranges->count};
-    return begin < ranges->count;
+    return ranges_of(count, rows, counter, worker->thread, worker->threads);
 }
 
 static void lap(const Worker *worker, int phase) {
@@ -182,38 +153,44 @@ static void finish_tile(const Worker *worker, const Tile *tile, const float *par
     worker->engine->kernels->finish(partial, v, model->head_dim, places);
 }
 
+static void attend_segment(const Worker *worker, const KvLayer *kv, const Tile *tile, int segment,
+                           float *partial) {
+    const Engine *engine = worker->engine;
+    AttentionTile view = plan_view(&engine->plan, engine->step, tile);
+    view.query_stride = (size_t)qkv_rows(&engine->model);
+    view.queries = engine->buffers.qkv + (size_t)tile->first_row * view.query_stride;
+    (kv->is_int8 ? engine->kernels->attend_int8 : engine->kernels->attend)(
+        kv, &view, engine->plan.segments[segment], plan_segment_end(&engine->plan, tile, segment),
+        partial);
+}
+
+/* The next segment of a tile, merged into what those before it came to. */
+static void add_segment(const Worker *worker, const KvLayer *kv, const Tile *tile, int segment,
+                        float *into) {
+    const Model *model = &worker->engine->model;
+    if (segment < tile->first_segment || segment >= tile->end_segment) return;
+    float *here = segment == tile->first_segment ? into : worker->own->segment;
+    attend_segment(worker, kv, tile, segment, here);
+    if (here == into) return;
+    worker->engine->kernels->merge(into, here, vectors_of(model, tile), kv->head_dim);
+}
+
 static void attend_item(const Worker *worker, const KvLayer *kv, const Item *item) {
     const Engine *engine = worker->engine;
-    const Plan *plan = &engine->plan;
-    const Tile *tile = plan->tiles + item->tile;
-    const size_t width = (size_t)qkv_rows(&engine->model);
-    const AttentionTile view = {
-        .entries = engine->step->entries + engine->step->entry_starts[tile->sequence],
-        .queries = engine->buffers.qkv + (size_t)tile->first_row * width,
-        .positions = plan->positions + tile->first_row,
-        .row_entries = plan->row_entries + tile->first_row,
-        .row_slots = plan->row_slots + tile->first_row,
-        .query_stride = width,
-        .rows = tile->rows,
-        .first_kv_head = tile->first_kv_head,
-        .end_kv_head = tile->end_kv_head,
-        .streaming = tile->rows == 1};
-    const int own_entries = plan->row_entries[tile->first_row + tile->rows - 1] + 1;
-    float *into = worker->own->partial;
-    if (tile->partials >= 0)
-        into = engine->buffers.partials + (size_t)(tile->partials + item->first_segment -
-                                           tile->first_segment) * partial_floats(&engine->model);
-    for (int s = item->first_segment; s < item->end_segment; s++) {
-        const int last = s + 1 == plan->segment_starts[tile->sequence + 1];
-        int end = last ? own_entries : plan->segments[s + 1];
-        if (end > own_entries) end = own_entries;
-        float *here = s == item->first_segment ? into : worker->own->segment;
-        (kv->is_int8 ? engine->kernels->attend_int8 : engine->kernels->attend)(
-            kv, &view, plan->segments[s], end, here);
-        if (here != into)
-            engine->kernels->merge(into, here, vectors_of(&engine->model, tile), kv->head_dim);
+    const Tile *tile = engine->plan.tiles + item->first_tile;
+    const int tiles = item->end_tile - item->first_tile;
+    const size_t stride = partial_floats(&engine->model);
+    if (tile->partials >= 0) { /* a segment to be kept apart */
+        const int s = item->first_segment, place = tile->partials + s - tile->first_segment;
+        attend_segment(worker, kv, tile, s, engine->buffers.partials + (size_t)place * stride);
+        return;
     }
-    if (tile->partials < 0) finish_tile(worker, tile, into, engine->buffers.attended_rows);
+    float *partials = worker->own->partials;
+    for (int s = item->first_segment; s < item->end_segment; s++)
+        for (int t = 0; t < tiles; t++)
+            add_segment(worker, kv, tile + t, s, partials + (size_t)t * stride);
+    for (int t = 0; t < tiles; t++)
+        finish_tile(worker, tile + t, partials + (size_t)t * stride, engine->buffers.attended_rows);
 }
 
 /* Merges the segments of a tile that were kept apart, in their order. */
@@ -223,7 +200,7 @@ static void merge_tile(const Worker *worker, const Tile *tile, float *out) {
     const float *segments =
         engine->buffers.partials + (size_t)tile->partials * partial_floats(model);
     const int vectors = vectors_of(model, tile);
-    float *into = worker->own->partial;
+    float *into = worker->own->partials;
     memcpy(into, segments,
            (size_t)vectors * (PARTIAL_HEADER + (size_t)model->head_dim) * sizeof(float));
     for (int s = 1; s < tile->end_segment - tile->first_segment; s++)
@@ -233,12 +210,10 @@ static void merge_tile(const Worker *worker, const Tile *tile, float *out) {
 }
 
 static void attend(const Worker *worker, const KvLayer *kv, atomic_int *counter) {
-    const Engine *engine = worker->engine;
-    for (;;) {
-        const int item = atomic_fetch_add_explicit(counter, 1, memory_order_relaxed);
-        if (item >= engine->plan.num_items) break;
-        attend_item(worker, kv, engine->plan.items + item);
-    }
+    const Plan *plan = &worker->engine->plan;
+    int item;
+    while ((item = atomic_fetch_add_explicit(counter, 1, memory_order_relaxed)) < plan->num_items)
+        attend_item(worker, kv, plan->items + item);
     meet(worker);
 }
 
