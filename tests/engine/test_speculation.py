@@ -12,13 +12,13 @@ REPLY = (CIRCLE * 12)[:100]
 
 @pytest.fixture
 def engine():
-    engine = Engine(num_blocks=64, num_speculative_tokens=6)
+    engine = Engine(num_blocks=64, num_speculative_tokens=6, idle_prefill=False)
     yield engine
     engine.check()
 
 
 def plain(**settings: object) -> Engine:
-    return Engine(num_blocks=64, num_speculative_tokens=0, **settings)
+    return Engine(num_blocks=64, num_speculative_tokens=0, idle_prefill=False, **settings)
 
 
 def reply(engine: Engine, ids: list[int], **fields: object):
