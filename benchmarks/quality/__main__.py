@@ -29,7 +29,6 @@ from benchmarks.quality.measures import (
     Words,
     agree,
     compare,
-    of_reference,
     pack,
     row_words,
     summarize,
@@ -70,14 +69,9 @@ class Bench:
     def reference(self) -> Row:
         """Run the reference, which everything else is compared with."""
         ours, windows = self._ours(REFERENCE), self._texts.windows
-        if not self._base.exists():
-            packed = (pack(logits) for logits in ours.window_logits(windows))
-            llama.write_base(self._base, windows, self._vocab, packed)
+        itself: list[Distances] = []
+        llama.write_base(self._base, windows, self._vocab, self._packed(ours, itself))
         self._replies = self._reply(ours)
-        parts = zip(windows, self._rows(windows), strict=True)
-        itself = (
-            of_reference(rows, self._vocab, window[WINDOW // 2 + 1 :]) for window, rows in parts
-        )
         return self._row(REFERENCE, ours, itself, self._replies)
 
     def measured(self, precision: Precision) -> Row:
@@ -118,6 +112,14 @@ class Bench:
             agreement=agree(self._replies, replies),
         )
 
+    def _packed(self, ours: Ours, distances: list[Distances]) -> Iterator[Words]:
+        """The reference's rows; their distances from what they were packed from are added."""
+        windows = self._texts.windows
+        for window, logits in zip(windows, ours.window_logits(windows), strict=True):
+            rows = pack(logits)
+            distances.append(compare(rows, logits, window[WINDOW // 2 + 1 :]))
+            yield rows
+
     def _distances(self, ours: Ours) -> Iterator[Distances]:
         windows = self._texts.windows
         logits = ours.window_logits(windows)
@@ -141,9 +143,6 @@ def main(
     llama_folder: Annotated[
         Path | None, typer.Option("--llama", help="Folder of llama.cpp's programs.")
     ] = None,
-    base: Annotated[
-        Path | None, typer.Option(help="Keeps the reference's log-probabilities for the next run.")
-    ] = None,
     quick: Annotated[bool, typer.Option(help="A minute instead of a quarter of an hour.")] = False,
     output: Annotated[Path | None, typer.Option(help="Where the JSON goes.")] = None,
 ) -> None:
@@ -156,7 +155,7 @@ def main(
         stop_ids=texts.stop_ids,
     )
     with tempfile.TemporaryDirectory() as folder:
-        bench = Bench(path, texts, base or Path(folder) / "base.bin")
+        bench = Bench(path, texts, Path(folder) / "base.bin")
         rows = [_told(bench.reference())]
         rows += [_told(bench.measured(one)) for one in PRECISIONS]
         rows += [_told(bench.peer(llama_folder))] if llama_folder else []

@@ -88,16 +88,6 @@ def compare(reference: Words, logits: Floats, following: npt.NDArray[np.int32]) 
     )
 
 
-def of_reference(reference: Words, vocab: int, following: npt.NDArray[np.int32]) -> Distances:
-    """Compare the reference with itself: only its surprise says something."""
-    surprise = -unpack(reference, vocab)[np.arange(len(reference)), following]
-    return Distances(
-        divergence=np.zeros(len(reference)),
-        same_top=np.ones(len(reference), dtype=np.bool_),
-        surprise=surprise.astype(np.float64),
-    )
-
-
 def summarize(parts: Iterable[Distances]) -> Quality:
     """Average over all positions."""
     parts = list(parts)
