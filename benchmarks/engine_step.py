@@ -97,7 +97,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--batches", type=int, nargs="*", default=[1, 8, 32])
     arguments = parser.parse_args()
-    config = EngineConfig(model=str(arguments.model))
+    config = EngineConfig(model=str(arguments.model), num_speculative_tokens=0)
     model = prepare_native_model(read_spec(arguments.model), config)
     for batch in arguments.batches:
         measure(model, config, batch, arguments.steps)
