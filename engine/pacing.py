@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from engine.step_cost import NO_LOAD, StepLoad, StepPrice
 
-_AIM = 0.85  # of the target: steps are noisy, and a token is sampled and sent beside them
+_CROWD = 0.5  # of the target: what a crowd of prompts may stretch a step by
+_CROWD_LEAST = 4  # streams that a crowd is compared with at least: one prompt is none
 _PART_OF_DECODE = 0.25  # goes to prompts at least: to starve them would not make streams quick
 _BASES, _TARGETS = 40, 4  # a step without streams: 2.5 % are lost to its base, within 4 targets
 
@@ -28,15 +29,18 @@ class Pace:
 class StepBudget:
     """Rows and seconds that a step has left for prefill; what is planned is taken off."""
 
-    def __init__(self, pace: Pace, streams: Iterable[StepLoad]) -> None:
-        """`streams`: loads of the turns that decode in this step whatever it takes."""
+    def __init__(self, pace: Pace, streams: Iterable[StepLoad], prompts: int) -> None:
+        """What `streams` take off is spent: the turns that decode in this step whatever it takes.
+
+        `prompts`: turns that have no token yet.
+        """
         decode = sum(streams, NO_LOAD)
         self._price = pace.price
         self.rows = pace.max_rows - decode.rows
         self._seconds = float("inf")
         if pace.target_s:
             self.rows = min(self.rows, pace.trusted_rows)
-            self._seconds = _bound_s(pace, decode) - pace.price.seconds(decode)
+            self._seconds = _bound_s(pace, decode, prompts) - pace.price.seconds(decode)
 
     def fitting(self, first: int, count: int, share: float = 1.0) -> int:
         """How many of `count` tokens after a sequence's first `first` fit into a share of this."""
@@ -62,9 +66,11 @@ class StepBudget:
         return self._price.seconds(StepLoad.of(first, count)) - self._price.base_s
 
 
-def _bound_s(pace: Pace, decode: StepLoad) -> float:
+def _bound_s(pace: Pace, decode: StepLoad, prompts: int) -> float:
     if decode.rows:
-        decode_s = pace.price.seconds(decode)
-        return max(pace.target_s * _AIM, decode_s * (1 + _PART_OF_DECODE))
+        # Where as many wait for a first token as for a next one, both waits count.
+        crowd = min(1.0, (prompts - 1) / max(_CROWD_LEAST, decode.rows))
+        stretched_s = pace.target_s * (1 + _CROWD * max(0.0, crowd))
+        return max(stretched_s, pace.price.seconds(decode) * (1 + _PART_OF_DECODE))
     # Nobody waits for a token, but a newcomer or a cancellation may wait for the step's end.
     return max(pace.target_s, min(pace.price.base_s * _BASES, pace.target_s * _TARGETS))

@@ -81,7 +81,9 @@ def plan_step(view: StepView) -> StepPlan:
     decodes = [load for load in view.running if load.pending == 1]
     prompts = _leaders(view)
     if prompts:
-        budget = StepBudget(view.pace, (StepLoad.of(load.first, 1) for load in decodes))
+        streams = [StepLoad.of(load.first, 1) for load in decodes]
+        waiting = len(view.running) - len(decodes) + len(view.waiting)
+        budget = StepBudget(view.pace, streams, waiting)
         _share(budget, prompts, view.block_size)
     admissions = [prompt for prompt in prompts if not prompt.seated]
     while admissions and admissions[-1].load.pending and not admissions[-1].tokens:
