@@ -230,4 +230,6 @@ def test_every_plan_keeps_the_limits_and_starves_nobody(
         all_turns = [*runs, *waits]
         forced = 2 * (PRICE.seconds(StepLoad.of(3400, BLOCK)) - PRICE.base_s)
         decode_s = PRICE.seconds(sum((StepLoad.of(x.first, 1) for x in streams), NO_LOAD))
-        assert PRICE.seconds(load_of(made, all_turns)) <= max(target_s, 1.25 * decode_s) + forced
+        crowd = len(all_turns) - len(streams) > 1
+        bound = max(target_s * (1.5 if crowd else 1), 1.25 * decode_s)
+        assert PRICE.seconds(load_of(made, all_turns)) <= bound + forced
