@@ -195,7 +195,7 @@ static Item join_tiles(const Plan *plan, int end, int most) {
 static int cut_items(Plan *plan, const Step *step, int threads) {
     /* a lone row's tiles are kept apart even on one segment: each thread finishes them for itself */
     const int apart = step->rows == 1 || plan->num_tiles < 4 * threads;
-    const int fair = plan->num_tiles / (8 * threads);
+    const int fair = plan->num_tiles / (4 * threads);
     const int most = fair < 1 ? 1 : fair < ITEM_TILES ? fair : ITEM_TILES;
     plan->num_items = plan->num_partials = 0;
     for (int end = plan->num_tiles; end > 0;) { /* the last rows see most: begin with them */
