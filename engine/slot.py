@@ -68,8 +68,8 @@ class Slot:
         self.started_s = now_s
         kept = context.table.kept_len
         # Computed for this turn, only earlier: what a turn is told to cost must not depend on
-        # whether the engine had time for it.
-        early = max(0, min(kept, context.idle_len) - context.computed_len)
+        # whether the engine had time for it. Whoever hits blocks beyond would have hit these, too.
+        early = max(0, kept - context.computed_len) if kept <= context.idle_len else 0
         self.reused_tokens = kept - early
         known = min(context.committed, context.computed_len)
         self.recomputed_tokens = max(0, known - self.reused_tokens)

@@ -48,6 +48,9 @@ class SocketDoor:
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._reader = read_to_worker()
+        # No select: it takes no descriptor above 1023, and a parent with many sockets gives those.
+        self._readable = select.poll()
+        self._readable.register(connection, select.POLLIN)
 
     def receive_launch(self) -> Launch | None:
         """The first message; None when the parent has gone.
@@ -93,7 +96,7 @@ class SocketDoor:
         try:
             while True:
                 if wait_s != 0 and not messages:
-                    select.select([self._connection], [], [], wait_s)
+                    self._readable.poll(None if wait_s is None else 1000 * wait_s)
                 data = self._connection.recv(_READ_BYTES, socket.MSG_DONTWAIT)
                 if not data:
                     return None

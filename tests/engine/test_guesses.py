@@ -30,6 +30,17 @@ def test_unlikely_guesses_are_not() -> None:
     assert counts([[0.05, 0.01]], 1) == [0]
 
 
+@pytest.mark.parametrize(("chance", "checked"), [(0.15, 0), (0.21, 1)])
+def test_a_guess_must_promise_a_tenth_more_than_it_costs(chance: float, checked: int) -> None:
+    assert counts([[chance]], 1) == [checked]
+
+
+@pytest.mark.parametrize(("context", "checked"), [(100, 1), (10_000, 0)])
+def test_a_guess_costs_reading_its_context(context: int, checked: int) -> None:
+    price = StepPrice(2e-3, 2e-4, 0.0, 1e-6)
+    assert draft_counts([Candidate([0.9], context)], load(1), price, plain, 9) == [checked]
+
+
 def test_no_guess_is_worth_a_row_where_rows_are_all_that_costs() -> None:
     assert counts([[0.7, 0.5]] * 64, 512) == [0] * 64
 

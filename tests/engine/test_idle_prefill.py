@@ -109,6 +109,18 @@ def test_what_was_computed_in_advance_and_lost_is_new_too(make_engine) -> None:
     assert started.new_tokens == OWED + len(HEADER) + 1
 
 
+def test_what_another_session_computed_too_is_reused(make_engine) -> None:
+    told = []
+    for on in (False, True):
+        engine = make_engine(idle_prefill=on)
+        ids, more = answered(engine), [*OTHER, *range(60, 100)]
+        engine.open("b", ids)
+        engine.turn("b", more)
+        started = engine.started(engine.turn("a", more))
+        told.append((started.reused_tokens, started.recomputed_tokens, started.new_tokens))
+    assert told[0] == told[1]
+
+
 # --- seen by nobody
 
 

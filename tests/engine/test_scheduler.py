@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -70,6 +71,13 @@ def test_who_comes_earlier_gets_blocks_earlier_though_it_computes_later() -> Non
     assert made.admissions == [Work(TurnId("short"), 300)]
 
 
+def test_less_than_a_block_is_not_worth_reading_a_context_for() -> None:
+    assert tokens(plan(loads(old=5000, short=10, long=3000), [], rows(30))) == {
+        "old": 20,
+        "short": 10,
+    }
+
+
 def test_no_more_turns_run_than_there_are_seats() -> None:
     made = plan(loads(a=1, b=1), loads(c=1, d=1), seats=3)
     assert made.admissions == [Work(TurnId("c"), 1)]
@@ -120,6 +128,19 @@ def test_the_oldest_and_the_shortest_get_a_block_whatever_it_costs() -> None:
         "young": None,
         "short": BLOCK,
     }
+
+
+@pytest.mark.parametrize("running", [0, 4, 9])
+def test_a_crowd_of_prompts_counts_those_that_run_and_those_that_wait(running: int) -> None:
+    streams = decodes(8, 500)
+    prompts = [TurnLoad(TurnId(f"p{number}"), 600) for number in range(9)]
+    made = plan([*streams, *prompts[:running]], prompts[running:], PACED)
+    assert 0.14 < PRICE.seconds(load_of(made, [*streams, *prompts])) <= 0.15
+
+
+def test_two_prompts_are_no_crowd_though_only_one_stream_waits_for_them() -> None:
+    turns = [*decodes(1, 500), *loads(p=600, q=600)]
+    assert 0.1 < PRICE.seconds(load_of(plan(turns, [], PACED), turns)) <= 0.1125
 
 
 def test_without_streams_a_step_is_bounded_too_and_its_base_is_a_small_part() -> None:

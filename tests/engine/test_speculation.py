@@ -3,8 +3,9 @@
 import pytest
 
 from engine.messages import Sampling, TurnDelta, TurnFailed, TurnIncomplete
+from engine.step import SequenceStep
 from tests.engine.harness import Engine
-from tests.fakes.fake_model import FakeText
+from tests.fakes.fake_model import FakeModel, FakeText
 
 CIRCLE = list(b"round and ")
 REPLY = (CIRCLE * 12)[:100]
@@ -15,6 +16,30 @@ def engine():
     engine = Engine(num_blocks=64, num_speculative_tokens=6, idle_prefill=False)
     yield engine
     engine.check()
+
+
+class Recorder(FakeModel):
+    """Keeps all steps."""
+
+    def __init__(self, num_blocks: int, block_size: int) -> None:
+        super().__init__(num_blocks=num_blocks, block_size=block_size)
+        self.batches_run: list[list[SequenceStep]] = []
+
+    def execute(self, batch: list[SequenceStep]) -> list[int]:
+        self.batches_run.append(list(batch))
+        return super().execute(batch)
+
+
+def recorded(**settings: object) -> Engine:
+    models: list[Recorder] = []
+
+    def runner(num_blocks: int, block_size: int) -> Recorder:
+        models.append(Recorder(num_blocks, block_size))
+        return models[-1]
+
+    engine = Engine(num_blocks=64, runner=runner, idle_prefill=False, **settings)
+    engine.model = models[0]
+    return engine
 
 
 def plain(**settings: object) -> Engine:
@@ -132,3 +157,41 @@ def test_logits_that_are_not_finite_fail_the_turn_beside_drafts(engine):
     engine.run()
     assert isinstance(engine.ending(turn), TurnFailed)
     assert engine.view("a").tokens == 0
+
+
+# --- what a step was sized for
+
+
+def test_a_step_has_no_more_rows_than_it_may_with_drafts_too() -> None:
+    engine = recorded(num_speculative_tokens=6, max_num_seqs=2, max_num_batched_tokens=4)
+    turn = reply(engine, REPLY)
+    assert engine.text(turn) == bytes(REPLY).decode()
+    rows = [sum(len(step.token_ids) for step in batch) for batch in engine.model.batches_run]
+    assert max(rows[4:]) == 4
+
+
+def test_a_step_draws_no_more_tokens_than_it_was_measured_with() -> None:
+    engine = recorded(num_speculative_tokens=3, max_num_seqs=2)
+    turns = []
+    for session, ids in (("a", b"hello"), ("b", b"world")):
+        engine.open(session)
+        engine.model.script([*REPLY, FakeText.STOP])
+        turns.append(engine.submit(session, ids, max_output_tokens=200))
+        engine.step()
+    engine.run()
+    assert [engine.text(turn) for turn in turns] == [bytes(REPLY).decode()] * 2
+    steps = [[step for step in batch if step.sample] for batch in engine.model.batches_run]
+    assert max(sum(step.sample.drafts + 1 for step in batch) for batch in steps) == 2 + 3
+    engine.check()
+
+
+def test_nothing_is_guessed_after_an_end_of_turn() -> None:
+    engine = recorded(num_speculative_tokens=6)
+    engine.open("a")
+    for _ in range(3):
+        engine.model.script([*CIRCLE, *CIRCLE, *CIRCLE, FakeText.STOP])
+        engine.turn("a", b"again", max_output_tokens=200)
+    drafts = [step.drafts for batch in engine.model.batches_run for step in batch]
+    assert sum(len(some) for some in drafts) > 20
+    assert all(FakeText.STOP not in some for some in drafts)
+    engine.check()

@@ -1,6 +1,8 @@
 """The driver sleeps when its loop has nothing to do, and wakes it when it said so."""
 
 import asyncio
+import fcntl
+import resource
 import socket
 
 import pytest
@@ -13,6 +15,15 @@ from engine.worker_process import SocketDoor
 from tests.engine.harness import Engine
 from tests.link.loops import INFO, EchoLoop
 from tests.link.test_inprocess import submit
+
+
+@pytest.fixture
+def many_descriptors():
+    """Lets this process open some more than 1,024 files, the usual limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 1100), hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 class RestlessLoop(EchoLoop):
@@ -94,6 +105,18 @@ def test_the_sockets_door_waits_no_longer_than_it_is_told() -> None:
         assert door.receive(wait_s=60) == [submit("a")]
         ours.close()
         assert door.receive(wait_s=60) is None
+
+
+def test_the_sockets_door_takes_a_descriptor_above_1023(many_descriptors: None) -> None:
+    """A parent with many sockets hands such a one to the child that it restarts."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        number = fcntl.fcntl(theirs, fcntl.F_DUPFD_CLOEXEC, 1024)
+        with socket.socket(fileno=number) as high:
+            door = SocketDoor(high)
+            assert door.receive(wait_s=0.001) == []
+            ours.sendall(encode(submit("a")))
+            assert door.receive(wait_s=None) == [submit("a")]
 
 
 @pytest.mark.timeout(20)
