@@ -47,6 +47,10 @@ class SocketDoor:
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
+        # Not select(): that knows descriptors below 1,024 only, and this one has its parent's
+        # number, which a gateway with a thousand sockets has long passed.
+        self._poll = select.poll()
+        self._poll.register(connection, select.POLLIN)
         self._reader = read_to_worker()
 
     def receive_launch(self) -> Launch | None:
@@ -93,7 +97,7 @@ class SocketDoor:
         try:
             while True:
                 if wait_s != 0 and not messages:
-                    select.select([self._connection], [], [], wait_s)
+                    self._poll.poll(None if wait_s is None else 1000 * wait_s)
                 data = self._connection.recv(_READ_BYTES, socket.MSG_DONTWAIT)
                 if not data:
                     return None

@@ -1,6 +1,8 @@
 """The driver sleeps when its loop has nothing to do, and wakes it when it said so."""
 
 import asyncio
+import fcntl
+import resource
 import socket
 
 import pytest
@@ -94,6 +96,24 @@ def test_the_sockets_door_waits_no_longer_than_it_is_told() -> None:
         assert door.receive(wait_s=60) == [submit("a")]
         ours.close()
         assert door.receive(wait_s=60) is None
+
+
+@pytest.fixture
+def many_descriptors():
+    """Lets this process have descriptors beyond select's."""
+    before, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, most), most))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (before, most))
+
+
+def test_the_sockets_door_waits_on_a_descriptor_of_any_number(many_descriptors) -> None:
+    ours, low = socket.socketpair()
+    with ours, low, socket.socket(fileno=fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, 2000)) as theirs:
+        door = SocketDoor(theirs)
+        assert door.receive(wait_s=0.001) == []
+        ours.sendall(encode(submit("a")))
+        assert door.receive(wait_s=None) == [submit("a")]
 
 
 @pytest.mark.timeout(20)
