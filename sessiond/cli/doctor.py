@@ -12,9 +12,7 @@ from sessiond.cli.fail import FAILED
 def doctor(url: UrlOption = DEFAULT_URL, as_json: JsonOption = False) -> None:
     """Audit a server's memory: every block is free, cached or in use, and counted right.
 
-    Says what arithmetic runs, too.
-
-    Exit code 1 if it is not.
+    Exit code 1 if it is not. Says what arithmetic runs, too.
     """
     with server_at(url) as server:
         report = server.memory()

@@ -1,4 +1,5 @@
 import io
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -8,6 +9,7 @@ from sessiond.cli.banner import Banner, program_name
 from sessiond.settings import Settings
 from tests.link.loops import INFO
 
+README = Path(__file__).parents[2] / "README.md"
 URL = "http://127.0.0.1:8080"
 
 
@@ -32,6 +34,30 @@ def test_it_says_where_it_listens_how_big_the_pool_is_and_why_and_how_to_talk_to
     assert "sessiond chat   in another terminal" in text
     assert f"base_url={URL}/v1" in text
     assert "echo (none) on cpu, weights float32 (0 B), activations float32" in text
+
+
+def test_the_readme_shows_what_it_says():
+    shown, out = banner()
+    info = msgspec.structs.replace(
+        INFO,
+        model="smollm2-135m-instruct",
+        architecture="llama",
+        weights="Q4_1+Q8_0",
+        weights_bytes=int(92.1 * 2**20),
+        dtype="int8",
+        kv_dtype="bfloat16",
+        attention="native-avx512",
+        max_model_len=8192,
+        max_num_seqs=32,
+        max_num_waiting=1024,
+        pool_bytes=4 * 2**30,
+        total_blocks=11650,
+        block_size=16,
+        pool_reason="a quarter of 22.7 GiB free memory, at most 4.0 GiB; --kv-cache-memory sets it",
+    )
+    shown.serving(Settings(db="sqlite+aiosqlite:///.../sessiond/sessiond.db"), info, URL)
+    said = out.getvalue().replace("sessiond chat", ".venv/bin/sessiond chat")
+    assert said in README.read_text(encoding="utf-8")
 
 
 def test_another_port_is_in_the_chat_command():
