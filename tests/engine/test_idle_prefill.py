@@ -57,6 +57,15 @@ def test_a_turn_that_begins_otherwise_computes_all_of_it(engine: Engine, turn) -
     assert engine.kept("t2")[:1] == reply_to(engine, [*ids, *turn])[:1]
 
 
+@pytest.mark.parametrize("begins", [HEADER, OTHER])
+def test_a_turn_that_waits_or_runs_has_no_drafts(engine: Engine, begins: list[int]) -> None:
+    answered(engine)
+    engine.submit("a", [*begins, 7])
+    engine.check()
+    engine.step(2)
+    engine.check()
+
+
 def test_a_turn_of_the_drafts_alone_still_computes_its_last_token(engine: Engine) -> None:
     ids = answered(engine)
     assert cost(engine, "a", HEADER) == 1

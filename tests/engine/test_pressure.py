@@ -70,6 +70,22 @@ def test_newcomers_never_push_out_running_turns(make_engine) -> None:
     assert isinstance(engine.ending(waiting), TurnIncomplete)
 
 
+def test_a_newcomer_gets_no_blocks_that_one_before_it_gave_up(make_engine) -> None:
+    engine = make_engine(num_blocks=12, block_size=4, enable_prefix_caching=False)
+    for session in "abc":
+        engine.open(session)
+    for session, length in (("a", 16), ("b", 24)):
+        engine.submit(session, [1] * length, max_output_tokens=20, stop_ids=[])
+        engine.step()
+    late = engine.submit("c", [2] * 12, max_output_tokens=1)
+    engine.step_until(lambda: engine.stats().preemptions_total > 0)
+    assert engine.stats().free_blocks >= 3, "it would fit"
+    engine.step()
+    assert engine.started(late) is None
+    engine.run()
+    assert engine.ending(late) is not None
+
+
 def test_a_newcomer_that_cannot_be_served_now_evicts_nobody(make_engine) -> None:
     engine = make_engine(num_blocks=12)
     for session in "abc":

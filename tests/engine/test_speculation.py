@@ -141,7 +141,7 @@ def test_nobody_gives_way_for_a_guess():
     engine = Engine(num_blocks=8, num_speculative_tokens=6)
     engine.open("idle")
     engine.turn("idle", bytes(range(32, 80)), max_output_tokens=1)  # keeps 4 of 8 blocks
-    turn = reply(engine, (CIRCLE * 6)[:58], max_output_tokens=59)  # fits into the other 4
+    turn = reply(engine, (CIRCLE * 6)[:58], max_output_tokens=100)  # ends in the other 4
     assert engine.ending(turn) is not None
     assert engine.stats().evictions_total == 0
     assert engine.stats().preemptions_total == 0
@@ -194,4 +194,23 @@ def test_nothing_is_guessed_after_an_end_of_turn() -> None:
     drafts = [step.drafts for batch in engine.model.batches_run for step in batch]
     assert sum(len(some) for some in drafts) > 20
     assert all(FakeText.STOP not in some for some in drafts)
+    engine.check()
+
+
+def test_blocks_that_drafts_filled_are_hashed_as_others_are(engine):
+    reply(engine, REPLY)
+    pages = engine.view("a").page_table
+    assert len(pages) == (len(b"hello") + len(REPLY)) // 16 + 1
+    assert [page.hashed for page in pages] == [page.last == 15 for page in pages]
+
+
+def test_every_draft_counts_as_accepted_or_rejected():
+    engine = recorded(num_speculative_tokens=6)
+    reply(engine, REPLY)
+    stats, steps = engine.stats(), [step for (step,) in engine.model.batches_run]
+    assert stats.rejected_drafts_total > 0
+    assert stats.generated_tokens_total == len(steps) + stats.accepted_drafts_total
+    assert sum(len(step.drafts) for step in steps) == (
+        stats.accepted_drafts_total + stats.rejected_drafts_total
+    )
     engine.check()
