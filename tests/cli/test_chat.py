@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import typer
@@ -123,6 +124,12 @@ class Terminal:
     def type(self, keys):
         os.write(self._master, keys.encode())
 
+    def wait_until_it_sleeps(self):
+        stat = Path(f"/proc/{self.process.pid}/stat")
+        deadline = time.monotonic() + 20
+        while stat.read_text().rpartition(")")[2].split()[0] != "S":
+            assert time.monotonic() < deadline, "it never waits for a key"
+
     def wait_for(self, text, limit_s=20.0, times=1):
         deadline = time.monotonic() + limit_s
         while self.shown.count(text) < times:
@@ -222,10 +229,14 @@ def test_ctrl_c_at_the_prompt_clears_the_line_and_a_second_one_leaves(terminal):
 
 
 def interrupt_line(screen, text, prompts):
-    """Press Ctrl-C once what was typed is on the screen: the line is being read then."""
+    """Press Ctrl-C once what was typed is on the screen and the next key is waited for.
+
+    Python's readline loses a signal that comes while it handles a key, until there is another key.
+    """
     screen.wait_for("> ", times=prompts)
     screen.type(text)
     screen.wait_for(text)
+    screen.wait_until_it_sleeps()
     screen.type("\x03")
 
 
