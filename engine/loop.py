@@ -81,6 +81,7 @@ class EngineLoop:
             num_speculative_tokens=config.num_speculative_tokens,
             max_num_seqs=config.max_num_seqs,
             max_num_batched_tokens=config.max_num_batched_tokens,
+            target_s=config.target_inter_token_ms / 1000,
         )
         self._memory = Executor(
             num_blocks=num_blocks,

@@ -14,14 +14,23 @@ from engine.step_cost import NO_LOAD, StepLoad, StepPrice
 
 
 class Speculation:
-    """Guesses for turns that decode; off with `num_speculative_tokens` 0."""
+    """Guesses for turns that decode; off with `num_speculative_tokens` 0.
+
+    `target_s` bounds steps that hold prompts, 0: nothing does (see engine.pacing.Pace).
+    """
 
     def __init__(
-        self, *, num_speculative_tokens: int, max_num_seqs: int, max_num_batched_tokens: int
+        self,
+        *,
+        num_speculative_tokens: int,
+        max_num_seqs: int,
+        max_num_batched_tokens: int,
+        target_s: float,
     ) -> None:
         self._limit = num_speculative_tokens
         self._max_draws = max_num_seqs + num_speculative_tokens  # what a step was sized for
         self._max_rows = max_num_batched_tokens
+        self._target_s = target_s
         self._factors = RowFactors()
 
     def drafts(
@@ -45,6 +54,8 @@ class Speculation:
         loads = (StepLoad.of(slot.context.table.kept_len, tokens) for slot, tokens in work)
         load = sum(loads, NO_LOAD)
         most = min(self._max_draws - len(work), self._max_rows - load.rows)
+        if self._target_s and load.rows > len(work):
+            most = min(most, _fitting(candidates, self._target_s - price.seconds(load), price))
         counts = draft_counts(candidates, load, price, self._factors.of, most)
         return {
             slot.turn: _before_stop(guesses.tokens(count), slot.command.stop_ids)
@@ -64,6 +75,13 @@ class Speculation:
             slot.guesses = TurnGuesses(slot.context.ids)
         else:
             slot.guesses.learn(tokens)
+
+
+def _fitting(candidates: Sequence[Candidate], seconds: float, price: StepPrice) -> int:
+    """How many guesses fit into what prompts leave of a step: they are planned up to its bound."""
+    longest = max(candidate.context for candidate in candidates)
+    each_s = price.row_s + price.pair_s * longest
+    return int(max(0.0, seconds) / each_s) if each_s else 0
 
 
 def _before_stop(tokens: Sequence[int], stop_ids: Sequence[int]) -> Sequence[int]:

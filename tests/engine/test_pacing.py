@@ -46,9 +46,7 @@ def make_timed(make_engine):
         engine = make_engine(
             num_blocks=4000,
             runner=runner,
-            idle_prefill=False,
-            num_speculative_tokens=0,
-            **config,
+            **({"idle_prefill": False, "num_speculative_tokens": 0} | config),
         )
         engine.clock.tick_s = 0
         engine.model = models[0]
@@ -104,6 +102,26 @@ def test_a_long_prompt_does_not_hold_up_the_streams(make_timed, count: int, fact
     if factor * count < 31:  # time is left: it is used
         spans = [seconds for seconds, _ in engine.model.spans[1:-10]]
         assert sorted(spans)[len(spans) // 2] > 0.07 or len(spans) < 14
+
+
+def test_guesses_beside_a_prompt_keep_to_the_bound(make_timed) -> None:
+    engine = make_timed(num_speculative_tokens=7)
+    turns = []
+    for number in range(6):
+        engine.model.script([1, 2, 3, 4, 5, 6, 7, 8] * 200)
+        turns.append(submit(engine, f"s{number}", [number + 10] * 200, **ENDLESS))
+        engine.step_until(lambda: said(engine, turns[-1]))
+    long = submit(engine, "long", prompt(1, 30_000))
+    engine.step_until(lambda: engine.view("long").kept_len > 8_000)
+    engine.model.spans.clear()
+    engine.step(40)
+    assert longest_s(engine) <= 0.101
+    engine.cancel(long)
+    before = engine.stats().accepted_drafts_total
+    engine.step(20)
+    assert engine.stats().accepted_drafts_total > before, "there were guesses"
+    for turn in turns:
+        engine.cancel(turn)
 
 
 def test_a_crowd_of_prompts_may_stretch_a_step_by_half(make_timed) -> None:
