@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 import typer
@@ -124,19 +123,15 @@ class Terminal:
     def type(self, keys):
         os.write(self._master, keys.encode())
 
-    def wait_until_it_sleeps(self):
-        stat = Path(f"/proc/{self.process.pid}/stat")
-        deadline = time.monotonic() + 20
-        while stat.read_text().rpartition(")")[2].split()[0] != "S":
-            assert time.monotonic() < deadline, "it never waits for a key"
-
-    def wait_for(self, text, limit_s=20.0, times=1):
+    def wait_for(self, text, limit_s=20.0, times=1, nudge=""):
         deadline = time.monotonic() + limit_s
         while self.shown.count(text) < times:
             left_s = deadline - time.monotonic()
             assert left_s > 0, f"{text!r} never came: {self.shown!r}"
-            if select.select([self._master], [], [], left_s)[0]:
+            if select.select([self._master], [], [], min(1.0, left_s) if nudge else left_s)[0]:
                 self.shown += os.read(self._master, 4096).decode(errors="replace")
+            elif nudge:
+                self.type(nudge)
 
     def close(self):
         if self.process.poll() is None:
@@ -216,28 +211,26 @@ def test_no_colour_is_honoured(terminal):
 def test_ctrl_c_at_the_prompt_clears_the_line_and_a_second_one_leaves(terminal):
     with ScriptedServer([Play(frames=reply("fresh"))], MODELS).running() as server:
         screen = terminal(server.url)
-        interrupt_line(screen, "half typed", prompts=1)
-        screen.wait_for("(Ctrl-C again leaves)")
+        interrupt_line(screen, "half typed", 1, "(Ctrl-C again leaves)")
         screen.type("hello\n")
         screen.wait_for("tokens/s]")
-        interrupt_line(screen, "not yet", prompts=3)
-        screen.wait_for("(Ctrl-C again leaves)", times=2)
-        interrupt_line(screen, "leave", prompts=4)
-        screen.wait_for("To go on with this conversation: --conversation conv_1")
+        interrupt_line(screen, "not yet", 3, "(Ctrl-C again leaves)", times=2)
+        interrupt_line(screen, "leave", 4, "To go on with this conversation: --conversation conv_1")
         assert screen.process.wait(timeout=10) == 130
     assert [message["input"] for message in server.creates] == ["hello"]
 
 
-def interrupt_line(screen, text, prompts):
-    """Press Ctrl-C once what was typed is on the screen and the next key is waited for.
+def interrupt_line(screen, text, prompts, answer, times=1):
+    """Press Ctrl-C once what was typed is on the screen, and wait for the answer.
 
-    Python's readline loses a signal that comes while it handles a key, until there is another key.
+    Python's readline keeps a signal that comes while it handles a key until there is another key:
+    then Ctrl-U, which empties a line, is one.
     """
     screen.wait_for("> ", times=prompts)
     screen.type(text)
     screen.wait_for(text)
-    screen.wait_until_it_sleeps()
     screen.type("\x03")
+    screen.wait_for(answer, times=times, nudge="\x15")
 
 
 def test_ctrl_d_leaves(terminal):

@@ -47,7 +47,9 @@ class Rig:
     """An engine of `blocks` blocks with its model at hand."""
 
     def __init__(self, blocks=256, **config):
-        self.config = EngineConfig(model="fake", **{"max_num_batched_tokens": 64, **config})
+        self.config = EngineConfig(
+            model="fake", **{"max_num_batched_tokens": 64, "num_speculative_tokens": 0, **config}
+        )
         self.info = msgspec.structs.replace(INFO, model="fake", total_blocks=blocks)
         self.model = FakeModel(num_blocks=blocks, block_size=16, draw=DRAW)
         self.engine = InProcessEngine(self.loop)
