@@ -142,10 +142,6 @@ class StepCost:
             self._price = self._fit()
         return self._price
 
-    def predict_s(self, load: StepLoad) -> float:
-        """Seconds that a step of this load takes."""
-        return self.price.seconds(load)
-
     def note(self, load: StepLoad, seconds: float) -> None:
         """A step of this load took `seconds`."""
         if load.rows <= 0 or seconds <= 0:

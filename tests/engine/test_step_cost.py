@@ -60,7 +60,7 @@ class Rig:
 
     def error(self) -> float:
         """The worst factor between what is predicted and what it takes."""
-        ratios = [self.cost.predict_s(x) / self.machine.seconds(x) for x in PROBES]
+        ratios = [self.cost.price.seconds(x) / self.machine.seconds(x) for x in PROBES]
         return max(max(ratio, 1 / ratio) for ratio in ratios)
 
 
@@ -145,7 +145,7 @@ def test_no_price_is_negative_and_more_work_never_costs_less(
         cost.note(StepLoad.of(first, count), seconds)
     assert all(x >= 0 for x in (cost.price.base_s, cost.price.row_s))
     assert all(x >= 0 for x in (cost.price.kv_token_s, cost.price.pair_s))
-    costs = [cost.predict_s(StepLoad.of(1000, count)) for count in range(1, 500, 7)]
+    costs = [cost.price.seconds(StepLoad.of(1000, count)) for count in range(1, 500, 7)]
     assert costs == sorted(costs)
     assert costs[0] > 0
 

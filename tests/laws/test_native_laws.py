@@ -116,26 +116,22 @@ class TestQuantizedNativeLaws(EngineLaws):
     """Weights of four and eight bits, activations of eight, logits compared to the last bit."""
 
     backend: ClassVar = NativeBackend(EveryBit)
+    kv_dtype = "auto"
 
     @pytest.fixture(scope="class", autouse=True)
     @classmethod
     def model(cls, isa: str, tmp_path_factory: pytest.TempPathFactory, library_path: Path) -> None:
         path = tmp_path_factory.mktemp("quantized") / "model.gguf"
-        cls.backend.load(write_gguf(path, [Kind.Q4_1, Kind.Q8_0, Kind.Q4_0]), library_path)
+        kinds = [Kind.Q4_1, Kind.Q8_0, Kind.Q4_0]
+        cls.backend.load(write_gguf(path, kinds), library_path, cls.kv_dtype)
         assert cls.backend.isa == isa
 
 
-class TestInt8KvNativeLaws(EngineLaws):
+class TestInt8KvNativeLaws(TestQuantizedNativeLaws):
     """The same with K and V of eight bits."""
 
     backend: ClassVar = NativeBackend(EveryBit)
-
-    @pytest.fixture(scope="class", autouse=True)
-    @classmethod
-    def model(cls, isa: str, tmp_path_factory: pytest.TempPathFactory, library_path: Path) -> None:
-        path = tmp_path_factory.mktemp("int8") / "model.gguf"
-        cls.backend.load(write_gguf(path, [Kind.Q4_1, Kind.Q8_0, Kind.Q4_0]), library_path, "int8")
-        assert cls.backend.isa == isa
+    kv_dtype = "int8"
 
 
 class TestQuantizedNativeDraftingLaws(TestQuantizedNativeLaws):
