@@ -9,6 +9,10 @@ from collections import deque
 from collections.abc import Iterator
 from types import FrameType
 
+# `readline` looks for signals only when one cuts its wait short: a Ctrl-C that comes between the
+# prompt and that wait stays unseen until the line is entered. A timer cuts the wait this often.
+_SIGNAL_CHECK_S = 0.25
+
 
 class Keyboard:
     """Reads lines. While a reply streams, Ctrl-C or a typed `/cancel` asks to cancel it.
@@ -45,7 +49,8 @@ class Keyboard:
 
     def _input(self, prompt: str) -> str | None:
         try:
-            return input(prompt if self.interactive else "")
+            with _signals_seen() if self.interactive else contextlib.nullcontext():
+                return input(prompt if self.interactive else "")
         except EOFError:
             return None
 
@@ -79,3 +84,14 @@ class Keyboard:
         if self._cancel_wanted:
             raise KeyboardInterrupt
         self._cancel_wanted = True
+
+
+@contextlib.contextmanager
+def _signals_seen() -> Iterator[None]:
+    before = signal.signal(signal.SIGALRM, lambda _signal, _frame: None)
+    signal.setitimer(signal.ITIMER_REAL, _SIGNAL_CHECK_S, _SIGNAL_CHECK_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
