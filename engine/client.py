@@ -10,12 +10,15 @@ from engine.messages import (
     CancelTurn,
     CloseContext,
     ContextView,
+    EditContext,
     EngineInfo,
     EngineStats,
     ForkContext,
     GetAudit,
     GetContext,
     GetStats,
+    HintContext,
+    ParkContext,
     Query,
     ReleaseContext,
     SetContext,
@@ -24,7 +27,16 @@ from engine.messages import (
     TurnEvent,
 )
 
-ContextCommand = SetContext | ForkContext | TruncateContext | ReleaseContext | CloseContext
+ContextCommand = (
+    SetContext
+    | ForkContext
+    | TruncateContext
+    | ReleaseContext
+    | CloseContext
+    | EditContext
+    | ParkContext
+    | HintContext
+)
 
 __all__ = [
     "Answer",

@@ -21,10 +21,13 @@ from engine.messages import (
     CancelTurn,
     CloseContext,
     Command,
+    EditContext,
     ForkContext,
     GetAudit,
     GetContext,
     GetStats,
+    HintContext,
+    ParkContext,
     Query,
     ReleaseContext,
     SetContext,
@@ -39,7 +42,7 @@ from engine.speculation import Speculation
 from engine.step import NOT_FINITE, ModelRunner, SequenceStep, true_draws
 from engine.step_cost import StepCost, StepLoad
 from engine.turns import TokenText, Turns
-from policies.registry import CONTEXT_POLICIES, PLACEMENT_POLICIES
+from policies.registry import PLACEMENT_POLICIES
 
 __all__ = ["EngineLoop", "TokenText"]
 
@@ -100,7 +103,6 @@ class EngineLoop:
             config=config,
             memory=self._memory,
             idle=self._idle,
-            policy=CONTEXT_POLICIES["none"],
             tokenizer=tokenizer,
             max_model_len=max_model_len,
             kv_bytes_per_block=kv_bytes_per_block,
@@ -171,6 +173,10 @@ class EngineLoop:
                 self._release(command)
             case CloseContext(session=session):
                 self._close(session)
+            case EditContext(session=session):
+                self._close(session)
+            case ParkContext() | HintContext():
+                pass
             case _:
                 assert_never(command)
 

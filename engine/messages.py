@@ -25,17 +25,55 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
 # --- commands: one way, in order ------------------------------------------------------------
 
 
-class SetContext(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Open a session, or replace what it holds: its ids are exactly `ids`. Computes nothing.
+class Edit(msgspec.Struct, frozen=True, kw_only=True):
+    """A `shifted` edit: when a context had `at` ids, those of the `dropped` spans left it.
 
-    `computed`: how many of them were computed by an earlier turn, so that computing them once
-    more is told as recomputed and not as new.
+    Spans [start, stop) count in the ids that were visible then; they rise and do not touch.
+    """
+
+    at: int
+    dropped: tuple[tuple[int, int], ...]
+
+
+class SetContext(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Open a session, or replace what it holds. Computes nothing; KV of a common front stays.
+
+    `ids` are all that the context ever held, in order; `edits` rise in `at` (which counts visible
+    ids, after earlier edits). Without edits the context is exactly `ids`. `computed`: how many of
+    `ids` were computed by an earlier turn, so that computing them once more is told as recomputed
+    and not as new.
     """
 
     session: SessionId
     salt: bytes
     ids: list[int]
     computed: int = 0
+    edits: tuple[Edit, ...] = ()
+
+
+class EditContext(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Drop spans of an idle session's ids and keep the KV of the others (`shifted`)."""
+
+    session: SessionId
+    edit: Edit
+
+
+class ParkContext(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Move the KV of an idle session to the tiers below the device, then release it."""
+
+    session: SessionId
+
+
+class HintContext(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """What the client said of a session's future: facts for the placement policy.
+
+    `ttl_s`: for so long from now a return is expected; None: nothing is known. `priority` as in
+    turns: 0 low, 1 normal, 2 high. Holds until the next hint.
+    """
+
+    session: SessionId
+    ttl_s: float | None = None
+    priority: int = 1
 
 
 class ForkContext(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -106,6 +144,9 @@ Command = (
     | TruncateContext
     | ReleaseContext
     | CloseContext
+    | EditContext
+    | ParkContext
+    | HintContext
     | SubmitTurn
     | CancelTurn
 )
@@ -114,10 +155,18 @@ Command = (
 
 
 class TurnStarted(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The turn left the queue. reused + recomputed + new = all tokens before the reply."""
+    """The turn left the queue. reused + restored + recomputed + new = all tokens before the reply.
+
+    `restored_from` names the slowest tier that KV came back from. `rebuilt_exact`: KV made by
+    edits was lost and its history is too long to be played again, so that the visible ids are
+    computed as if nothing had stood between them; from now on that is what the context is.
+    """
 
     turn: TurnId
     reused_tokens: int
+    restored_tokens: int = 0
+    restored_from: Literal["none", "host", "disk"] = "none"
+    rebuilt_exact: bool = False
     recomputed_tokens: int
     new_tokens: int
     queue_ms: float
@@ -135,6 +184,8 @@ class TurnCounts(msgspec.Struct, frozen=True, kw_only=True):
     """What a turn took. Tokens; milliseconds; bytes and blocks held at its end."""
 
     reused_tokens: int = 0
+    restored_tokens: int = 0
+    restored_from: Literal["none", "host", "disk"] = "none"
     recomputed_tokens: int = 0
     new_tokens: int = 0
     output_tokens: int = 0

@@ -27,9 +27,6 @@ from engine.messages import (
 from engine.run_queue import RunQueue
 from engine.slot import Slot
 from engine.text.detokenize import TextStream
-from policies.plan import KeepAll
-from policies.protocol import ContextPolicy
-from policies.views import ConversationView
 
 
 class TokenText(Protocol):
@@ -53,7 +50,6 @@ class Turns:
         config: EngineConfig,
         memory: Executor,
         idle: IdlePrefill,
-        policy: ContextPolicy,
         tokenizer: TokenText,
         max_model_len: int,
         kv_bytes_per_block: int,
@@ -65,7 +61,6 @@ class Turns:
         self._config = config
         self._memory = memory
         self._idle = idle
-        self._policy = policy
         self._tokenizer = tokenizer
         self._max_model_len = max_model_len
         self._kv_bytes_per_block = kv_bytes_per_block
@@ -78,7 +73,7 @@ class Turns:
     def submit(self, command: SubmitTurn) -> None:
         """Queue a turn, or refuse it before any work."""
         context = self._memory.contexts.get(command.session)
-        refused = refusal(command, self._admission_view(command, context))
+        refused = refusal(command, self._admission_view(context))
         if refused is not None:
             self._emit(
                 TurnFailed(
@@ -140,22 +135,9 @@ class Turns:
         )
         self.queue.enqueue(slot)
 
-    def _admission_view(self, command: SubmitTurn, context: Context | None) -> AdmissionView:
+    def _admission_view(self, context: Context | None) -> AdmissionView:
         pool = self._memory.pool
         context_tokens = None if context is None else len(context.ids)
-        plan = self._policy.plan(
-            ConversationView(
-                context_tokens=context_tokens or 0,
-                prompt_tokens=len(command.ids),
-                output_tokens=command.max_output_tokens,
-                limit_tokens=min(self._max_model_len, pool.total * self._config.block_size),
-            )
-        )
-        match plan:
-            case KeepAll():
-                pass  # everything is shown to the model
-            case _:
-                assert_never(plan)
         return AdmissionView(
             context_tokens=context_tokens,
             busy=context is not None and context.activity is not Activity.IDLE,

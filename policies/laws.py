@@ -1,7 +1,9 @@
 """What every plan must satisfy, whichever policy made it."""
 
-from policies.plan import PlacementPlan
-from policies.views import PlacementView
+from typing import assert_never
+
+from policies.plan import ContextPlan, KeepAll, KeepTurns, PlacementPlan, Summarize
+from policies.views import ConversationView, PlacementView
 
 
 class BrokenLawError(Exception):
@@ -24,3 +26,30 @@ def check_placement(view: PlacementView, plan: PlacementPlan) -> None:
         freed += blocks.pop(action.session)
     if freed < view.needed_blocks and any(blocks.values()):
         raise BrokenLawError(f"{freed} of {view.needed_blocks} blocks, while others hold more")
+
+
+def check_context(view: ConversationView, plan: ContextPlan) -> None:
+    """Check that a plan keeps whole turns that are there, each once and in their order.
+
+    The system prompt is not a policy's to drop: no plan can name it.
+
+    Raises:
+        BrokenLawError: says which law.
+    """
+    match plan:
+        case KeepAll():
+            pass
+        case KeepTurns(turns=kept):
+            if list(kept) != sorted(set(kept)):
+                raise BrokenLawError(f"turns {list(kept)} are not in rising order")
+            for turn in kept:
+                if not 0 <= turn < len(view.turns):
+                    raise BrokenLawError(f"turn {turn} is not one of {len(view.turns)}")
+        case Summarize():
+            if not 0 <= plan.keep_last <= len(view.turns):
+                raise BrokenLawError(f"the last {plan.keep_last} of {len(view.turns)} turns")
+            if plan.summary_tokens < 1:
+                raise BrokenLawError(f"a summary of {plan.summary_tokens} tokens")
+            check_context(view, plan.fallback)
+        case _:
+            assert_never(plan)

@@ -12,6 +12,11 @@ def test_the_policies_that_the_loop_names_are_there() -> None:
 
 def test_none_never_shortens_a_conversation() -> None:
     view = ConversationView(
-        context_tokens=10_000, prompt_tokens=10, output_tokens=10, limit_tokens=100
+        system_tokens=10,
+        summary_tokens=0,
+        turns=[10_000],
+        prompt_tokens=10,
+        output_tokens=10,
+        limit_tokens=100,
     )
     assert CONTEXT_POLICIES["none"].plan(view) == KeepAll()
