@@ -228,6 +228,8 @@ class Context:
         Returns:
             Blocks that are referred to no longer, in the table's order.
         """
+        if not self._partition.is_edited:
+            return []
         plain = self.history.plain.copy()
         kept = 0
         if not self.stages:

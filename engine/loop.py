@@ -354,7 +354,8 @@ class EngineLoop:
     def _begin(self, slot: Slot, tokens: int, drafts: Sequence[int]) -> _Due:
         context = slot.context
         draws = slot.command.generate and tokens == context.pending and not context.stages
-        if drafts and not self._memory.try_reserve_spare(slot.context, tokens + len(drafts)):
+        checked = tokens + len(drafts)
+        if not (drafts and draws and self._memory.try_reserve_spare(context, checked)):
             drafts = ()
         sample = slot.sample(len(drafts)) if draws else None
         return _Due(slot, self._memory.begin(slot.context, tokens, sample, drafts))

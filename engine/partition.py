@@ -50,6 +50,11 @@ class Partition:
         self._keys: list[bytes] = []  # of the sealed pages, then of as many others as were asked
 
     @property
+    def is_edited(self) -> bool:
+        """Whether an edit was made."""
+        return bool(self._hasher.lineage)
+
+    @property
     def sealed_count(self) -> int:
         """Pages from before the last edit."""
         return len(self._sealed)
