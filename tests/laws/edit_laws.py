@@ -47,9 +47,8 @@ class _Played:
     def fill_pool(self) -> None:
         """Take every block, so that what was released is overwritten."""
         self.engine.open("other")
-        blocks = self.engine.stats().total_blocks - 4
-        length = blocks * self.engine.config.block_size - 40
-        self.suite.turn(self.engine, "other", self.suite.prompt(length, 3), self.sampling)
+        slots = self.engine.stats().total_blocks * self.engine.config.block_size
+        self.suite.turn(self.engine, "other", self.suite.prompt(slots - 24, 3), self.sampling)
         self.engine.close("other")
 
 
