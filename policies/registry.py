@@ -1,11 +1,92 @@
-"""Policies by name. The loop names those in force; no setting chooses another yet."""
+"""Policies by name: those that are built in, and those that other packages bring.
 
-from collections.abc import Mapping
+A package adds a context policy by an entry point of the group `sessiond.context_policies`: its name
+is the `type` that clients ask for, its object a class that takes the parameters as keywords.
+"""
+
+import inspect
+from collections.abc import Iterable, Mapping
+from importlib.metadata import EntryPoint, entry_points
 from types import MappingProxyType
 
 from policies.keep_all import KeepAllPolicy
+from policies.last_turns import LastTurns
 from policies.lru import LeastRecentlyUsed
+from policies.parameters import ParameterError
 from policies.protocol import ContextPolicy, PlacementPolicy
+from policies.sliding_window import SlidingWindow
+from policies.summarize import Compaction
+from policies.token_budget import TokenBudget
 
-CONTEXT_POLICIES: Mapping[str, ContextPolicy] = MappingProxyType({"none": KeepAllPolicy()})
+CONTEXT_POLICY_GROUP = "sessiond.context_policies"
+
+CONTEXT_POLICIES: Mapping[str, type[ContextPolicy]] = MappingProxyType(
+    {
+        "none": KeepAllPolicy,
+        "sliding_window": SlidingWindow,
+        "last_turns": LastTurns,
+        "token_budget": TokenBudget,
+        "compaction": Compaction,
+    }
+)
 PLACEMENT_POLICIES: Mapping[str, PlacementPolicy] = MappingProxyType({"lru": LeastRecentlyUsed()})
+
+
+class PluginError(Exception):
+    """A policy that another package brings can't be used; the message names the package."""
+
+
+class ContextPolicyRegistry:
+    """Makes context policies. `plugins` come beside those that are built in."""
+
+    def __init__(self, plugins: Mapping[str, type[ContextPolicy]] | None = None) -> None:
+        self._classes = dict(CONTEXT_POLICIES) | dict(plugins or {})
+
+    @property
+    def names(self) -> list[str]:
+        """What `make` knows."""
+        return sorted(self._classes)
+
+    def make(self, name: str, parameters: Mapping[str, int | float | str]) -> ContextPolicy:
+        """One policy with its parameters.
+
+        Raises:
+            ParameterError: there is no such policy (`name` is "type"), it lacks the parameter, or
+                does not take its value.
+        """
+        policy = self._classes.get(name)
+        if policy is None:
+            raise ParameterError("type", name, ", ".join(self.names))
+        known = inspect.signature(policy).parameters
+        for parameter, value in parameters.items():
+            if parameter not in known:
+                allowed = ", ".join(known) or f"none: {name} has no parameters"
+                raise ParameterError(parameter, value, allowed)
+        return policy(**parameters)
+
+
+def installed_context_policies() -> ContextPolicyRegistry:
+    """Those built in and those of every package that is installed here.
+
+    Raises:
+        PluginError: one of them can't be loaded, is no policy, or has a name that is taken.
+    """
+    return ContextPolicyRegistry(_load(entry_points(group=CONTEXT_POLICY_GROUP)))
+
+
+def _load(points: Iterable[EntryPoint]) -> dict[str, type[ContextPolicy]]:
+    plugins: dict[str, type[ContextPolicy]] = {}
+    for point in points:
+        origin = (
+            f"context policy {point.name!r} of {point.dist.name if point.dist else point.value}"
+        )
+        if point.name in CONTEXT_POLICIES or point.name in plugins:
+            raise PluginError(f"{origin}: the name is taken")
+        try:
+            policy = point.load()
+        except Exception as error:
+            raise PluginError(f"{origin} can't be loaded: {error}") from error
+        if not isinstance(policy, type) or not callable(getattr(policy, "plan", None)):
+            raise PluginError(f"{origin}: {policy!r} is not a class with a method `plan`")
+        plugins[point.name] = policy
+    return plugins

@@ -1,22 +1,106 @@
-"""Policies by name."""
+"""Policies by name: built in, and brought by installed packages."""
 
-from policies.plan import KeepAll
-from policies.registry import CONTEXT_POLICIES, PLACEMENT_POLICIES
+import sys
+from pathlib import Path
+
+import pytest
+
+from policies.parameters import ParameterError
+from policies.plan import KeepAll, KeepTurns
+from policies.registry import (
+    PLACEMENT_POLICIES,
+    ContextPolicyRegistry,
+    PluginError,
+    installed_context_policies,
+)
+from policies.sliding_window import SlidingWindow
 from policies.views import ConversationView
 
+VIEW = ConversationView(
+    system_tokens=10,
+    summary_tokens=0,
+    turns=[900, 900],
+    prompt_tokens=10,
+    output_tokens=10,
+    limit_tokens=1000,
+)
 
-def test_the_policies_that_the_loop_names_are_there() -> None:
-    assert "none" in CONTEXT_POLICIES
+
+def test_the_placement_policy_that_the_loop_names_is_there() -> None:
     assert "lru" in PLACEMENT_POLICIES
 
 
 def test_none_never_shortens_a_conversation() -> None:
-    view = ConversationView(
-        system_tokens=10,
-        summary_tokens=0,
-        turns=[10_000],
-        prompt_tokens=10,
-        output_tokens=10,
-        limit_tokens=100,
-    )
-    assert CONTEXT_POLICIES["none"].plan(view) == KeepAll()
+    assert ContextPolicyRegistry().make("none", {}).plan(VIEW) == KeepAll()
+
+
+def test_a_policy_is_made_with_its_parameters() -> None:
+    made = ContextPolicyRegistry().make("sliding_window", {"max_tokens": 500})
+    assert made == SlidingWindow(max_tokens=500)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "words"),
+    [
+        ("window", {}, "type is 'window': allowed is compaction, last_turns, none, sliding_window"),
+        ("last_turns", {"max_tokens": 5}, "max_tokens is 5: allowed is turns, trim_to"),
+        ("none", {"turns": 5}, "turns is 5: allowed is none: none has no parameters"),
+        ("last_turns", {"turns": "five"}, "turns is 'five': allowed is a whole number"),
+    ],
+)
+def test_what_there_is_not_is_named(
+    name: str, parameters: dict[str, int | float | str], words: str
+) -> None:
+    with pytest.raises(ParameterError, match=words):
+        ContextPolicyRegistry().make(name, parameters)
+
+
+PLUGIN = """
+from policies.plan import KeepTurns
+
+class FirstAndLast:
+    def plan(self, view):
+        return KeepTurns(turns=(0, len(view.turns) - 1))
+
+NOT_A_CLASS = 5
+"""
+
+
+@pytest.fixture
+def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Install a package that brings what `points` say."""
+
+    def install(points: str) -> None:
+        (tmp_path / "first_and_last.py").write_text(PLUGIN)
+        info = tmp_path / "first_and_last-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(
+            "Metadata-Version: 2.1\nName: first-and-last\nVersion: 1.0\n"
+        )
+        (info / "entry_points.txt").write_text(f"[sessiond.context_policies]\n{points}\n")
+        monkeypatch.syspath_prepend(str(tmp_path))
+
+    yield install
+    sys.modules.pop("first_and_last", None)
+
+
+def test_an_installed_package_brings_a_policy(plugin) -> None:
+    plugin("first_and_last = first_and_last:FirstAndLast")
+    registry = installed_context_policies()
+    assert "first_and_last" in registry.names
+    assert registry.make("first_and_last", {}).plan(VIEW) == KeepTurns(turns=(0, 1))
+
+
+@pytest.mark.parametrize(
+    ("points", "words"),
+    [
+        ("none = first_and_last:FirstAndLast", "'none' of first-and-last: the name is taken"),
+        ("new = first_and_last:Missing", "'new' of first-and-last can't be loaded: .*Missing"),
+        ("new = gone:Policy", "'new' of first-and-last can't be loaded: No module named 'gone'"),
+        ("new = first_and_last:NOT_A_CLASS", "'new' of first-and-last: 5 is not a class"),
+    ],
+)
+def test_a_package_that_can_not_be_used_is_named(plugin, points: str, words: str) -> None:
+    plugin(points)
+    with pytest.raises(PluginError, match=words):
+        installed_context_policies()

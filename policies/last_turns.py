@@ -1,0 +1,45 @@
+"""The context policy `last_turns`: so many turns of the past, whatever they take."""
+
+from dataclasses import dataclass
+
+from policies.newest import keep_newest
+from policies.parameters import need_count, need_share
+from policies.plan import ContextPlan, KeepAll, KeepTurns
+from policies.views import ConversationView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastTurns:
+    """Keeps the system prompt and at most `turns` turns before the new one.
+
+    When there are more, the oldest go until `trim_to` of that number is left, so that a long chat
+    is not trimmed on every turn (1: down to `turns`). Turns that don't fit go, too.
+    """
+
+    turns: int = 20
+    trim_to: float = 0.8
+
+    def __post_init__(self) -> None:
+        """Check the parameters.
+
+        Raises:
+            ParameterError: one of them can't be.
+        """
+        need_count("turns", self.turns, least=0)
+        need_share("trim_to", self.trim_to)
+
+    def plan(self, view: ConversationView) -> ContextPlan:
+        """Drop the oldest turns if there are too many, or too long ones."""
+        fits = view.needed_tokens <= view.limit_tokens
+        count = len(view.turns)
+        if count <= self.turns and fits:
+            return KeepAll()
+        newest = range(count)
+        if not fits:
+            target = int(view.limit_tokens * self.trim_to)
+            newest = range(
+                count - len(keep_newest(view, limit=view.limit_tokens, target=target).turns), count
+            )
+        if count > self.turns:
+            newest = newest[max(0, len(newest) - int(self.turns * self.trim_to)) :]
+        return KeepTurns(turns=tuple(newest), summary=False)

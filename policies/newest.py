@@ -1,0 +1,20 @@
+"""Which of the newest turns fit. Pure."""
+
+from policies.plan import KeepTurns
+from policies.views import ConversationView
+
+
+def keep_newest(view: ConversationView, *, limit: int, target: int) -> KeepTurns:
+    """Keep as many of the newest turns as fit `target` tokens beside the new turn and the front.
+
+    A new turn that leaves no room there may fill `limit`; a summary that has no room goes.
+    """
+    front = view.system_tokens + view.prompt_tokens + view.output_tokens
+    summary = front + view.summary_tokens <= limit
+    front += view.summary_tokens if summary else 0
+    room = (target if front <= target else limit) - front
+    first = len(view.turns)
+    while first and view.turns[first - 1] <= room:
+        first -= 1
+        room -= view.turns[first]
+    return KeepTurns(turns=tuple(range(first, len(view.turns))), summary=summary)

@@ -1,0 +1,31 @@
+"""Parameters of policies: what is wrong with one is said by name, value and what is allowed."""
+
+
+class ParameterError(ValueError):
+    """A parameter that a policy does not have, or a value that it does not take."""
+
+    def __init__(self, name: str, value: object, allowed: str) -> None:
+        super().__init__(f"{name} is {value!r}: allowed is {allowed}")
+        self.name = name
+        self.value = value
+        self.allowed = allowed
+
+
+def need_count(name: str, value: object, *, least: int = 1) -> None:
+    """Check a whole number.
+
+    Raises:
+        ParameterError: it is none, or less than `least`.
+    """
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ParameterError(name, value, f"a whole number of {least} or more")
+
+
+def need_share(name: str, value: object) -> None:
+    """Check a share of a whole.
+
+    Raises:
+        ParameterError: it is not above 0, or more than 1.
+    """
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= 1:
+        raise ParameterError(name, value, "a number above 0, up to 1")

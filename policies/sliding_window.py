@@ -1,0 +1,38 @@
+"""The context policy `sliding_window`: the oldest turns go when the window is full."""
+
+from dataclasses import dataclass
+
+from policies.newest import keep_newest
+from policies.parameters import need_count, need_share
+from policies.plan import KeepAll, KeepTurns
+from policies.views import ConversationView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlidingWindow:
+    """Keeps the system prompt and the newest turns, whole.
+
+    `max_tokens` bounds what the model sees, the reply included; None: as much as can be held. When
+    it is passed, turns go until `trim_to` of it are enough, so that a long chat is not trimmed on
+    every turn. The system prompt is the attention sink (arXiv 2309.17453).
+    """
+
+    max_tokens: int | None = None
+    trim_to: float = 0.8
+
+    def __post_init__(self) -> None:
+        """Check the parameters.
+
+        Raises:
+            ParameterError: one of them can't be.
+        """
+        if self.max_tokens is not None:
+            need_count("max_tokens", self.max_tokens)
+        need_share("trim_to", self.trim_to)
+
+    def plan(self, view: ConversationView) -> KeepAll | KeepTurns:
+        """Drop the oldest turns if the new one does not fit."""
+        limit = min(view.limit_tokens, self.max_tokens or view.limit_tokens)
+        if view.needed_tokens <= limit:
+            return KeepAll()
+        return keep_newest(view, limit=limit, target=int(limit * self.trim_to))

@@ -1,0 +1,60 @@
+"""The context policy `compaction`: older turns become a summary that the model writes."""
+
+from dataclasses import dataclass
+
+from policies.parameters import need_count
+from policies.plan import ContextPlan, KeepAll, Summarize
+from policies.sliding_window import SlidingWindow
+from policies.views import ConversationView
+
+_OF_LIMIT = 0.8  # when no threshold is given: where a window would be trimmed to
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compaction:
+    """Summarises all but the last `keep_turns` turns once `compact_threshold` tokens are passed.
+
+    The threshold counts what the model sees before it replies; None: four fifths of what can be
+    held. The summary takes at most `summary_tokens`. Without a summary a full window slides.
+    """
+
+    compact_threshold: int | None = None
+    keep_turns: int = 4
+    summary_tokens: int = 256
+
+    def __post_init__(self) -> None:
+        """Check the parameters.
+
+        Raises:
+            ParameterError: one of them can't be.
+        """
+        if self.compact_threshold is not None:
+            need_count("compact_threshold", self.compact_threshold)
+        need_count("keep_turns", self.keep_turns, least=0)
+        need_count("summary_tokens", self.summary_tokens, least=16)
+
+    def plan(self, view: ConversationView) -> ContextPlan:
+        """Ask for a summary where one saves something."""
+        fallback = SlidingWindow().plan(view)
+        threshold = self.compact_threshold or int(view.limit_tokens * _OF_LIMIT)
+        past_it = view.context_tokens + view.prompt_tokens > threshold
+        if not past_it and isinstance(fallback, KeepAll):
+            return KeepAll()
+        room = view.limit_tokens - (
+            view.system_tokens + self.summary_tokens + view.prompt_tokens + view.output_tokens
+        )
+        keep_last = self._keep_last(view, room)
+        replaced = sum(view.turns[: len(view.turns) - keep_last]) + view.summary_tokens
+        if room < 0 or keep_last == len(view.turns) or replaced <= self.summary_tokens:
+            return fallback
+        return Summarize(keep_last=keep_last, summary_tokens=self.summary_tokens, fallback=fallback)
+
+    def _keep_last(self, view: ConversationView, room: int) -> int:
+        """As many turns as wanted, fewer if they would not fit beside the summary."""
+        kept = 0
+        for tokens in reversed(view.turns):
+            if kept == self.keep_turns or tokens > room:
+                break
+            room -= tokens
+            kept += 1
+        return kept

@@ -1,0 +1,30 @@
+"""The context policy `token_budget`: over the budget, the conversation starts anew."""
+
+from dataclasses import dataclass
+
+from policies.parameters import need_count
+from policies.plan import ContextPlan, KeepAll, KeepTurns
+from policies.views import ConversationView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenBudget:
+    """Keeps everything up to `max_tokens` (None: what can be held), then the system prompt only."""
+
+    max_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        """Check the parameter.
+
+        Raises:
+            ParameterError: it can't be.
+        """
+        if self.max_tokens is not None:
+            need_count("max_tokens", self.max_tokens)
+
+    def plan(self, view: ConversationView) -> ContextPlan:
+        """Drop all turns if the new one does not fit."""
+        limit = min(view.limit_tokens, self.max_tokens or view.limit_tokens)
+        if view.needed_tokens <= limit:
+            return KeepAll()
+        return KeepTurns(turns=(), summary=False)
