@@ -78,9 +78,11 @@ def _cache_violations(pool: BlockPool, cache: PrefixCache) -> Iterator[str]:
 
 def _context_violations(pool: BlockPool, cache: PrefixCache, context: Context) -> Iterator[str]:
     table, name = context.table, context.session
-    ids = len(context.ids)
-    if table.kept_len > ids or context.committed > ids:
+    ids = len(context.stage_ids)
+    if table.kept_len > ids or context.committed > len(context.ids):
         yield f"{name}: {ids} ids, {context.committed} committed, KV of {table.kept_len}"
+    if table.sealed_count not in (0, context.partition.sealed_count):
+        yield f"{name}: {table.sealed_count} of {context.partition.sealed_count} sealed pages"
     if context.activity is Activity.IDLE and context.committed != len(context.ids):
         yield f"{name}: idle with {len(context.ids) - context.committed} ids not committed"
     if context.activity is Activity.IDLE and table.reserved_count:
@@ -89,8 +91,9 @@ def _context_violations(pool: BlockPool, cache: PrefixCache, context: Context) -
         yield f"{name}: {context.drafted} drafts behind KV of {table.kept_len} of {ids} ids"
     if context.drafted > min(table.room, len(context.draft_ids)):
         yield f"{name}: {context.drafted} drafts, room for {table.room}"
-    if len(set(table.blocks)) != table.block_count:
-        yield f"{name}: a block twice in one page table"
+    later = table.blocks[table.sealed_count :]
+    if len(set(later)) != len(later) or set(later) & set(table.blocks[: table.sealed_count]):
+        yield f"{name}: a block twice in one page table, not by an edit"
     for block in table.blocks[len(table.entries) :]:
         if not pool.is_writable(block):
             yield f"{name}: reserved block {block} is hashed or shared"
@@ -114,12 +117,15 @@ def _entry_violations(context: Context) -> Iterator[str]:
 
 
 def _content_violations(cache: PrefixCache, context: Context) -> Iterator[str]:
-    keys = context.fresh_keys(context.table.kept_len // context.table.block_size)
-    for index, key in enumerate(keys):
-        block = context.table.full_block(index)
-        held = None if block is None else cache.key_of(block)
+    count = context.partition.complete_count(context.table.kept_len)
+    for index, key in enumerate(context.fresh_keys(count)[:count]):
+        block, first, last, _ = context.table.entries[index]
+        held = cache.key_of(block)
         if held is not None and held != key:
             yield f"{context.session}: block {block} is hashed as something else than its ids"
+        start, stop, slot = context.partition.page(index)
+        if (first, last) != (slot, slot + stop - start - 1):
+            yield f"{context.session}: block {block} holds {first}..{last}, not its page"
 
 
 def _rss_bytes() -> int:

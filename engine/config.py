@@ -39,6 +39,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     retain_kv: bool = True
     cpu_threads: int = 0
     idle_prefill: bool = True
+    max_replay_tokens: int = 16384
 
     def __post_init__(self) -> None:
         """Refuse values that can't work.
@@ -83,6 +84,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             0 <= self.num_speculative_tokens <= MAX_SPECULATIVE_TOKENS,
             f"0 (off) to {MAX_SPECULATIVE_TOKENS} tokens",
         )
+        _need("max_replay_tokens", self.max_replay_tokens, self.max_replay_tokens >= 0, "0 or more")
         _need("max_num_waiting", self.max_num_waiting, self.max_num_waiting >= 0, "0 or more")
 
 

@@ -4,9 +4,11 @@ from collections.abc import Sequence
 from enum import Enum
 
 from engine.errors import Corruption
+from engine.history import History, Stage, without
 from engine.ids import BlockId, SessionId
-from engine.memory.hashing import ChainHasher
 from engine.memory.page_table import PageTable
+from engine.messages import Edit
+from engine.partition import Partition, kept_count
 
 
 class Activity(Enum):
@@ -29,58 +31,98 @@ class CutTooLong(Corruption):
 class Context:
     """What one session holds.
 
-    ids[:committed] are the session's, the rest belongs to its turn and may be rolled back.
-    KV is there for ids[:table.kept_len]. ids[:computed_len] have been computed at some time: if
-    their KV is gone they must be computed *again*, while ids after it (an end of turn that is owed)
-    never were.
+    `ids` are what the model sees. ids[:committed] are the session's, the rest belongs to its turn
+    and may be rolled back. KV is there for ids[:table.kept_len]. ids[:computed_len] have been
+    computed at some time: if their KV is gone they must be computed *again*, while ids after it (an
+    end of turn that is owed) never were.
 
     ids[computed_len:idle_len] were computed while the session was idle: no turn has told them yet,
     so they are new to the next one. KV of draft_ids[:drafted], a guess at what comes after `ids`,
     lies in the tail's slots behind the last valid one: whoever reads the table does not see it.
     Drafts are there only while the session is idle and KV of all its ids is there.
+
+    `stages` are edits to be made before KV is that of `ids`: until then the table holds the first
+    stage's, and `stage_ids`, `pending` and `keys` speak of that.
     """
 
     def __init__(
         self,
         *,
         session: SessionId,
+        salt: bytes,
         ids: list[int],
-        table: PageTable,
-        hasher: ChainHasher,
+        partition: Partition,
+        history: History,
     ) -> None:
         self.session = session
+        self.salt = salt
         self.ids = ids
         self.committed = len(ids)
         self.computed_len = 0
         self.idle_len = 0
         self.draft_ids: list[int] = []
         self.drafted = 0
-        self.table = table
+        self.table = PageTable(partition.block_size)
         self.activity = Activity.IDLE
         self.last_used_s = 0.0
-        self._hasher = hasher
-        self._keys: list[bytes] = []
+        self.stages: list[Stage] = []
+        self.history = history
+        self.rebuilt_exact = False  # and no turn that was told of it has been kept yet
+        self._partition = partition
+
+    @property
+    def stage_ids(self) -> list[int]:
+        """The ids that the table holds KV of, or is about to."""
+        return self.stages[0].ids if self.stages else self.ids
+
+    @property
+    def partition(self) -> Partition:
+        """How `stage_ids` split into pages."""
+        return self.stages[0].partition if self.stages else self._partition
 
     @property
     def pending(self) -> int:
-        """Ids whose KV is not there."""
-        return len(self.ids) - self.table.kept_len
+        """Ids whose KV is not there: up to the next edit, if one is to be made."""
+        return len(self.stage_ids) - self.table.kept_len
+
+    @property
+    def outstanding(self) -> int:
+        """All ids to be computed before KV of `ids` is there."""
+        if not self.stages:
+            return self.pending
+        lengths = [*(len(stage.ids) for stage in self.stages[1:]), len(self.ids)]
+        ahead = 0
+        for stage, length in zip(self.stages, lengths, strict=True):
+            ahead += length - kept_count(len(stage.ids), stage.edit.dropped)
+        return self.pending + ahead
+
+    @property
+    def sealed_len(self) -> int:
+        """Ids whose KV can't be computed from `ids`: an edit was made after them."""
+        return self._partition.sealed_len
+
+    @property
+    def reusable_len(self) -> int:
+        """Ids whose KV is there, and is right once all edits are made."""
+        kept = self.table.kept_len
+        return (
+            min([kept, *(start for start, _ in self.stages[0].edit.dropped)])
+            if self.stages
+            else kept
+        )
 
     def keys(self, count: int) -> list[bytes]:
-        """Chain keys of (at least) the first `count` blocks, all of them full of ids."""
-        if len(self._keys) < count:
-            self._hasher.extend(self._keys, self.ids, self.table.block_size, count)
-        return self._keys
+        """Chain keys of (at least) the first `count` pages, all of them complete."""
+        return self.partition.keys(self.stage_ids, count)
 
     def fresh_keys(self, count: int) -> list[bytes]:
         """The same keys computed anew from the ids. For audits."""
-        keys: list[bytes] = []
-        self._hasher.extend(keys, self.ids, self.table.block_size, count)
-        return keys
+        return self.partition.fresh_keys(self.stage_ids, count)
 
     def note_computed(self) -> None:
         """Remember how far the ids have been computed."""
-        self.computed_len = max(self.computed_len, self.table.kept_len)
+        if not self.stages:
+            self.computed_len = max(self.computed_len, self.table.kept_len)
 
     def append(self, ids: Sequence[int]) -> None:
         """Add ids of the turn, or ids that are owed."""
@@ -89,9 +131,13 @@ class Context:
     def commit(self) -> None:
         """Make all ids the session's."""
         self.committed = len(self.ids)
+        self.rebuilt_exact = False
 
     def cut(self, length: int) -> list[BlockId]:
         """Keep the first `length` ids and the KV behind them.
+
+        A cut into what was there before an edit leaves ids as if no edit had been made, and the KV
+        that is theirs then.
 
         Returns:
             Blocks that are referred to no longer, reserved ones included, in the table's order.
@@ -101,17 +147,23 @@ class Context:
         """
         if length > len(self.ids):
             raise CutTooLong(self.session, length, len(self.ids))
+        dropped: list[BlockId] = []
+        if length < self._partition.sealed_len:
+            dropped = self.forget_edits()
         del self.ids[length:]
-        del self._keys[length // self.table.block_size :]
+        self._partition.forget_after(length)
         self.committed = min(self.committed, length)
         self.computed_len = min(self.computed_len, length)
         self.idle_len = min(self.idle_len, length)
         self.drafted = 0
-        return self.table.truncate(min(length, self.table.kept_len))
+        if self.stages:
+            return dropped + self.table.release_reserved()
+        return dropped + self.table.truncate(min(length, self.table.kept_len))
 
     def release(self) -> list[BlockId]:
         """Keep the ids only; returns all blocks, in the table's order."""
         self.idle_len = self.drafted = 0
+        self.stages = []
         return self.table.truncate(0)
 
     def fork(self, session: SessionId, length: int) -> "Context":
@@ -122,11 +174,74 @@ class Context:
         """
         child = Context(
             session=session,
-            ids=self.ids[:length],
-            table=self.table.fork(min(length, self.table.kept_len)),
-            hasher=self._hasher,
+            salt=self.salt,
+            ids=self.ids.copy(),
+            partition=self._partition.copy(),
+            history=self.history.copy(),
         )
-        child.computed_len = min(self.computed_len, length)
-        child.idle_len = min(self.idle_len, length)
-        child._keys = self._keys[: length // self.table.block_size]
+        child.computed_len = self.computed_len
+        child.idle_len = self.idle_len
+        if not self.stages:
+            child.table = self.table.fork(self.table.kept_len)
+        child.cut(length)
         return child
+
+    # --- edits ---------------------------------------------------------------------------------
+
+    def edit(self, edit: Edit) -> None:
+        """Drop spans of the ids. The table follows in `apply_edit`, once all their KV is there.
+
+        Raises:
+            BadSpansError: they do not rise, or lie outside. Nothing has been changed then.
+        """
+        after, _ = self._partition.edited(self.ids, edit.dropped)
+        if self.table.kept_len or self.stages:
+            self.stages.append(Stage(ids=self.ids, partition=self._partition, edit=edit))
+        self.history.add(self.ids[self._partition.sealed_len :], edit)
+        self.ids = without(self.ids, edit)
+        self._partition = after
+        self.committed = kept_count(self.committed, edit.dropped)
+        self.computed_len = kept_count(self.computed_len, edit.dropped)
+        self.idle_len = kept_count(self.idle_len, edit.dropped)
+        self.drafted = 0
+
+    @property
+    def next_edit(self) -> Edit | None:
+        """The edit that is due: KV of everything before it is there."""
+        return self.stages[0].edit if self.stages and not self.pending else None
+
+    def apply_edit(self) -> tuple[list[BlockId], list[BlockId]]:
+        """Make the edit that is due in the table.
+
+        Returns:
+            Blocks that the table refers to once more, and those that it refers to no longer.
+        """
+        stage = self.stages.pop(0)
+        _, pieces = stage.partition.edited(stage.ids, stage.edit.dropped)
+        return self.table.rearrange(pieces)
+
+    def forget_edits(self) -> list[BlockId]:
+        """Make the ids what they would be had nothing ever stood between them.
+
+        Only KV of the front that no edit has touched is right for that.
+
+        Returns:
+            Blocks that are referred to no longer, in the table's order.
+        """
+        if not self._partition.is_edited:
+            return []
+        plain = self.history.plain.copy()
+        kept = 0
+        if not self.stages:
+            sealed = self._partition.keys(self.ids, self._partition.sealed_count)
+            keys = plain.keys(self.ids, plain.complete_count(self._partition.sealed_len))
+            for page, (old, new) in enumerate(zip(sealed, keys, strict=False)):
+                if old != new or self._partition.page(page) != plain.page(page):
+                    break
+                kept = plain.end(page + 1)
+        self.stages = []
+        self._partition = plain
+        self.history = self.history.emptied()
+        dropped = self.table.truncate(min(kept, self.table.kept_len))
+        self.table.seal(0)
+        return dropped

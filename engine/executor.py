@@ -5,13 +5,16 @@ Loop thread only.
 
 from collections.abc import Callable, Sequence
 
+from engine.capacity import blocks_for
 from engine.context import Activity, Context
 from engine.counters import Counters
+from engine.history import BadEditsError, History, Stage
 from engine.ids import BlockId, SessionId
 from engine.memory.block_pool import BlockPool
 from engine.memory.hashing import ChainHasher, KeyExtras
-from engine.memory.page_table import PageTable
 from engine.memory.prefix_cache import PrefixCache
+from engine.messages import Edit
+from engine.partition import Partition
 from engine.step import SampleAt, SequenceStep
 from policies.laws import check_placement
 from policies.plan import ReleaseKv
@@ -32,6 +35,7 @@ class Executor:
         block_size: int,
         fingerprint: str,
         caching: bool,
+        max_replay_tokens: int,
         copy_block: Callable[[BlockId, BlockId], None],
         placement: PlacementPolicy,
         counters: Counters,
@@ -43,6 +47,7 @@ class Executor:
         self._block_size = block_size
         self._fingerprint = fingerprint
         self._caching = caching
+        self._max_replay_tokens = max_replay_tokens
         self._copy_block = copy_block
         self._placement = placement
         self._counters = counters
@@ -50,17 +55,55 @@ class Executor:
 
     # --- contexts ------------------------------------------------------------------------------
 
-    def open(self, session: SessionId, salt: bytes, ids: list[int], computed: int) -> None:
-        """Make a context of `ids`, without KV; the first `computed` had theirs once."""
+    def open(
+        self,
+        session: SessionId,
+        salt: bytes,
+        ids: Sequence[int],
+        computed: int,
+        edits: Sequence[Edit] = (),
+    ) -> None:
+        """Make a context without KV of `ids`, then `edits`; the first `computed` had theirs once.
+
+        Raises:
+            BadEditsError: the edits don't fit the ids.
+        """
         extras = KeyExtras(fingerprint=self._fingerprint, salt=salt)
+        history = History(
+            Partition(self._block_size, ChainHasher(extras)), limit=self._max_replay_tokens
+        )
+        visible = history.play(ids, edits)
         self.contexts[session] = context = Context(
             session=session,
-            ids=list(ids),
-            table=PageTable(self._block_size),
-            hasher=ChainHasher(extras),
+            salt=salt,
+            ids=visible.ids,
+            partition=visible.partition,
+            history=history,
         )
-        context.computed_len = min(computed, len(ids))
+        context.computed_len = max(0, min(computed, len(ids)) - len(ids) + len(context.ids))
         context.last_used_s = self._clock()
+
+    def extend(self, context: Context, ids: Sequence[int], computed: int) -> None:
+        """Add ids to the session's; `computed` of all it has now had KV once."""
+        context.append(ids)
+        context.commit()
+        context.computed_len = min(computed, len(context.ids))
+
+    def edit(self, context: Context, edit: Edit) -> None:
+        """Drop spans of a context's ids, and keep the KV of the others.
+
+        Raises:
+            BadEditsError: the context does not have as many ids as the edit was made for.
+            BadSpansError: the spans don't fit the ids. Nothing has been changed in either case.
+        """
+        if edit.at != len(context.ids):
+            raise BadEditsError(f"{edit} of {len(context.ids)} ids")
+        context.edit(edit)
+        self._apply_edits(context)
+
+    def forget_edits(self, context: Context) -> None:
+        """Make a context's ids what they would be had nothing ever stood between them."""
+        self.pool.give(context.forget_edits())
 
     def fork(self, parent: Context, session: SessionId, length: int) -> None:
         """Make a context of the first `length` ids of another, on the same blocks."""
@@ -79,18 +122,32 @@ class Executor:
 
     # --- KV of a turn --------------------------------------------------------------------------
 
-    def cached_len(self, context: Context, limit: int) -> int:
-        """Tokens among the first `limit` whose KV is there or could be hit."""
-        kept = context.table.kept_len
+    def outstanding(self, context: Context, limit: int) -> int:
+        """Ids to be computed before KV of all is there, if what could be hit were taken.
+
+        At most `limit` ids count as computed. Of KV that must be made again by playing edits the
+        number is an upper bound.
+        """
+        if not self._is_whole(context, limit):
+            return context.history.length + len(context.ids)
+        if context.stages:
+            return context.outstanding
+        partition, kept = context.partition, context.table.kept_len
         hits = len(self._hits(context, limit))
         if hits:
-            kept = (kept // self._block_size + hits) * self._block_size
-        return min(kept, limit)
+            kept = partition.end(partition.complete_count(kept) + hits)
+        return len(context.ids) - min(kept, limit)
 
-    def prefix_keys(self, context: Context, limit: int) -> Sequence[bytes]:
-        """Chain keys of the blocks among the first `limit` tokens that could be shared."""
-        full = limit // self._block_size
-        return context.keys(full)[:full] if self._caching else ()
+    def next_key(self, context: Context, first: int, limit: int) -> bytes | None:
+        """Chain key of the page that id number `first` lies in, if another could share it.
+
+        Pages that are not complete within the first `limit` ids are nobody else's.
+        """
+        partition = context.partition
+        index = partition.complete_count(first)
+        if not self._caching or context.stages or index >= partition.complete_count(limit):
+            return None
+        return context.keys(index + 1)[index]
 
     def try_admit(self, context: Context, limit: int) -> bool:
         """Reserve blocks for all pending tokens, after taking what the prefix cache has.
@@ -99,8 +156,10 @@ class Executor:
         when its logits are needed. False when there are not enough blocks; what was hit stays.
         """
         before = context.table.kept_len
+        if not self._is_whole(context, limit):
+            self._rebuild(context, limit)
         self._attach_hits(context, limit)
-        if context.table.kept_len > limit:
+        if not context.stages and context.table.kept_len > limit:
             self.pool.give(context.table.truncate(limit))
         if not self._reserve_all(context):
             return False
@@ -143,7 +202,7 @@ class Executor:
         first, position = table.kept_len, table.next_pos
         table.append(count + len(drafts))
         return SequenceStep(
-            token_ids=[*context.ids[first : first + count], *drafts],
+            token_ids=[*context.stage_ids[first : first + count], *drafts],
             first_position=position,
             entries=table.entries,
             sample=sample,
@@ -180,6 +239,7 @@ class Executor:
         """
         context.note_computed()
         self._hash_last(context, count)
+        self._apply_edits(context)
 
     # --- KV in advance of a turn ---------------------------------------------------------------
 
@@ -220,29 +280,39 @@ class Executor:
     def _hash_last(self, context: Context, count: int) -> None:
         if not self._caching:
             return
-        end = context.table.kept_len
-        full = end // self._block_size
-        for index in range((end - count) // self._block_size, full):
-            block = context.table.full_block(index)
-            if block is not None and self.cache.add(context.keys(full)[index], block):
-                self.pool.mark_hashed(block)
+        partition, end = context.partition, context.table.kept_len
+        first, full = partition.complete_count(end - count), partition.complete_count(end)
+        for index in range(first, full):
+            self._hash(context.table.block(index), context.keys(full)[index])
+
+    def _hash(self, block: BlockId, key: bytes) -> None:
+        if not self.pool.is_hashed(block) and self.cache.add(key, block):
+            self.pool.mark_hashed(block)
 
     def _hits(self, context: Context, limit: int) -> list[BlockId]:
-        full = context.table.kept_len // self._block_size
-        stop = limit // self._block_size
-        if not self._caching or full >= stop:
+        """Blocks after those that the table has whole; of sealed pages all or none."""
+        if not self._caching:
             return []
-        return self.cache.longest(context.keys(stop), full, stop)
+        partition = context.partition
+        full = partition.complete_count(context.table.kept_len)
+        stop = partition.complete_count(len(context.stage_ids) if context.stages else limit)
+        if full >= stop:
+            return []
+        hits = self.cache.longest(context.keys(stop), full, stop)
+        return hits if full + len(hits) >= partition.sealed_count else []
 
     def _attach_hits(self, context: Context, limit: int) -> None:
         hits = self._hits(context, limit)
-        if not hits:
-            return
-        table = context.table
-        self.pool.share(hits)  # first: the block given back below may be one of them
-        border = table.kept_len // self._block_size * self._block_size
-        self.pool.give(table.truncate(border))
-        table.attach(hits)
+        if hits:
+            table, partition = context.table, context.partition
+            self.pool.share(hits)  # first: the block given back below may be one of them
+            full = partition.complete_count(table.kept_len)
+            self.pool.give(table.truncate(partition.end(full)))
+            table.attach(hits, [partition.page(full + index) for index in range(len(hits))])
+            table.seal(partition.sealed_count)
+        if context.next_edit is not None:
+            self._apply_edits(context)
+            self._attach_hits(context, limit)
 
     def _reserve_all(self, context: Context) -> bool:
         if self.try_reserve(context, context.pending):
@@ -252,8 +322,51 @@ class Executor:
         if tail is None or self.pool.is_writable(tail):
             return False
         # A pool that is just large enough has no block for a copy: compute the tail again.
-        self.pool.give(table.truncate(table.kept_len // self._block_size * self._block_size))
+        partition = context.partition
+        self.pool.give(table.truncate(partition.end(partition.complete_count(table.kept_len))))
         return self.try_reserve(context, context.pending)
+
+    # --- edits ---------------------------------------------------------------------------------
+
+    def _apply_edits(self, context: Context) -> None:
+        """Make the edits whose ids have all their KV. No KV moves."""
+        while context.next_edit is not None:
+            again, gone = context.apply_edit()
+            self.pool.share(again)
+            self.pool.give(gone)
+            # What is sealed is never written again: its last block is as good as a full one.
+            count = context.table.sealed_count
+            for index in range(count if self._caching else 0):
+                self._hash(context.table.block(index), context.keys(count)[index])
+
+    def _is_whole(self, context: Context, limit: int) -> bool:
+        """Whether KV from before the last edit is there, on its way or in the prefix cache.
+
+        Not if a sealed id must be computed again, since its logits are needed.
+        """
+        sealed = context.sealed_len
+        if not sealed:
+            return True
+        if limit < sealed:
+            return False
+        return bool(context.stages or context.table.sealed_count or self._hits(context, sealed))
+
+    def _rebuild(self, context: Context, limit: int) -> None:
+        """KV from before an edit is lost: play the edits again, or do as if there had been none."""
+        stages = context.history.stages() if limit >= context.sealed_len else None
+        if stages is None or any(
+            blocks_for(len(stage.ids), self._block_size) > self.pool.total for stage in stages
+        ):
+            self.forget_edits(context)
+            context.rebuilt_exact = True
+            return
+        there = [index for index, stage in enumerate(stages) if self._is_there(stage)]
+        context.stages = stages[there[-1] :]
+
+    def _is_there(self, stage: Stage) -> bool:
+        sealed = stage.partition.sealed_count
+        keys = stage.partition.keys(stage.ids, sealed)
+        return len(self.cache.longest(keys, 0, sealed)) == sealed
 
     # --- shortage ------------------------------------------------------------------------------
 

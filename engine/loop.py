@@ -13,6 +13,7 @@ from engine.config import EngineConfig
 from engine.context import Activity, Context
 from engine.counters import Counters
 from engine.executor import Executor
+from engine.history import BadEditsError
 from engine.idle_prefill import IdlePrefill
 from engine.ids import SessionId
 from engine.inspection import context_view, engine_stats
@@ -36,12 +37,13 @@ from engine.messages import (
     TurnEvent,
 )
 from engine.pacing import Pace
+from engine.partition import BadSpansError
 from engine.scheduler import StepView, TurnLoad, Work, plan_step
 from engine.slot import Slot
 from engine.speculation import Speculation
 from engine.step import NOT_FINITE, ModelRunner, SequenceStep, true_draws
 from engine.step_cost import StepCost, StepLoad
-from engine.turns import TokenText, Turns
+from engine.turns import TokenText, Turns, common_prefix
 from policies.registry import PLACEMENT_POLICIES
 
 __all__ = ["EngineLoop", "TokenText"]
@@ -91,6 +93,7 @@ class EngineLoop:
             block_size=config.block_size,
             fingerprint=fingerprint,
             caching=config.enable_prefix_caching,
+            max_replay_tokens=config.max_replay_tokens,
             copy_block=runner.copy_block,
             placement=PLACEMENT_POLICIES["lru"],
             counters=self._counters,
@@ -162,9 +165,8 @@ class EngineLoop:
                 self._turns.submit(command)
             case CancelTurn():
                 self._turns.cancel(command)
-            case SetContext(session=session, salt=salt, ids=ids, computed=computed):
-                self._close(session)
-                self._memory.open(session, salt, ids, computed)
+            case SetContext():
+                self._set(command)
             case ForkContext():
                 self._fork(command)
             case TruncateContext():
@@ -173,12 +175,40 @@ class EngineLoop:
                 self._release(command)
             case CloseContext(session=session):
                 self._close(session)
-            case EditContext(session=session):
-                self._close(session)
+            case EditContext():
+                self._edit(command)
             case ParkContext() | HintContext():
                 pass
             case _:
                 assert_never(command)
+
+    def _set(self, command: SetContext) -> None:
+        context = self._memory.contexts.get(command.session)
+        if context is None or command.edits or context.salt != command.salt:
+            self._close(command.session)
+            try:
+                self._memory.open(
+                    command.session, command.salt, command.ids, command.computed, command.edits
+                )
+            except BadEditsError as error:
+                _log.error("context of %s can't be set: %s", command.session, error)
+            return
+        self._end_turn_of(context)
+        self._memory.forget_edits(context)
+        same = common_prefix(context.ids, command.ids)
+        self._turns.reclaim(context, "replaced", length=same)
+        self._memory.extend(context, command.ids[same:], command.computed)
+
+    def _edit(self, command: EditContext) -> None:
+        context = self._memory.contexts.get(command.session)
+        if context is None:
+            return
+        self._end_turn_of(context)
+        try:
+            self._memory.edit(context, command.edit)
+        except (BadEditsError, BadSpansError) as error:
+            _log.error("context of %s can't be edited: %s", command.session, error)
+            self._close(command.session)
 
     def _fork(self, command: ForkContext) -> None:
         self._close(command.session)
@@ -258,9 +288,11 @@ class EngineLoop:
         tokens_of = {item.turn: item.tokens for item in plan.work}
         # Oldest first: whoever must give way for one of them has not been counted in yet.
         work = [
-            (slot, tokens_of[slot.turn])
+            (slot, tokens)
             for slot in list(self._queue.running)
-            if slot.turn in tokens_of and self._make_room(slot, tokens_of[slot.turn])
+            # up to the next edit, if one is to be made
+            if (tokens := min(tokens_of.get(slot.turn, 0), slot.context.pending))
+            and self._make_room(slot, tokens)
         ]
         # First come, first served: whoever was preempted just now holds up those behind.
         if self._counters.preemptions == preemptions:
@@ -286,9 +318,9 @@ class EngineLoop:
         config, queue = self._config, self._queue
         full = len(queue.running) >= config.max_num_seqs
         return StepView(
-            running=[self._load(slot, slot.context.table.kept_len) for slot in queue.running],
+            running=[self._load(slot, slot.context.outstanding) for slot in queue.running],
             waiting=[
-                self._load(slot, self._memory.cached_len(slot.context, _limit(slot)))
+                self._load(slot, self._memory.outstanding(slot.context, _limit(slot)))
                 for slot in ([] if full else queue.waiting[: config.max_num_seqs])
             ],
             max_num_seqs=config.max_num_seqs,
@@ -301,10 +333,10 @@ class EngineLoop:
             ),
         )
 
-    def _load(self, slot: Slot, first: int) -> TurnLoad:
-        pending = len(slot.context.ids) - first
-        keys = self._memory.prefix_keys(slot.context, _limit(slot)) if pending > 1 else ()
-        return TurnLoad(slot.turn, pending, first, keys)
+    def _load(self, slot: Slot, pending: int) -> TurnLoad:
+        first = max(0, len(slot.context.ids) - pending)
+        key = self._memory.next_key(slot.context, first, _limit(slot)) if pending > 1 else None
+        return TurnLoad(slot.turn, pending, first, key)
 
     def _make_room(self, slot: Slot, tokens: int) -> bool:
         """Get blocks for a running turn, from the youngest running one if need be.
@@ -320,8 +352,10 @@ class EngineLoop:
         return True
 
     def _begin(self, slot: Slot, tokens: int, drafts: Sequence[int]) -> _Due:
-        draws = slot.command.generate and tokens == slot.context.pending
-        if drafts and not self._memory.try_reserve_spare(slot.context, tokens + len(drafts)):
+        context = slot.context
+        draws = slot.command.generate and tokens == context.pending and not context.stages
+        checked = tokens + len(drafts)
+        if not (drafts and draws and self._memory.try_reserve_spare(context, checked)):
             drafts = ()
         sample = slot.sample(len(drafts)) if draws else None
         return _Due(slot, self._memory.begin(slot.context, tokens, sample, drafts))

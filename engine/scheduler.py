@@ -19,13 +19,13 @@ _OLDEST_SHARE = 0.25  # of a step's prefill: no prompt is starved by a flow of s
 class TurnLoad(NamedTuple):
     """A turn: `pending` of its tokens have no KV yet, and come after `first` that have.
 
-    `keys`: chain keys of its blocks that could be shared, () when none can.
+    `next_key`: chain key of the page that it computes next; None: nobody could share it.
     """
 
     turn: TurnId
     pending: int
     first: int = 0
-    keys: Sequence[bytes] = ()
+    next_key: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,10 +104,10 @@ def _leaders(view: StepView) -> list[_Prompt]:
     """
     running = (load for load in view.running if load.pending != 1)
     prompts = [_Prompt(load, seated=True) for load in running]
-    leader_of = {_next_key(prompt.load, view.block_size): prompt for prompt in prompts}
+    leader_of = {prompt.load.next_key: prompt for prompt in prompts}
     seats = view.max_num_seqs - len(view.running)
     for load in view.waiting:
-        key = _next_key(load, view.block_size)
+        key = load.next_key
         leader = None if key is None else leader_of.get(key)
         if leader is not None:
             leader.wanted = min(leader.wanted, load.pending)
@@ -116,11 +116,6 @@ def _leaders(view: StepView) -> list[_Prompt]:
             prompts.append(_Prompt(load, seated=False))
             leader_of[key] = prompts[-1]
     return prompts
-
-
-def _next_key(load: TurnLoad, block_size: int) -> bytes | None:
-    index = load.first // block_size
-    return load.keys[index] if index < len(load.keys) else None
 
 
 def _share(budget: StepBudget, prompts: Sequence[_Prompt], block_size: int) -> None:

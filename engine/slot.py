@@ -66,7 +66,7 @@ class Slot:
         """Note, once, what was there when the turn left the queue."""
         context = self.context
         self.started_s = now_s
-        kept = context.table.kept_len
+        kept = context.reusable_len
         # Computed for this turn, only earlier: what a turn is told to cost must not depend on
         # whether the engine had time for it. Whoever hits blocks beyond would have hit these, too.
         early = max(0, kept - context.computed_len) if kept <= context.idle_len else 0

@@ -104,6 +104,7 @@ class Turns:
                 reused_tokens=slot.reused_tokens,
                 recomputed_tokens=slot.recomputed_tokens,
                 new_tokens=slot.new_tokens,
+                rebuilt_exact=context.rebuilt_exact,
                 queue_ms=self._counts(slot).queue_ms,
             )
         )
@@ -267,7 +268,7 @@ class Turns:
     def _keep(self, slot: Slot, reply: list[int], cause: str) -> TurnCounts:
         counts = self._counts(slot)
         context = slot.context
-        same = _common_prefix(slot.output, reply)
+        same = common_prefix(slot.output, reply)
         self.reclaim(context, cause, length=slot.prompt_len + same)
         context.append(reply[same:])
         context.append(slot.command.close_ids)
@@ -299,7 +300,8 @@ class Turns:
         return slot.counts(now_s=self._clock(), kv_bytes_per_block=self._kv_bytes_per_block)
 
 
-def _common_prefix(left: list[int], right: list[int]) -> int:
+def common_prefix(left: Sequence[int], right: Sequence[int]) -> int:
+    """How many ids two sequences begin with alike."""
     for index, (one, other) in enumerate(zip(left, right, strict=False)):
         if one != other:
             return index

@@ -8,7 +8,7 @@ the KV of another's text.
 import hashlib
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 ROOT = bytes(32)
 """Parent key of a first block."""
@@ -33,19 +33,23 @@ class ChainHasher:
     """Makes chain keys under one set of extras."""
 
     def __init__(self, extras: KeyExtras) -> None:
+        self._extras = extras
         self._seeded = hashlib.sha256()
         for field in (extras.fingerprint.encode(), extras.adapter, extras.salt, extras.lineage):
             # Length-prefixed: ("ab", "c") and ("a", "bc") must differ.
             self._seeded.update(struct.pack("<Q", len(field)) + field)
 
+    @property
+    def lineage(self) -> bytes:
+        """The hash of the edits that keys are made under; empty: there were none."""
+        return self._extras.lineage
+
+    def under(self, lineage: bytes) -> "ChainHasher":
+        """The same under another lineage."""
+        return ChainHasher(replace(self._extras, lineage=lineage))
+
     def key(self, parent: bytes, ids: Sequence[int]) -> bytes:
-        """Key of the full block `ids` whose predecessor has the key `parent`."""
+        """Key of the block that holds `ids` and whose predecessor has the key `parent`."""
         digest = self._seeded.copy()
         digest.update(parent + struct.pack(f"<{len(ids)}I", *ids))
         return digest.digest()
-
-    def extend(self, keys: list[bytes], ids: Sequence[int], block_size: int, count: int) -> None:
-        """Append keys to `keys` until the first `count` blocks of `ids` have theirs."""
-        for index in range(len(keys), count):
-            parent = keys[-1] if keys else ROOT
-            keys.append(self.key(parent, ids[index * block_size : (index + 1) * block_size]))

@@ -34,7 +34,8 @@ class PageTable:
 
     Takes and gives no blocks itself: whoever changes it passes what it returns to the pool.
     `kept_len` counts valid slots. New tokens get `next_pos`, never `kept_len`: a slot index is not
-    a position once something was dropped before it.
+    a position once something was dropped before it. Entries from before an edit are sealed: their
+    slots are never added to, and a block may stand in several of them (a reference each).
     """
 
     def __init__(self, block_size: int) -> None:
@@ -43,16 +44,21 @@ class PageTable:
         self.next_pos = 0
         self._entries: list[PageEntry] = []
         self._reserved: list[BlockId] = []
+        self._sealed = 0  # as many of the first entries
+
+    @property
+    def sealed_count(self) -> int:
+        """Entries whose slots are never added to."""
+        return self._sealed
 
     @property
     def entries(self) -> Sequence[PageEntry]:
         """Entries with valid slots, as they are now."""
         return tuple(self._entries)
 
-    def full_block(self, index: int) -> BlockId | None:
-        """Block number `index` if all of its slots are valid."""
-        block, first, last, _ = self._entries[index]
-        return block if last - first == self.block_size - 1 else None
+    def block(self, index: int) -> BlockId:
+        """The block of entry number `index`."""
+        return self._entries[index].block
 
     @property
     def reserved_count(self) -> int:
@@ -75,15 +81,18 @@ class PageTable:
 
         Whether it may be written to is the pool's knowledge (hashed or shared: copy it first).
         """
-        if not self._entries or self._entries[-1].last == self.block_size - 1:
-            return None
-        return self._entries[-1].block
+        return self._entries[-1].block if self._tail_room else None
+
+    @property
+    def _tail_room(self) -> int:
+        if len(self._entries) == self._sealed:  # none, or none to be added to
+            return 0
+        return self.block_size - 1 - self._entries[-1].last
 
     @property
     def room(self) -> int:
         """Tokens that can be appended without another block."""
-        tail = self.block_size - 1 - self._entries[-1].last if self._entries else 0
-        return tail + len(self._reserved) * self.block_size
+        return self._tail_room + len(self._reserved) * self.block_size
 
     def blocks_needed(self, count: int) -> int:
         """How many more blocks `append(count)` needs."""
@@ -105,18 +114,56 @@ class PageTable:
         while count:
             count -= self._append_to_tail(count) or self._open_block(count)
 
-    def attach(self, blocks: Sequence[BlockId]) -> None:
-        """Append full blocks whose KV is there already (a prefix hit). Needs a border.
+    def attach(self, blocks: Sequence[BlockId], pages: Sequence[tuple[int, int, int]]) -> None:
+        """Append blocks whose KV is there already (a prefix hit). Needs a border.
+
+        `pages`: of each block the first and the last index of its slots' ids, half open, and the
+        first slot (see `engine.partition.Page`).
 
         Raises:
             WrongSpace: the last block has room left, or blocks are reserved.
         """
         if self.room:
             raise WrongSpace(0, self.room)
-        for block in blocks:
-            self._entries.append(PageEntry(block, 0, self.block_size - 1, self.next_pos))
-            self.next_pos += self.block_size
-        self.kept_len += len(blocks) * self.block_size
+        for block, (start, stop, first) in zip(blocks, pages, strict=True):
+            last = first + stop - start - 1
+            self._entries.append(PageEntry(block, first, last, self.next_pos - first))
+            self.next_pos += stop - start
+            self.kept_len += stop - start
+
+    def seal(self, count: int) -> None:
+        """Never add to the first `count` entries, and to those after them as to any."""
+        self._sealed = count
+
+    def rearrange(
+        self, pieces: Sequence[tuple[int, tuple[int, int, int]]]
+    ) -> tuple[list[BlockId], list[BlockId]]:
+        """Keep parts of the entries, at new positions; no KV moves. Seals them.
+
+        `pieces`: of each part the number of its entry, and as in `attach` what of it is kept.
+
+        Returns:
+            Blocks that the table refers to once more, and those that it refers to no longer
+            (reserved ones included), in its order.
+        """
+        old, self._entries = self._entries, []
+        again: list[BlockId] = []
+        used: set[int] = set()
+        for source, (start, stop, first) in pieces:
+            block = old[source].block
+            if source in used:
+                again.append(block)
+            used.add(source)
+            self._entries.append(PageEntry(block, first, first + stop - start - 1, start - first))
+        gone = [entry.block for index, entry in enumerate(old) if index not in used]
+        self.kept_len = self.next_pos = pieces[-1][1][1] if pieces else 0
+        self.seal(len(self._entries))
+        return again, gone + self.release_reserved()
+
+    def release_reserved(self) -> list[BlockId]:
+        """Returns the blocks for tokens to come, which the table refers to no longer."""
+        reserved, self._reserved = self._reserved, []
+        return reserved
 
     def truncate(self, kept_len: int) -> list[BlockId]:
         """Keep the first `kept_len` valid slots.
@@ -142,10 +189,9 @@ class PageTable:
         self.kept_len = kept_len
         tail = self._entries[-1] if self._entries else None
         self.next_pos = tail.base + tail.last + 1 if tail else 0
+        self._sealed = min(self._sealed, len(self._entries))
         dropped.reverse()
-        dropped += self._reserved
-        self._reserved.clear()
-        return dropped
+        return dropped + self.release_reserved()
 
     def replace_open_tail(self, block: BlockId) -> BlockId:
         """Let a private copy take the place of the tail's block; returns the block it replaces."""
@@ -160,16 +206,15 @@ class PageTable:
         """
         child = PageTable(self.block_size)
         child._entries = list(self._entries)
+        child._sealed = self._sealed
         child.kept_len = self.kept_len
         child.truncate(kept_len)
         return child
 
     def _append_to_tail(self, count: int) -> int:
-        if not self._entries:
-            return 0
-        block, first, last, base = self._entries[-1]
-        added = min(count, self.block_size - 1 - last)
+        added = min(count, self._tail_room)
         if added:
+            block, first, last, base = self._entries[-1]
             self._entries[-1] = PageEntry(block, first, last + added, base)
             self.next_pos += added
         return added

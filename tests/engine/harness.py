@@ -11,6 +11,8 @@ from engine.messages import (
     CancelTurn,
     CloseContext,
     ContextView,
+    Edit,
+    EditContext,
     EngineStats,
     ForkContext,
     GetAudit,
@@ -101,6 +103,9 @@ class Engine:
         self.loop.handle(
             ForkContext(session=SessionId(session), parent=SessionId(parent), length=length)
         )
+
+    def edit(self, session: str, edit: Edit) -> None:
+        self.loop.handle(EditContext(session=SessionId(session), edit=edit))
 
     def truncate(self, session: str, length: int) -> None:
         self.loop.handle(TruncateContext(session=SessionId(session), length=length))

@@ -21,6 +21,7 @@ class Memory(Executor):
             block_size=4,
             fingerprint="fake",
             caching=True,
+            max_replay_tokens=1000,
             copy_block=lambda source, target: self.copies.append((source, target)),
             placement=placement,
             counters=self.counters,
@@ -109,7 +110,7 @@ def test_a_distrusted_context_leaves_no_block_that_could_be_hit() -> None:
     memory.distrust(context)
     assert (context.table.kept_len, memory.pool.free_count, len(memory.cache)) == (0, 4, 0)
     assert len(context.ids) == 16
-    assert memory.cached_len(other, 4) == 0
+    assert memory.outstanding(other, 4) == 4
 
 
 def test_a_context_is_not_cut_to_more_than_it_has() -> None:

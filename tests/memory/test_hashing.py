@@ -4,14 +4,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.memory.hashing import ROOT, ChainHasher, KeyExtras
+from engine.partition import Partition
 
 PLAIN = KeyExtras(fingerprint="model|torch|float32", salt=b"tenant a")
 
 
 def keys(extras: KeyExtras, ids: list[int], block_size: int = 4) -> list[bytes]:
-    made: list[bytes] = []
-    ChainHasher(extras).extend(made, ids, block_size, len(ids) // block_size)
-    return made
+    partition = Partition(block_size, ChainHasher(extras))
+    return partition.keys(ids, partition.complete_count(len(ids)))
 
 
 def test_the_same_prefix_has_the_same_keys() -> None:
@@ -43,12 +43,10 @@ def test_extras_are_length_prefixed() -> None:
 
 def test_keys_are_extended_from_where_they_end() -> None:
     ids = list(range(40))
-    made: list[bytes] = []
-    hasher = ChainHasher(PLAIN)
+    partition = Partition(4, ChainHasher(PLAIN))
     for count in (0, 1, 1, 5, 10):
-        hasher.extend(made, ids, 4, count)
-        assert len(made) == count
-    assert made == keys(PLAIN, ids)
+        assert len(partition.keys(ids, count)) == count
+    assert partition.keys(ids, 10) == keys(PLAIN, ids)
 
 
 @settings(derandomize=True)

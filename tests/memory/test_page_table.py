@@ -1,5 +1,7 @@
 """PageTable: against a list of (block, slot) per token."""
 
+from collections import Counter
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -18,7 +20,16 @@ class TableAgainstModel(RuleBasedStateMachine):
         self.table = PageTable(SIZE)
         self.tokens: list[tuple[int, int, int]] = []
         self.reserved: list[int] = []
+        self.sealed = 0
         self.next_block = 0
+
+    def length(self, data: st.DataObject) -> int:
+        """A length that a table is cut to: what was there before an edit goes as a whole."""
+        return data.draw(st.just(0) | st.integers(self.sealed, len(self.tokens)))
+
+    @property
+    def at_border(self) -> bool:
+        return (len(self.tokens) - self.sealed) % SIZE == 0
 
     def new_blocks(self, count: int) -> list[int]:
         self.next_block += count
@@ -41,7 +52,7 @@ class TableAgainstModel(RuleBasedStateMachine):
             self.reserved += blocks
         self.table.append(count)
         for _ in range(count):
-            if len(self.tokens) % SIZE == 0:
+            if self.at_border:
                 block, slot = self.reserved.pop(0), 0
             else:
                 block, slot = self.tokens[-1][0], self.tokens[-1][1] + 1
@@ -49,30 +60,59 @@ class TableAgainstModel(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def truncate(self, data: st.DataObject) -> None:
-        length = data.draw(st.integers(0, len(self.tokens)))
+        length = self.length(data)
         before = self.table.blocks
         dropped = self.table.truncate(length)
         del self.tokens[length:]
+        self.sealed = min(self.sealed, length)
         assert [*self.table.blocks, *dropped] == before
         self.reserved = []
 
     @rule(data=st.data())
     def fork_and_go_on_with_the_child(self, data: st.DataObject) -> None:
-        length = data.draw(st.integers(0, len(self.tokens)))
+        length = self.length(data)
         entries = self.table.entries
         child = self.table.fork(length)
         assert self.table.entries == entries, "the parent is as before"
         del self.tokens[length:]
         self.table, self.reserved = child, []
+        self.sealed = min(self.sealed, length)
 
-    @precondition(lambda self: len(self.tokens) % SIZE == 0 and not self.reserved)
+    @rule(data=st.data())
+    def edit(self, data: st.DataObject) -> None:
+        kept = data.draw(
+            st.lists(st.booleans(), min_size=len(self.tokens), max_size=len(self.tokens))
+        )
+        before = Counter(self.table.blocks)
+        pieces: list[tuple[int, tuple[int, int, int]]] = []
+        end = at = 0
+        for number, entry in enumerate(self.table.entries):
+            run = 0
+            for slot in range(entry.first, entry.last + 2):
+                inside = slot <= entry.last and kept[at]
+                if run and not inside:
+                    pieces.append((number, (end, end + run, slot - run)))
+                    end, run = end + run, 0
+                run += inside
+                at += slot <= entry.last
+        again, gone = self.table.rearrange(pieces)
+        assert Counter(self.table.blocks) == before + Counter(again) - Counter(gone)
+        left = [token for token, stays in zip(self.tokens, kept, strict=True) if stays]
+        self.tokens = [(block, slot, at) for at, (block, slot, _) in enumerate(left)]
+        self.sealed, self.reserved = len(self.tokens), []
+
+    @precondition(lambda self: self.at_border and not self.reserved)
     @rule(count=st.integers(0, 3))
     def attach(self, count: int) -> None:
         blocks = self.new_blocks(count)
-        self.table.attach(blocks)
-        for block in blocks:
-            for slot in range(SIZE):
+        pages = [(0, SIZE - first, first) for first in range(count)]
+        self.table.attach(blocks, pages)
+        for block, (_, _, first) in zip(blocks, pages, strict=True):
+            for slot in range(first, SIZE):
                 self.tokens.append((block, slot, len(self.tokens)))
+        if count > 1:  # more than parts of blocks that are there already
+            self.table.seal(len(self.table.entries))
+            self.sealed = len(self.tokens)
 
     @precondition(lambda self: self.table.open_tail is not None)
     @rule()
@@ -95,9 +135,8 @@ class TableAgainstModel(RuleBasedStateMachine):
         assert table.reserved_count == len(self.reserved)
         assert table.blocks == [entry.block for entry in table.entries] + self.reserved
         assert table.block_count == len(table.blocks)
-        assert table.room == -len(self.tokens) % SIZE + SIZE * len(self.reserved)
-        border = len(self.tokens) % SIZE == 0
-        assert table.open_tail == (None if border else self.tokens[-1][0])
+        assert table.room == (self.sealed - len(self.tokens)) % SIZE + SIZE * len(self.reserved)
+        assert table.open_tail == (None if self.at_border else self.tokens[-1][0])
 
 
 TestTableAgainstModel = TableAgainstModel.TestCase
@@ -127,8 +166,7 @@ def test_rewinding_drops_whole_blocks_and_keeps_part_of_one() -> None:
     assert table.truncate(6) == [2]
     assert table.entries[-1] == PageEntry(1, 0, 1, 4)
     assert table.open_tail == 1
-    assert table.full_block(0) == 0
-    assert table.full_block(1) is None
+    assert table.block(0) == 0
 
 
 def test_keeping_more_than_there_is_changes_nothing() -> None:
@@ -141,7 +179,7 @@ def test_keeping_more_than_there_is_changes_nothing() -> None:
 
 def test_full_blocks_are_attached_at_a_border_only() -> None:
     with pytest.raises(WrongSpace):
-        table_of(5).attach([9])
+        table_of(5).attach([9], [(5, 9, 0)])
     table = table_of(4)
-    table.attach([9])
+    table.attach([9], [(4, 8, 0)])
     assert table.next_pos == 8
