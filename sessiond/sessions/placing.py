@@ -7,7 +7,7 @@ import msgspec
 
 from engine.client import TurnEvents
 from engine.errors import EngineUnavailableError
-from engine.messages import EditContext, ForkContext, SetContext, SubmitTurn
+from engine.messages import CloseContext, EditContext, ForkContext, SetContext, SubmitTurn
 from sessiond.errors import RequestError
 from sessiond.sessions.live import LiveSession, Placement
 from sessiond.sessions.parts import Parts
@@ -93,7 +93,7 @@ class Placer:
                         live.user_id, wanted.prompt_id, wanted.tip_id, wanted.view
                     )
                     continue
-                self._set(live, stored)
+                self._set(live, stored, prompt_id=wanted.prompt_id)
             live.placement = wanted
             return self._engine.submit(command)
 
@@ -129,7 +129,10 @@ class Placer:
             front = await self._store.context_ids(live.user_id, plan.prompt.id, None)
         return msgspec.structs.replace(command, ids=front + command.ids)
 
-    def _set(self, live: LiveSession, stored: StoredContext) -> None:
+    def _set(self, live: LiveSession, stored: StoredContext, *, prompt_id: str) -> None:
+        if live.placement is not None and live.placement.prompt_id != prompt_id:
+            # Two fronts may begin alike, but what a client is told is that nothing was reused.
+            self._engine.send(CloseContext(session=live.id))
         self._engine.send(
             SetContext(
                 session=live.id,
