@@ -121,7 +121,9 @@ def _content_violations(cache: PrefixCache, context: Context) -> Iterator[str]:
     for index, key in enumerate(context.fresh_keys(count)[:count]):
         block, first, last, _ = context.table.entries[index]
         held = cache.key_of(block)
-        if held is not None and held != key:
+        # A block that was sealed before it was full may be hashed with the more ids of a fork.
+        whole = last - first == context.table.block_size - 1
+        if whole and held is not None and held != key:
             yield f"{context.session}: block {block} is hashed as something else than its ids"
         start, stop, slot = context.partition.page(index)
         if (first, last) != (slot, slot + stop - start - 1):

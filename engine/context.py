@@ -181,6 +181,7 @@ class Context:
         )
         child.computed_len = self.computed_len
         child.idle_len = self.idle_len
+        child.rebuilt_exact = self.rebuilt_exact
         if not self.stages:
             child.table = self.table.fork(self.table.kept_len)
         child.cut(length)

@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from engine.capacity import blocks_for
 from engine.context import Activity, Context
 from engine.counters import Counters
-from engine.history import BadEditsError, History, Stage
+from engine.history import BadEditsError, History, Stage, without
 from engine.ids import BlockId, SessionId
 from engine.memory.block_pool import BlockPool
 from engine.memory.hashing import ChainHasher, KeyExtras
 from engine.memory.prefix_cache import PrefixCache
 from engine.messages import Edit
-from engine.partition import Partition
+from engine.partition import Partition, kept_count
 from engine.step import SampleAt, SequenceStep
 from policies.laws import check_placement
 from policies.plan import ReleaseKv
@@ -92,12 +92,22 @@ class Executor:
     def edit(self, context: Context, edit: Edit) -> None:
         """Drop spans of a context's ids, and keep the KV of the others.
 
+        Of a context whose edits were forgotten, and no turn told of that was kept, nothing but the
+        ids counts: it stays one without edits.
+
         Raises:
             BadEditsError: the context does not have as many ids as the edit was made for.
             BadSpansError: the spans don't fit the ids. Nothing has been changed in either case.
         """
         if edit.at != len(context.ids):
             raise BadEditsError(f"{edit} of {len(context.ids)} ids")
+        if context.rebuilt_exact:
+            after = without(context.ids, edit)
+            computed = kept_count(context.computed_len, edit.dropped)
+            self.cut(context, edit.dropped[0][0] if edit.dropped else edit.at)
+            context.append(after[len(context.ids) :])
+            context.committed, context.computed_len = len(context.ids), computed
+            return
         context.edit(edit)
         self._apply_edits(context)
 

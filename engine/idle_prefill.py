@@ -108,13 +108,14 @@ class IdlePrefill:
         """How many owed ids and how many drafts to compute; (0, 0): not this session.
 
         It must have all the KV that it once had, for history is not computed again for a turn that
-        may never come, and a tail of its own, for a copy costs a block.
+        may never come, no edit to be made, and a tail of its own, for a copy costs a block.
         """
         table, pool, owed = context.table, self._memory.pool, context.pending
         tail = table.open_tail
         if (
             not context.computed_len
             or table.kept_len < context.computed_len
+            or context.stages
             or owed > STEP_TOKENS
             or len(context.ids) > self._max_model_len
             or (tail is not None and not pool.is_writable(tail))

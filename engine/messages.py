@@ -181,11 +181,16 @@ class TurnDelta(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class TurnCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a turn took. Tokens; milliseconds; bytes and blocks held at its end."""
+    """What a turn took. Tokens; milliseconds; bytes and blocks held at its end.
+
+    `rebuilt_exact` as in `TurnStarted`; true here and not there: it happened during the reply, when
+    the turn had given way to others.
+    """
 
     reused_tokens: int = 0
     restored_tokens: int = 0
     restored_from: Literal["none", "host", "disk"] = "none"
+    rebuilt_exact: bool = False
     recomputed_tokens: int = 0
     new_tokens: int = 0
     output_tokens: int = 0

@@ -81,6 +81,7 @@ class Slot:
         blocks = self.context.table.block_count
         return TurnCounts(
             reused_tokens=self.reused_tokens,
+            rebuilt_exact=self.context.rebuilt_exact,
             recomputed_tokens=self.recomputed_tokens,
             new_tokens=self.new_tokens,
             output_tokens=self.output_tokens,

@@ -4,29 +4,63 @@ import random
 from dataclasses import dataclass, field
 
 from engine.ids import TurnId
-from engine.messages import Sampling, TurnDone, TurnFailed, TurnIncomplete
+from engine.messages import Edit, Sampling, TurnDone, TurnFailed, TurnIncomplete
+from engine.partition import kept_spans
 from engine.step import SequenceStep
 from tests.engine.harness import Engine
 from tests.fakes.fake_model import FakeText
 from tests.laws.backend import Backend
 from tests.laws.drafting import OracleDrafts
+from tests.laws.shifted import ShiftedContext
 
 _NAMES = [f"s{number}" for number in range(7)]
 _CLOSE = [3, 4]
 _MAX_TOKENS = 220
 _POOL_TOKENS = 240
+_MAX_REPLAY_TOKENS = 400
 _BLOCK_SIZE = 8  # or the next larger that the backend has
 
 
 @dataclass
 class _Expected:
-    """What a session must hold, and the turn that runs on it."""
+    """What a session must hold, and the turn that runs on it.
+
+    `history` are all ids since there was no edit; ids[:sealed] were visible at the last one.
+    """
 
     ids: list[int]
+    history: list[int] = field(default_factory=list)
+    edits: list[Edit] = field(default_factory=list)
+    sealed: int = 0
     turn: TurnId | None = None
     prompt: list[int] = field(default_factory=list)
     max_output_tokens: int = 0
     generate: bool = True
+
+    def __post_init__(self) -> None:
+        self.history = self.history or self.ids.copy()
+
+    def add(self, ids: list[int]) -> None:
+        self.ids += ids
+        self.history += ids
+
+    def cut(self, length: int) -> None:
+        del self.history[len(self.history) - len(self.ids) + length :]
+        del self.ids[length:]
+        if length < self.sealed:
+            self.forget_edits()
+
+    def edit(self, edit: Edit) -> None:
+        self.ids = [
+            token
+            for start, stop in kept_spans(edit.at, edit.dropped)
+            for token in self.ids[start:stop]
+        ]
+        self.edits.append(edit)
+        self.sealed = len(self.ids)
+
+    def forget_edits(self) -> None:
+        self.history, self.edits, self.sealed = self.ids.copy(), [], 0
 
 
 class _Faulty:
@@ -63,6 +97,7 @@ class RandomOperations:
             max_num_seqs=4,
             max_num_batched_tokens=24,
             max_num_waiting=3,
+            max_replay_tokens=_MAX_REPLAY_TOKENS,
         )
         if drafting:
             self.engine.loop._speculation = OracleDrafts(backend, seed)
@@ -72,6 +107,10 @@ class RandomOperations:
         self.faulted = False
         self.drafts_used = 0
         self.drafts_discarded = 0
+        self.block_size = block_size
+        self.shifted_turns = 0
+        self.rebuilt_turns = 0
+        self.apart = backend.runner(-(-4 * _MAX_TOKENS // block_size) * 4, block_size)
 
     def _runner(self, num_blocks: int, block_size: int) -> _Faulty:
         self.faults.append(_Faulty(self.backend.runner(num_blocks, block_size)))
@@ -80,12 +119,15 @@ class RandomOperations:
     def run(self, operations: int) -> None:
         choices = {
             self.step: 45,
+            self.rest: 1,
             self.open: 3,
             self.submit: 20,
             self.fork: 4,
             self.truncate: 4,
             self.release: 3,
             self.close: 1,
+            self.shorten: 1,
+            self.shift: 3,
             self.cancel: 3,
             self.fail: 1,
         }
@@ -110,6 +152,8 @@ class RandomOperations:
             assert stats.prefix_hits_total > 0
             assert self.drafts_used > 0
             assert self.drafts_discarded > 0
+            assert self.shifted_turns > 0
+            assert self.rebuilt_turns > 0
         for name in list(self.sessions):
             self.engine.close(name)
         assert self.engine.stats().active_blocks == 0
@@ -120,6 +164,10 @@ class RandomOperations:
     def step(self) -> None:
         if not self.engine.loop.step():
             self.engine.clock.advance(self.engine.loop.rest_s or 0)
+
+    def rest(self) -> None:
+        """Nobody comes until all is done, work in advance of turns included."""
+        self.engine.run()
 
     def open(self) -> None:
         name = self.random.choice(_NAMES)
@@ -146,7 +194,7 @@ class RandomOperations:
             sampling=self.sampling,
             stop_ids=[self.backend.stop_id],
             close_ids=_CLOSE,
-            draft_ids=self._ids(self.random.choice([0, 1, 5])),
+            draft_ids=self._ids(self.random.choice([0, 1, 5, 5])),
             max_output_tokens=output,
             generate=generate,
         )
@@ -164,10 +212,12 @@ class RandomOperations:
         parent, child = self.random.sample(_NAMES, 2)
         if parent not in self.sessions or self._busy(child):
             return
-        ids = self.sessions[parent].ids
-        length = self.random.randint(0, len(ids))
+        of = self.sessions[parent]
+        length = self.random.randint(0, len(of.ids))
         self.engine.fork(child, parent, length)
-        self.sessions[child] = _Expected(ids[:length])
+        forked = _Expected(of.ids.copy(), of.history.copy(), of.edits.copy(), of.sealed)
+        forked.cut(length)
+        self.sessions[child] = forked
 
     def truncate(self) -> None:
         name = self.random.choice(_NAMES)
@@ -176,7 +226,32 @@ class RandomOperations:
         session = self.sessions[name]
         length = self.random.randint(0, len(session.ids))
         self.engine.truncate(name, length)
-        del session.ids[length:]
+        session.cut(length)
+
+    def shorten(self) -> None:
+        """An exact edit."""
+        name = self.random.choice(_NAMES)
+        if name not in self.sessions or self._busy(name):
+            return
+        ids = self.sessions[name].ids
+        for start, stop in reversed(self._spans(len(ids))):
+            del ids[start:stop]
+        self.engine.open(name, ids, salt=b"one tenant")
+        self.sessions[name] = _Expected(ids)
+
+    def shift(self) -> None:
+        name = self.random.choice(_NAMES)
+        if name not in self.sessions or self._busy(name):
+            return
+        session = self.sessions[name]
+        edit = Edit(at=len(session.ids), dropped=tuple(self._spans(len(session.ids))))
+        self.engine.edit(name, edit)
+        session.edit(edit)
+
+    def _spans(self, length: int) -> list[tuple[int, int]]:
+        edges = sorted(self.random.sample(range(length + 1), min(length + 1, 4)))
+        spans = list(zip(edges[::2], edges[1::2], strict=False))
+        return spans[: self.random.choice([1, 2])]
 
     def release(self) -> None:
         self.engine.release(self.random.choice(_NAMES))
@@ -211,6 +286,15 @@ class RandomOperations:
                 assert self.engine.view(name).tokens == len(session.ids)
 
     def _judge(self, session: _Expected, ending: object) -> None:
+        started = self.engine.started(session.turn)
+        at_start = started is not None and started.rebuilt_exact
+        if at_start or ending.counts.rebuilt_exact:
+            session.forget_edits()
+            self.rebuilt_turns += 1
+        if ending.counts.rebuilt_exact and started is not None and not at_start:
+            if not isinstance(ending, TurnFailed) and ending.kept_ids:
+                session.add(session.prompt + ending.kept_ids)
+            return  # the first tokens are of another context than the last
         before = session.ids + session.prompt
         match ending:
             case TurnFailed(code=code):
@@ -235,11 +319,14 @@ class RandomOperations:
             0,
             len(before),
         )
-        session.ids = before + ending.kept_ids
+        session.add(session.prompt + ending.kept_ids)
 
     def _reply(self, session: _Expected, before: list[int]) -> list[int]:
         if not session.generate:
             return []
+        if session.edits:
+            self.shifted_turns += 1
+            return self._shifted_reply(session)
         reply = self.backend.reply(
             before,
             sampling=self.sampling,
@@ -247,6 +334,24 @@ class RandomOperations:
             stop_ids=[self.backend.stop_id],
         )
         return reply[:-1] if reply[-1] == self.backend.stop_id else reply
+
+    def _shifted_reply(self, session: _Expected) -> list[int]:
+        if not session.prompt and session.sealed == len(session.ids):
+            return []  # cancelled before it began
+        context = ShiftedContext(self.apart, self.block_size)
+        taken = 0
+        for edit in session.edits:
+            count = edit.at - len(context.ids)
+            context.feed(session.history[taken : taken + count])
+            context.edit(edit)
+            taken += count
+        return context.reply(
+            session.history[taken:] + session.prompt,
+            self.sampling,
+            self.backend.stop_id,
+            session.max_output_tokens,
+            [],
+        )
 
     def _drafts(self, name: str) -> list[int]:
         context = self.engine.loop._memory.contexts[name]

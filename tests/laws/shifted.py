@@ -26,7 +26,9 @@ class ShiftedContext:
             block, slot = self._next
             self._next = (block, slot + 1) if slot + 1 < self._block_size else (block + 1, 0)
         first = len(self.ids)
-        self.ids += ids
+        self.ids = [*self.ids, *ids]
+        if not ids:
+            return []
         step = SequenceStep(
             token_ids=list(ids), first_position=first, entries=list(self.entries()), sample=sample
         )
@@ -57,6 +59,5 @@ class ShiftedContext:
                 break
             drawn.append(token)
             fed = [token]
-        owed = drawn[-1:] if len(drawn) == longest else []
-        self.feed([*owed, *close])
+        self.feed([*(drawn[-1:] if len(drawn) == longest else []), *close])
         return [*drawn, *close]
