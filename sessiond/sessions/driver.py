@@ -92,6 +92,8 @@ class TurnDriver:
                     case TurnDelta():
                         turn.stream.put(TextDelta(text=event.text))
                     case TurnDone() | TurnIncomplete() | TurnFailed():
+                        if event.counts.rebuilt_exact:
+                            _rebuilt_exact(turn)
                         return event
                     case _:
                         assert_never(event)
@@ -183,6 +185,8 @@ class TurnDriver:
 
 def _rebuilt_exact(turn: Turn) -> None:
     """Should the turn join no context, the engine holds another one than its tip left behind."""
+    if turn.plan.shape.fidelity == "exact":
+        return  # told already
     turn.rebuilt_exact()
     live = turn.bound.live
     if live.placement is not None:

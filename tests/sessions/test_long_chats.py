@@ -109,7 +109,7 @@ async def test_300_turns_in_a_window_of_1024_tokens(start, fidelity):
     assert 5 < trims <= 300 // 5
     assert blocks <= 2 * WINDOW // 16
     live = chat.world.service._parts.sessions.get(chat.session)
-    assert len(live.shape.turns) < 30
+    assert len(live.shape.turns) < 50
     assert live.shape.tokens == live.tokens == len(chat.visible)
     assert live.shape == await chat.world.store.shape("ann", len(FRONT), live.tip_id)
 
@@ -190,7 +190,7 @@ async def test_t20_whole_turns_go_and_the_first_kept_token_is_a_turns_header(sta
     """The window ends inside turn 3, inside a character of three bytes."""
     rig = Rig()
     chat = Chat(await start(rig, policy=sliding(fidelity)))
-    texts = ["one " * 20, "two " * 20, "\u20ac" * 90, "four " * 20, "five " * 20]
+    texts = ["one " * 20, "two " * 20, "\u20ac" * 150, "four " * 20, "five " * 20]
     for text in texts:
         await chat.say(text)
     whole = chat.visible
@@ -242,7 +242,7 @@ async def test_t16_children_of_a_busy_parent_share_its_blocks(start):
     rig = Rig(blocks=1024, max_model_len=16384, max_num_batched_tokens=512, idle_prefill=False)
     world = await start(rig)
     rig.model.script([97, 256])
-    turn, _ = await world.turn(greedy("p" * (7403 - len(FRONT) - 6)))
+    turn, _ = await world.turn(greedy("p" * (7403 - len(FRONT) - 7)))
     parent, tip = turn.accepted.session_id, turn.accepted.response_id
     assert len(await world.context(parent)) == 7403
     rig.model.gate = StepGate(1)
@@ -253,14 +253,17 @@ async def test_t16_children_of_a_busy_parent_share_its_blocks(start):
     assert error.value.code == "previous_response_not_found"
     copies = len(rig.model.copies)
     children = [
-        asyncio.create_task(world.turn(greedy(f"child {n}", previous_response_id=tip), lane=str(n)))
+        asyncio.create_task(
+            world.turn(greedy(f"{n} is my number", previous_response_id=tip), lane=str(n))
+        )
         for n in range(4)
     ]
-    await until(lambda: len(world.service._runner.bound_turns()) == 5)
+    turns = world.service._runner.bound_turns
+    await until(lambda: len(turns()) == 5 and all(bound._turn for bound in turns()))
     rig.model.gate.open()
     for number, (turn, finished) in enumerate(await settled(*children)):
         assert turn.accepted.session_id != parent
-        text = len(message("user", f"child {number}")) + 1
+        text = len(message("user", f"{number} is my number")) + 1
         usage = finished.usage
         assert usage.recomputed_tokens + usage.new_tokens <= 16 + text
         assert usage.input_tokens == 7403 + text
