@@ -105,11 +105,9 @@ class Context:
     def reusable_len(self) -> int:
         """Ids whose KV is there, and is right once all edits are made."""
         kept = self.table.kept_len
-        return (
-            min([kept, *(start for start, _ in self.stages[0].edit.dropped)])
-            if self.stages
-            else kept
-        )
+        for stage in self.stages:  # what an edit leaves of a prefix is a prefix
+            kept = kept_count(kept, stage.edit.dropped)
+        return kept
 
     def keys(self, count: int) -> list[bytes]:
         """Chain keys of (at least) the first `count` pages, all of them complete."""

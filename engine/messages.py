@@ -331,7 +331,8 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """What an engine is. `pool_reason` says in words why the pool has its size.
 
     `weights` names the formats of the weights as they lie in memory, `dtype` that of activations
-    between layers, `kv_dtype` that of KV.
+    between layers, `kv_dtype` that of KV. `shiftable`: whether `EditContext` and edits of
+    `SetContext` can be done.
     """
 
     model: str
@@ -353,6 +354,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     max_num_batched_tokens: int
     max_num_waiting: int
     fingerprint: str
+    shiftable: bool = True
 
     @property
     def arithmetic(self) -> str:

@@ -1,5 +1,6 @@
 """Facts that gateway, sessions and store pass to each other. Frozen; no I/O, no behaviour."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Literal, NewType
@@ -39,6 +40,15 @@ class InputItem:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyChoice:
+    """A context policy by its name, with its parameters, and how its edits are made."""
+
+    type: str
+    parameters: Mapping[str, int | float | str] = field(default_factory=dict)
+    fidelity: Literal["exact", "shifted"] = "exact"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TurnRequest:
     """A validated `response.create`. None means the client did not say."""
 
@@ -56,6 +66,7 @@ class TurnRequest:
     seed: int | None = None
     stop: tuple[str, ...] = ()
     truncation: Literal["auto", "disabled"] | None = None
+    policy: PolicyChoice | None = None
     deadline_ms: int | None = None
     metadata: dict[str, str] = field(default_factory=dict)
 
@@ -109,10 +120,15 @@ class ContextChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnUsage:
-    """Tokens, milliseconds and memory of one turn. input = reused + restored + recomputed + new."""
+    """Tokens, milliseconds and memory of one turn. input = reused + restored + recomputed + new.
+
+    `restored_from`: the slowest tier that KV came back from. `context`, `fidelity` and
+    `summary_tokens` (part of the input) tell what the model saw.
+    """
 
     reused_tokens: int = 0
     restored_tokens: int = 0
+    restored_from: Literal["none", "host", "disk"] = "none"
     recomputed_tokens: int = 0
     new_tokens: int = 0
     output_tokens: int = 0
@@ -121,6 +137,9 @@ class TurnUsage:
     queue_ms: float = 0.0
     ttft_ms: float | None = None
     total_ms: float = 0.0
+    context: Literal["full", "trimmed", "summarized"] = "full"
+    fidelity: Literal["exact", "shifted"] = "exact"
+    summary_tokens: int = 0
 
     @property
     def input_tokens(self) -> int:
@@ -214,7 +233,8 @@ class ResponseView:
 class TurnSummary:
     """One message-bearing part of a session's context: the turn's input, or its reply.
 
-    It covers `tokens` tokens of the context from `start`; `kept` of them are in it now.
+    It covers `tokens` tokens from `start`, in all that the session was ever told behind its present
+    front; the model sees `kept` of them now.
     """
 
     response_id: str

@@ -11,19 +11,41 @@ class Room:
     """What a turn needs and what there is, in tokens.
 
     `before`: all tokens before the reply. `close`: what is owed after it, which needs room in the
-    pool once more is said.
+    pool once more is said. `trims`: a policy has dropped what it may; `cap`: what it lets a session
+    have, None: all there is.
     """
 
     before: int
     close: int
     max_model_len: int
     pool: int
+    trims: bool = False
+    cap: int | None = None
+
+    @property
+    def most(self) -> int:
+        """What may be held at the end of a turn."""
+        least = min(self.max_model_len, self.pool)
+        return least if self.cap is None else min(least, self.cap)
 
 
 def room_of(info: EngineInfo, *, before: int, close: int) -> Room:
     """The room of a turn on this engine."""
     pool = info.total_blocks * info.block_size
     return Room(before=before, close=close, max_model_len=info.max_model_len, pool=pool)
+
+
+def reserve_reply(room: Room, *, wanted: int | None, default: int) -> int:
+    """How much room a policy must leave for the reply; `room.before` is what can't be dropped.
+
+    That is all that was asked for, if it can ever fit. Else the reply ends when the room does, so
+    that only as much is reserved as for a request that asks for nothing: the default, but not
+    more than a quarter of the room, so that a long default does not push the conversation out.
+    """
+    left = room.most - room.before - room.close
+    if wanted is not None and wanted <= left:
+        return wanted
+    return max(1, min(default, room.most // 4, left))
 
 
 def admit_reply(room: Room, *, wanted: int | None, default: int) -> int:
@@ -36,8 +58,10 @@ def admit_reply(room: Room, *, wanted: int | None, default: int) -> int:
         RequestError: not even one token fits, or the explicit maximum does not.
     """
     _need_model_len(room, reply=1)
+    _need_cap(room, reply=1)
     _need_pool(room, reply=1)
-    most = room.pool - room.before - room.close
+    most = room.pool if room.cap is None else min(room.pool, room.cap)
+    most -= room.before + room.close
     if wanted is None:
         return min(default, most)
     _need_pool(room, reply=min(wanted, room.max_model_len - room.before))
@@ -51,15 +75,27 @@ def admit_prefill(room: Room) -> None:
         RequestError: it does not fit.
     """
     _need_model_len(room, reply=0)
+    _need_cap(room, reply=0)
     _need_pool(room, reply=0)
 
 
 def _need_model_len(room: Room, *, reply: int) -> None:
     if room.before + reply > room.max_model_len:
+        why = "with the rest trimmed" if room.trims else "no trimming policy is in force"
         raise RequestError(
             "context_length_exceeded",
-            f"the conversation with this input has {room.before} tokens; the model takes "
-            f"{room.max_model_len} with the reply, and no trimming policy is in force",
+            f"the model would see {room.before} tokens ({why}), and takes {room.max_model_len} "
+            f"with the reply",
+            param="input",
+        )
+
+
+def _need_cap(room: Room, *, reply: int) -> None:
+    if room.cap is not None and room.before + reply + room.close > room.cap:
+        raise RequestError(
+            "context_length_exceeded",
+            f"the model would see {room.before} tokens, and with {reply + room.close} for the "
+            f"reply the context policy's max_tokens allows {room.cap}",
             param="input",
         )
 

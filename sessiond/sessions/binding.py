@@ -95,7 +95,7 @@ class Binder:
             raise response_not_found(response_id)
         if live.tip_id != response_id or live.stale or live.seat.is_taken:
             self._retention.join(None, live)
-            live = self._fork(caller, turn)
+            live = self._fork(caller, turn, live)
         live.claim(claim)
         return live
 
@@ -114,7 +114,7 @@ class Binder:
         self._sessions.add(live)
         return live
 
-    def _fork(self, caller: Caller, turn: TurnRecord) -> LiveSession:
+    def _fork(self, caller: Caller, turn: TurnRecord, base: LiveSession) -> LiveSession:
         live = LiveSession(
             id=SessionId(self._new_id("conv")),
             user_id=caller.user_id,
@@ -125,7 +125,9 @@ class Binder:
             awaits_reply=turn.awaits_reply,
             state=State.COLD,
             stored=False,
-            base_session_id=SessionId(turn.session_id),
+            base_session_id=base.id,
+            policy=base.policy,
+            hints=base.hints,
         )
         self._sessions.add(live)
         return live

@@ -113,7 +113,7 @@ class Conversations:
         live = await self._binder.load(caller, session_id)
         async with self._held(live) as change:
             request = TurnRequest(input=items, generate=False)
-            plan = await self._planner.plan(live, request)
+            plan = await self._planner.plan(live, request, runs=False)
             accepted = self._accept(live, plan, request)
             views = new_items(accepted, self._new_id)
             end = self._appended(caller, plan, accepted)
@@ -122,6 +122,7 @@ class Conversations:
             live.prompt = plan.prompt
             live.tip_id, live.tokens = end.row.id, end.row.context_tokens
             live.awaits_reply = plan.awaits_reply
+            live.shape = plan.shape_after(0)
             change.event = Event.ADVANCE
         return views
 
@@ -162,7 +163,7 @@ class Conversations:
             if not await self._store.reset_session(caller.user_id, session_id, self._clock()):
                 raise conversation_not_found(session_id)
             self._retention.unplace(live)
-            live.tip_id, live.awaits_reply = None, False
+            live.tip_id, live.awaits_reply, live.shape = None, False, None
             live.tokens = live.prompt.tokens if live.prompt else 0
             change.event = Event.RESET
 

@@ -4,12 +4,14 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import assert_never
 
 from engine.client import TurnEvents
 from engine.errors import EngineUnavailableError
 from engine.messages import (
     TruncateContext,
+    TurnCounts,
     TurnDelta,
     TurnDone,
     TurnEnding,
@@ -18,7 +20,7 @@ from engine.messages import (
     TurnStarted,
 )
 from sessiond.facts import TextDelta, TurnBegun, TurnError, TurnFinished, TurnQueued, TurnUsage
-from sessiond.sessions.endings import KeptEnd, LostEnd, end_of, failed
+from sessiond.sessions.endings import KeptEnd, LostEnd, end_of, failed, usage_of
 from sessiond.sessions.lifecycle import Event
 from sessiond.sessions.live import Placement
 from sessiond.sessions.parts import Parts
@@ -85,9 +87,13 @@ class TurnDriver:
                     case TurnStarted():
                         until_started.close()
                         turn.stream.put(TurnBegun())
+                        if event.rebuilt_exact:
+                            _rebuilt_exact(turn)
                     case TurnDelta():
                         turn.stream.put(TextDelta(text=event.text))
                     case TurnDone() | TurnIncomplete() | TurnFailed():
+                        if event.counts.rebuilt_exact:
+                            _rebuilt_exact(turn)
                         return event
                     case _:
                         assert_never(event)
@@ -133,7 +139,7 @@ class TurnDriver:
         """End a turn that met a fault of ours, whatever of it has been done."""
         turn.bound.live.stale = True
         self._retention.unplace(turn.bound.live)
-        failure = self._failure(turn, TurnUsage())
+        failure = self._failure(turn, usage_of(TurnCounts(), turn.plan.shape))
         await self._lose(failure.row)
         return failure.finished, None
 
@@ -177,9 +183,20 @@ class TurnDriver:
         )
 
 
+def _rebuilt_exact(turn: Turn) -> None:
+    """Should the turn join no context, the engine holds another one than its tip left behind."""
+    if turn.plan.shape.fidelity == "exact":
+        return  # told already
+    turn.rebuilt_exact()
+    live = turn.bound.live
+    if live.placement is not None:
+        live.placement = replace(live.placement, view=turn.plan.view)
+
+
 def _advance(turn: Turn, row: KeptTurn) -> None:
     live = turn.bound.live
     live.prompt = turn.plan.prompt
+    live.shape = turn.plan.shape_after(len(row.reply_ids))
     live.tip_id = row.id
     live.tokens = row.context_tokens
     live.awaits_reply = turn.plan.awaits_reply

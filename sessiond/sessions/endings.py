@@ -15,6 +15,7 @@ from sessiond.facts import (
 )
 from sessiond.sessions.planning import TurnPlan
 from sessiond.store.records import KeptTurn, LostTurn
+from sessiond.store.shape import Shape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,19 +45,21 @@ def end_of(
         case TurnDone():
             return _kept(ending, "completed", None, user_id, accepted, plan, now)
         case TurnIncomplete(rolled_back=False):
-            return _kept(ending, "incomplete", _reason(ending), user_id, accepted, plan, now)
+            return _kept(
+                ending, "incomplete", _reason(ending, accepted, plan), user_id, accepted, plan, now
+            )
         case TurnIncomplete():
             finished = TurnFinished(
                 status="incomplete",
                 text=ending.text,
-                usage=usage_of(ending.counts),
-                reason=_reason(ending),
+                usage=usage_of(ending.counts, plan.shape),
+                reason=_reason(ending, accepted, plan),
             )
             return _lost(finished, user_id, accepted, now)
         case TurnFailed():
             return failed(
                 TurnError(code=ending.code, message=ending.message),
-                usage_of(ending.counts),
+                usage_of(ending.counts, plan.shape),
                 user_id=user_id,
                 accepted=accepted,
                 now=now,
@@ -73,10 +76,12 @@ def failed(
     return _lost(finished, user_id, accepted, now)
 
 
-def usage_of(counts: TurnCounts) -> TurnUsage:
-    """The engine's counts as a client is told them."""
+def usage_of(counts: TurnCounts, shape: Shape) -> TurnUsage:
+    """The engine's counts, and what the model saw, as a client is told them."""
     return TurnUsage(
         reused_tokens=counts.reused_tokens,
+        restored_tokens=counts.restored_tokens,
+        restored_from=counts.restored_from,
         recomputed_tokens=counts.recomputed_tokens,
         new_tokens=counts.new_tokens,
         output_tokens=counts.output_tokens,
@@ -85,6 +90,9 @@ def usage_of(counts: TurnCounts) -> TurnUsage:
         queue_ms=counts.queue_ms,
         ttft_ms=counts.ttft_ms,
         total_ms=counts.total_ms,
+        context=shape.context,
+        fidelity=shape.fidelity,
+        summary_tokens=shape.summary_tokens,
     )
 
 
@@ -98,7 +106,7 @@ def _kept(  # noqa: PLR0913, PLR0917 -- the parts of one ending, private
     now: float,
 ) -> KeptEnd:
     finished = TurnFinished(
-        status=status, text=ending.text, usage=usage_of(ending.counts), reason=reason
+        status=status, text=ending.text, usage=usage_of(ending.counts, plan.shape), reason=reason
     )
     row = KeptTurn(
         id=accepted.response_id,
@@ -110,9 +118,10 @@ def _kept(  # noqa: PLR0913, PLR0917 -- the parts of one ending, private
         reason=reason,
         reply_ids=tuple(ending.kept_ids),
         reply=_reply(accepted, finished, now) if accepted.request.generate else None,
-        context_tokens=plan.start_tokens + len(plan.input_ids) + len(ending.kept_ids),
+        context_tokens=plan.shape_after(len(ending.kept_ids)).tokens,
         usage=finished.usage,
         finished_at=now,
+        view=plan.view,
     )
     return KeptEnd(row=row, finished=finished)
 
@@ -143,8 +152,12 @@ def _reply(accepted: TurnAccepted, finished: TurnFinished, now: float) -> ItemVi
     )
 
 
-def _reason(ending: TurnIncomplete) -> IncompleteReason:
+def _reason(ending: TurnIncomplete, accepted: TurnAccepted, plan: TurnPlan) -> IncompleteReason:
     match ending.reason:
+        case "max_output_tokens" if plan.max_output_tokens < (
+            accepted.request.max_output_tokens or 0
+        ):
+            return "context_length"  # what was asked for did not fit under the policy's cap
         case "disconnected":
             return "cancelled"  # the client that would be told is gone
         case "max_output_tokens" | "cancelled" | "deadline" | "context_length":

@@ -19,22 +19,23 @@ from sessiond.facts import (
     TurnFinished,
     TurnSummary,
 )
+from sessiond.sessions.context_policies import ContextPolicies
 from sessiond.sessions.lifecycle import State
 from sessiond.sessions.live import LiveSession
 from sessiond.sessions.parts import Parts
 from sessiond.sessions.questions import ask_in_time
 from sessiond.sessions.refusals import conversation_not_found, response_not_found
-from sessiond.sessions.request_form import unpack_request
+from sessiond.sessions.request_form import unpack_policy, unpack_request
 from sessiond.store.items import Order
 from sessiond.store.records import SessionDetail, SessionRecord, TurnRecord
-
-_POLICY = "none"  # nothing trims a context yet
+from sessiond.store.shape import shape_of
 
 
 class Inspector:
     """Joins what SQL, memory and the engine say."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: Parts, *, policies: ContextPolicies) -> None:
+        self._policies = policies
         self._engine = parts.engine
         self._store = parts.store
         self._sessions = parts.sessions
@@ -106,6 +107,8 @@ class Inspector:
         session = detail.session
         live = self._sessions.find(session.user_id, session.id)
         held = await self._context(live)
+        own = unpack_policy(session.context_policy)
+        policy = own or await self._policies.of_user(session.user_id)
         pages = held.page_table if held and include_page_table else []
         return SessionView(
             id=session.id,
@@ -113,14 +116,14 @@ class Inspector:
             model=session.model,
             state=self._state(session, live),
             tier="device" if held and held.blocks else "none",
-            policy=_POLICY,
-            retention=session.retention,
-            priority=session.priority,
+            policy=policy.type,
+            retention=session.hints.retention,
+            priority=session.hints.priority,
             fidelity=session.fidelity,
             created_at=session.created_at,
             last_active_at=session.last_active_at,
             turns=_summaries(detail),
-            tokens_total=session.context_tokens,
+            tokens_total=session.prompt.tokens + sum(turn.size.tokens for turn in detail.context),
             tokens_kept=session.context_tokens,
             blocks=BlockCounts(
                 device=held.blocks if held else 0, shared=held.shared_blocks if held else 0
@@ -159,7 +162,7 @@ class Inspector:
             return "closed"
         if live is None:
             return "new" if session.tip_id is None else "cold"
-        if live.state is State.IDLE and not live.is_placed(self._engine.epoch):
+        if live.state in {State.IDLE, State.PARKED} and not live.is_placed(self._engine.epoch):
             return "cold"  # the engine has restarted since
         return live.state.value
 
@@ -191,11 +194,13 @@ def _summaries(detail: SessionDetail) -> tuple[TurnSummary, ...]:
                 status="completed",
             )
         )
-    start = front
+    seen = shape_of(front, [turn.size for turn in detail.context]).turns
+    at = 0  # in history tokens
     for turn in detail.context:
-        after = start + (turn.context_tokens or 0) - turn.start_tokens
-        parts += _parts(turn, start, after)
-        start = after
+        tokens = turn.size.tokens
+        is_seen = any(span.start <= at and at + tokens <= span.stop for span in seen)
+        parts += _parts(turn, front + at, front + at + tokens, is_seen=is_seen)
+        at += tokens
     for turn in detail.others:
         parts.append(
             TurnSummary(
@@ -210,8 +215,8 @@ def _summaries(detail: SessionDetail) -> tuple[TurnSummary, ...]:
     return tuple(parts)
 
 
-def _parts(turn: TurnRecord, start: int, after: int) -> list[TurnSummary]:
-    """Places are those of the present context: its front may be another than the turn's."""
+def _parts(turn: TurnRecord, start: int, after: int, *, is_seen: bool) -> list[TurnSummary]:
+    """Places count all turns behind the present front, whether or not the model sees them."""
     reply = start + turn.input_tokens
     parts = [
         TurnSummary(
@@ -219,7 +224,7 @@ def _parts(turn: TurnRecord, start: int, after: int) -> list[TurnSummary]:
             role="user",
             start=start,
             tokens=turn.input_tokens,
-            kept=turn.input_tokens,
+            kept=turn.input_tokens if is_seen else 0,
             status=turn.status,
         )
     ]
@@ -230,7 +235,7 @@ def _parts(turn: TurnRecord, start: int, after: int) -> list[TurnSummary]:
                 role="assistant",
                 start=reply,
                 tokens=after - reply,
-                kept=after - reply,
+                kept=after - reply if is_seen else 0,
                 status=turn.status,
             )
         )

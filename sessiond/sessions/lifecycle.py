@@ -11,6 +11,7 @@ class State(Enum):
     IDLE = "idle"  # the engine knows its context
     RUNNING = "running"  # someone changes it: a turn, a reset, added items
     COLD = "cold"  # its KV was given back; SQL has its ids
+    PARKED = "parked"  # its KV was moved to the tiers below the device
     CLOSED = "closed"
 
 
@@ -22,6 +23,7 @@ class Event(Enum):
     UNDO = "undo"  # nothing has changed
     UNDO_FIRST = "undo_first"  # nothing has changed, and there still is no finished turn
     RELEASE = "release"
+    PARK = "park"
     RESET = "reset"
     CLOSE = "close"
 
@@ -30,6 +32,7 @@ NEXT: dict[tuple[State, Event], State] = {
     (State.NEW, Event.CLAIM): State.RUNNING,
     (State.IDLE, Event.CLAIM): State.RUNNING,
     (State.COLD, Event.CLAIM): State.RUNNING,
+    (State.PARKED, Event.CLAIM): State.RUNNING,
     (State.RUNNING, Event.ADVANCE): State.IDLE,
     (State.RUNNING, Event.UNDO): State.IDLE,
     (State.RUNNING, Event.UNDO_FIRST): State.NEW,
@@ -38,6 +41,11 @@ NEXT: dict[tuple[State, Event], State] = {
     (State.NEW, Event.RELEASE): State.NEW,
     (State.IDLE, Event.RELEASE): State.COLD,
     (State.COLD, Event.RELEASE): State.COLD,
+    (State.PARKED, Event.RELEASE): State.PARKED,
+    (State.NEW, Event.PARK): State.NEW,
+    (State.IDLE, Event.PARK): State.PARKED,
+    (State.COLD, Event.PARK): State.COLD,
+    (State.PARKED, Event.PARK): State.PARKED,
 }
 
 
@@ -65,7 +73,7 @@ def after(state: State, event: Event) -> State:
 def is_free(state: State) -> bool:
     """Whether a turn may begin."""
     match state:
-        case State.NEW | State.IDLE | State.COLD:
+        case State.NEW | State.IDLE | State.COLD | State.PARKED:
             return True
         case State.RUNNING | State.CLOSED:
             return False

@@ -4,11 +4,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from engine.ids import SessionId
-from sessiond.facts import Caller
+from sessiond.facts import Caller, PolicyChoice
 from sessiond.sessions.lifecycle import Event, State, after
 from sessiond.sessions.refusals import conversation_not_found
+from sessiond.sessions.request_form import unpack_policy
 from sessiond.sessions.seat import Claim, Seat
-from sessiond.store.records import Prompt, SessionRecord
+from sessiond.store.records import Prompt, SessionHints, SessionRecord
+from sessiond.store.shape import Shape, View
 from sessiond.store.store import Store
 
 
@@ -16,21 +18,25 @@ from sessiond.store.store import Store
 class Placement:
     """Which context the engine holds for a session, and since which of its starts.
 
-    Without a tip it holds nothing: the front comes with the first turn.
+    Without a tip it holds nothing: the front comes with the first turn. `view`: what is visible
+    of it when that is not what the tip left behind: a turn was to begin so, and joined no context.
+    `tokens` are the visible ones.
     """
 
     epoch: int
     prompt_id: str
     tip_id: str | None
     tokens: int
+    view: View | None = None
 
 
 @dataclass(slots=True, kw_only=True)
 class LiveSession:
-    """What is known of a session in memory. `tokens`: of its context, the front included.
+    """What is known of a session in memory. `tokens`: of what the model sees, the front included.
 
-    `prompt` None: it is being opened, its front is not encoded yet. Not `stored`: its first turn
-    stores it. `base_session_id`: of a fork, where the turn it was cut at was made.
+    `prompt` None: it is being opened, its front is not encoded yet. `shape` None: not read yet.
+    Not `stored`: its first turn stores it. `base_session_id`: of a fork, where the turn it was cut
+    at was made. `policy` None: that of the user, or the server.
     """
 
     id: SessionId
@@ -44,6 +50,9 @@ class LiveSession:
     stored: bool
     base_session_id: SessionId | None = None
     stale: bool = False
+    shape: Shape | None = None
+    policy: PolicyChoice | None = None
+    hints: SessionHints = field(default_factory=SessionHints)
     placement: Placement | None = None
     seat: Seat = field(default_factory=Seat)
 
@@ -89,6 +98,9 @@ class LiveSession:
         self.tip_id = record.tip_id
         self.tokens = record.context_tokens
         self.awaits_reply = record.awaits_reply
+        self.policy = unpack_policy(record.context_policy)
+        self.hints = record.hints
+        self.shape = None
         self.stale = False
 
 
@@ -153,6 +165,15 @@ class LiveSessions:
             if live.stale:  # else another task has read it meanwhile, and may have moved on
                 live.take(record)
 
+    async def shape(self, live: LiveSession) -> Shape:
+        """What the model sees of a session that the caller holds."""
+        front_tokens = live.prompt.tokens if live.prompt else 0
+        if live.tip_id is None:
+            return Shape(front_tokens=front_tokens)
+        if live.shape is None:
+            live.shape = await self._store.shape(live.user_id, front_tokens, live.tip_id)
+        return live.shape
+
 
 def _from_record(record: SessionRecord, salt: bytes) -> LiveSession:
     return LiveSession(
@@ -165,4 +186,6 @@ def _from_record(record: SessionRecord, salt: bytes) -> LiveSession:
         awaits_reply=record.awaits_reply,
         state=State.NEW if record.tip_id is None else State.COLD,
         stored=True,
+        policy=unpack_policy(record.context_policy),
+        hints=record.hints,
     )

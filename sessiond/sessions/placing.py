@@ -1,26 +1,26 @@
 """Brings a session's context into the engine and hands it a turn. Asyncio thread only."""
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
 from engine.client import TurnEvents
 from engine.errors import EngineUnavailableError
-from engine.ids import SessionId
-from engine.messages import ForkContext, SetContext, SubmitTurn
+from engine.messages import CloseContext, EditContext, ForkContext, SetContext, SubmitTurn
 from sessiond.errors import RequestError
 from sessiond.sessions.live import LiveSession, Placement
 from sessiond.sessions.parts import Parts
 from sessiond.sessions.planning import TurnPlan
-from sessiond.store.records import StoredContext
+from sessiond.sessions.retention import hint_of
+from sessiond.store.records import SessionHints, StoredContext
 
 _TRIES = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Parent:
-    """A session whose context, as it was placed, begins with the one that is wanted."""
+    """A session whose context, as it was placed, begins with what a fork's parent left behind."""
 
     session: LiveSession
     placement: Placement
@@ -29,6 +29,7 @@ class _Parent:
         """Whether the engine still holds it, and enough of it."""
         return (
             self.session.placement is self.placement
+            and self.placement.view is None
             and self.placement.epoch == wanted.epoch
             and self.placement.prompt_id == wanted.prompt_id
             and self.placement.tokens >= wanted.tokens
@@ -36,7 +37,10 @@ class _Parent:
 
 
 class Placer:
-    """A context goes the cheapest way: it is there; a fork of one that is there; ids from SQL."""
+    """A context goes the cheapest way: it is there; a fork of one that is there; ids from SQL.
+
+    The first two may be edited on the way, which keeps their KV.
+    """
 
     def __init__(self, parts: Parts) -> None:
         self._engine = parts.engine
@@ -81,19 +85,37 @@ class Placer:
                 prompt_id=plan.prompt.id,
                 tip_id=plan.parent_id,
                 tokens=0 if plan.parent_id is None else plan.start_tokens,
+                view=plan.view,
             )
-            if live.placement != wanted:
-                if parent is not None and parent.covers(wanted):
-                    self._fork(live, parent.session.id, wanted.tokens)
-                elif stored is not None:
-                    self._set(live, stored)
-                else:
+            if live.placement != wanted and not self._derive(live, plan, wanted, parent):
+                if stored is None:
                     stored = await self._store.context(
-                        live.user_id, wanted.prompt_id, wanted.tip_id
+                        live.user_id, wanted.prompt_id, wanted.tip_id, wanted.view
                     )
                     continue
-                live.placement = wanted
+                self._set(live, stored, prompt_id=wanted.prompt_id)
+            live.placement = wanted
             return self._engine.submit(command)
+
+    def _derive(
+        self, live: LiveSession, plan: TurnPlan, wanted: Placement, parent: _Parent | None
+    ) -> bool:
+        """Get there from what the engine holds; False: from there it can't be reached."""
+        left = wanted  # what the tip left behind
+        if plan.edit is not None:
+            left = replace(wanted, view=None, tokens=plan.edit.at)
+        elif plan.view is not None:
+            return False
+        if live.placement != left:
+            if parent is None or not parent.covers(left):
+                return False
+            self._engine.send(
+                ForkContext(session=live.id, parent=parent.session.id, length=left.tokens)
+            )
+            self._hint(live)
+        if plan.edit is not None:
+            self._engine.send(EditContext(session=live.id, edit=plan.edit))
+        return True
 
     async def _with_front(
         self, live: LiveSession, plan: TurnPlan, command: SubmitTurn
@@ -107,13 +129,25 @@ class Placer:
             front = await self._store.context_ids(live.user_id, plan.prompt.id, None)
         return msgspec.structs.replace(command, ids=front + command.ids)
 
-    def _set(self, live: LiveSession, stored: StoredContext) -> None:
+    def _set(self, live: LiveSession, stored: StoredContext, *, prompt_id: str) -> None:
+        if live.placement is not None and live.placement.prompt_id != prompt_id:
+            # Two fronts may begin alike, but what a client is told is that nothing was reused.
+            self._engine.send(CloseContext(session=live.id))
         self._engine.send(
-            SetContext(session=live.id, salt=live.salt, ids=stored.ids, computed=stored.computed)
+            SetContext(
+                session=live.id,
+                salt=live.salt,
+                ids=stored.ids,
+                computed=stored.computed,
+                edits=stored.edits,
+            )
         )
+        self._hint(live)
 
-    def _fork(self, live: LiveSession, parent: SessionId, length: int) -> None:
-        self._engine.send(ForkContext(session=live.id, parent=parent, length=length))
+    def _hint(self, live: LiveSession) -> None:
+        """A context that was opened knows nothing of what its client has said."""
+        if live.hints != SessionHints():
+            self._engine.send(hint_of(live))
 
     async def _parent(self, live: LiveSession, plan: TurnPlan) -> _Parent | None:
         """The session of which this one is a fork, if the engine may still hold the part."""
@@ -123,5 +157,5 @@ class Placer:
         if parent is None or parent.placement is None or plan.parent_id is None:
             return None
         seen = parent.placement
-        inside = await self._store.is_in_context(live.user_id, plan.parent_id, seen.tip_id)
-        return _Parent(session=parent, placement=seen) if inside else None
+        covered = await self._store.covers(live.user_id, plan.parent_id, seen.tip_id)
+        return _Parent(session=parent, placement=seen) if covered else None

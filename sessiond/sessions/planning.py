@@ -1,45 +1,106 @@
 """What a turn will do to its session's context: decided before anything is written or computed."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import assert_never
 
+from engine.messages import Edit
+from policies.plan import KeepAll, KeepTurns, Summarize
 from sessiond.errors import RequestError
-from sessiond.facts import UNSET, ContextChanged, InputItem, TurnRequest
-from sessiond.sessions.admission import admit_prefill, admit_reply, room_of
-from sessiond.sessions.live import LiveSession
+from sessiond.facts import UNSET, ContextChanged, InputItem, PolicyChoice, TurnRequest
+from sessiond.sessions.admission import (
+    Room,
+    admit_prefill,
+    admit_reply,
+    reserve_reply,
+    room_of,
+)
+from sessiond.sessions.context_policies import ContextPolicies
+from sessiond.sessions.fitting import (
+    Fit,
+    Reason,
+    changed,
+    conversation_view,
+    fit,
+    kept,
+    open_tokens,
+    summarized,
+)
+from sessiond.sessions.live import LiveSession, LiveSessions
 from sessiond.sessions.parts import Parts
+from sessiond.sessions.summaries import Summaries
 from sessiond.sessions.transcript import Transcript
 from sessiond.store.records import NewPrompt, Prompt
+from sessiond.store.shape import Shape, View
 
 _SEEDS = 2**63  # as many as the column holds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnPlan:
-    """A turn's place in the context, and its bounds. `new_prompt`: the front is stored with it."""
+    """A turn's place in the context, and its bounds. `new_prompt`: the front is stored with it.
+
+    `shape` is what the model sees before the turn's own ids. `view` and `edit`: see `Fit`.
+    """
 
     parent_id: str | None
     prompt: Prompt
     new_prompt: NewPrompt | None
-    start_tokens: int
+    shape: Shape
+    view: View | None
+    edit: Edit | None
     input_ids: tuple[int, ...]
     awaits_reply: bool
     max_output_tokens: int
     seed: int
-    changed: ContextChanged | None
+    changes: tuple[ContextChanged, ...]
+
+    @property
+    def start_tokens(self) -> int:
+        """All that the model sees before the turn's own ids."""
+        return self.shape.tokens
+
+    def shape_after(self, reply_tokens: int) -> Shape:
+        """What the model sees once the turn is kept, with so many ids behind its own."""
+        tokens = len(self.input_ids) + reply_tokens
+        return self.shape.grown(tokens, awaits_reply=self.awaits_reply)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Beginning:
+    """A turn about to begin. `before`: as its parent left the context; `shape`: with its front."""
+
+    live: LiveSession
+    request: TurnRequest
+    before: Shape
+    shape: Shape
+    input_tokens: int
+    has_new_front: bool
 
 
 class Planner:
     """Plans turns on a session that the caller holds."""
 
-    def __init__(self, parts: Parts, *, transcript: Transcript) -> None:
+    def __init__(
+        self,
+        parts: Parts,
+        *,
+        transcript: Transcript,
+        policies: ContextPolicies,
+        summaries: Summaries,
+    ) -> None:
         self._engine = parts.engine
+        self._sessions: LiveSessions = parts.sessions
         self._transcript = transcript
+        self._policies = policies
+        self._summaries = summaries
         self._limits = parts.limits
         self._new_id = parts.new_id
         self._new_seed = parts.new_seed
 
-    async def plan(self, live: LiveSession, request: TurnRequest) -> TurnPlan:
-        """Decide front, input ids, room and seed.
+    async def plan(self, live: LiveSession, request: TurnRequest, *, runs: bool = True) -> TurnPlan:
+        """Decide front, what the model sees, input ids, room and seed.
+
+        Not `runs`: the turn only joins the context; the next one that runs makes room for it.
 
         Raises:
             RequestError: there is nothing to answer, or it can't fit.
@@ -52,18 +113,84 @@ class Planner:
         new_prompt = await self._front(live, _wanted_text(live, request), opening_text)
         prompt = new_prompt.stored if new_prompt else _present(live)
         input_ids = await self._transcript.delta(items, generate=request.generate)
-        start_tokens = prompt.tokens + live.tokens - (live.prompt.tokens if live.prompt else 0)
+        before = await self._sessions.shape(live)
+        begin = _Beginning(
+            live=live,
+            request=request,
+            before=before,
+            shape=replace(before, front_tokens=prompt.tokens),
+            input_tokens=len(input_ids),
+            has_new_front=new_prompt is not None,
+        )
+        fitted, max_output_tokens, changes = await self._fit(begin, runs=runs)
         return TurnPlan(
             parent_id=live.tip_id,
             prompt=prompt,
             new_prompt=new_prompt,
-            start_tokens=start_tokens,
+            shape=fitted.shape,
+            view=fitted.view,
+            edit=fitted.edit,
             input_ids=input_ids,
             awaits_reply=_awaits_reply(live, request.input, generate=request.generate),
-            max_output_tokens=self._admit(request, start_tokens + len(input_ids)),
+            max_output_tokens=max_output_tokens,
             seed=(self._new_seed() if request.seed is None else request.seed) % _SEEDS,
-            changed=_changed(live, start_tokens) if new_prompt else None,
+            changes=changes,
         )
+
+    async def _fit(
+        self, begin: _Beginning, *, runs: bool
+    ) -> tuple[Fit, int, tuple[ContextChanged, ...]]:
+        """What the model sees, how long the reply may get, what the client is told."""
+        choice = await self._policies.in_force(begin.live, begin.request)
+        room = self._room(begin, choice)
+        decided, fidelity = begin.shape, None
+        reason: Reason = "policy"
+        if choice is not None and runs:
+            fidelity = choice.fidelity
+            if begin.live.tip_id is not None:
+                decided, reason = await self._decide(begin, choice, room)
+        fitted = fit(begin.before, decided, fidelity=fidelity, new_front=begin.has_new_front)
+        if choice is None or runs:  # else what is dropped is decided when a turn runs
+            room = replace(room, before=fitted.shape.tokens + begin.input_tokens)
+        return fitted, self._admit(begin.request, room), _changes(begin, fitted, reason)
+
+    def _room(self, begin: _Beginning, choice: PolicyChoice | None) -> Room:
+        """The room for what can't be dropped: front, what awaits a reply, the turn itself."""
+        shape = begin.shape
+        room = room_of(
+            self._engine.info,
+            before=shape.front_tokens + open_tokens(shape) + begin.input_tokens,
+            close=len(self._transcript.close_ids) if begin.request.generate else 0,
+        )
+        if choice is None:
+            return room
+        cap = choice.parameters.get("max_tokens")
+        return replace(room, trims=True, cap=cap if isinstance(cap, int) else None)
+
+    async def _decide(
+        self, begin: _Beginning, choice: PolicyChoice, room: Room
+    ) -> tuple[Shape, Reason]:
+        """What the policy leaves of the context, and the word for it if that is not all."""
+        shape, request, reply = begin.shape, begin.request, 0
+        if request.generate:
+            default = self._limits.default_max_output_tokens
+            reply = reserve_reply(room, wanted=request.max_output_tokens, default=default)
+        view = conversation_view(
+            shape,
+            prompt_tokens=begin.input_tokens,
+            output_tokens=reply + room.close,
+            limit_tokens=room.most,
+        )
+        match self._policies.plan(choice, view):
+            case KeepAll() | KeepTurns() as plan:
+                return kept(shape, plan), "trimmed"
+            case Summarize() as plan:
+                summary = await self._summaries.find(begin.live, shape, plan)
+                if summary is not None and summary.ref.tokens <= plan.summary_tokens:
+                    return summarized(shape, summary), "summarized"
+                return kept(shape, plan.fallback), "summary_failed"
+            case _ as unreachable:
+                assert_never(unreachable)
 
     async def _front(
         self, live: LiveSession, text: str | None, opening_text: str | None
@@ -83,16 +210,14 @@ class Planner:
         ids = await self._transcript.front(text, opening_text)
         return NewPrompt(id=self._new_id("sys"), text=text, opening_text=opening_text, ids=ids)
 
-    def _admit(self, request: TurnRequest, before: int) -> int:
-        close = len(self._transcript.close_ids) if request.generate else 0
-        room = room_of(self._engine.info, before=before, close=close)
+    def _admit(self, request: TurnRequest, room: Room) -> int:
         if request.generate:
             return admit_reply(
                 room,
                 wanted=request.max_output_tokens,
                 default=self._limits.default_max_output_tokens,
             )
-        if before == 0:
+        if room.before == 0:
             raise RequestError("invalid_value", "there is nothing to prefill", param="input")
         admit_prefill(room)
         return 1
@@ -132,13 +257,17 @@ def _awaits_reply(live: LiveSession, items: tuple[InputItem, ...], *, generate: 
     return items[-1].role != "assistant" if items else live.awaits_reply
 
 
-def _changed(live: LiveSession, tokens_after: int) -> ContextChanged | None:
-    if live.tip_id is None:
-        return None  # there was nothing that the model saw
-    return ContextChanged(
-        session_id=live.id,
-        reason="instructions",
-        dropped_turns=0,
-        tokens_before=live.tokens,
-        tokens_after=tokens_after,
-    )
+def _changes(begin: _Beginning, fitted: Fit, reason: Reason) -> tuple[ContextChanged, ...]:
+    """What the client is told, in order: a new front, then what became of the turns behind it."""
+    if begin.live.tip_id is None:
+        return ()  # there was nothing that the model saw
+    session_id, after = begin.live.id, fitted.shape
+    behind = replace(begin.shape, fidelity=after.fidelity)
+    told = []
+    if begin.has_new_front:
+        told.append(changed(session_id, "instructions", begin.before, behind))
+    if after != behind:
+        told.append(changed(session_id, reason, behind, after))
+    elif fitted.view is not None and not begin.has_new_front:
+        told.append(changed(session_id, "policy", begin.before, after))
+    return tuple(told)

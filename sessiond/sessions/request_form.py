@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from sessiond.facts import TurnRequest
+from sessiond.facts import PolicyChoice, TurnRequest
 
 _ELSEWHERE = {"input", "instructions", "conversation", "previous_response_id"}
 _STORED = [field.name for field in fields(TurnRequest) if field.name not in _ELSEWHERE]
@@ -25,4 +25,16 @@ def unpack_request(packed: dict[str, Any]) -> TurnRequest:
     values: dict[str, Any] = {name: packed[name] for name in _STORED if name in packed}
     for name, value in values.items():
         values[name] = tuple(value) if isinstance(value, list) else value
+    values["policy"] = unpack_policy(values.get("policy"))
     return TurnRequest(**values)
+
+
+def pack_policy(choice: PolicyChoice | None) -> dict[str, Any] | None:
+    """A context policy as a value that JSON has."""
+    packed: dict[str, Any] | None = msgspec.to_builtins(choice)
+    return packed
+
+
+def unpack_policy(packed: dict[str, Any] | None) -> PolicyChoice | None:
+    """The same choice, read back."""
+    return None if packed is None else msgspec.convert(packed, PolicyChoice)

@@ -1,21 +1,27 @@
 """Gives back the KV of sessions that nobody holds. Asyncio thread only."""
 
 from collections import OrderedDict
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import assert_never
 
 from engine.client import ContextCommand
 from engine.errors import EngineUnavailableError
 from engine.ids import SessionId
-from engine.messages import CloseContext, ReleaseContext
+from engine.messages import CloseContext, HintContext, ParkContext, ReleaseContext
 from sessiond.facts import AttachmentId
 from sessiond.sessions.attachments import Attachments
 from sessiond.sessions.holds import Holds
 from sessiond.sessions.lifecycle import Event, after, is_free
 from sessiond.sessions.live import LiveSession
 from sessiond.sessions.parts import Parts
+from sessiond.store.records import Priority
+
+_PRIORITIES: Mapping[Priority, int] = MappingProxyType({"low": 0, "normal": 1, "high": 2})
 
 
 class Retention:
-    """Every way on which KV is given back ends in `release` or `forget`."""
+    """Every way on which KV is given back ends in `release`, `park` or `forget`."""
 
     def __init__(self, parts: Parts) -> None:
         self._engine = parts.engine
@@ -38,7 +44,7 @@ class Retention:
         if self._attachments.is_held(live.id):
             self._holds.drop(live.id)
         else:
-            self._hold(live, self._limits.http_hold_s)
+            self._hold(live, self._hold_s(live))
 
     def leave(self, attachment: AttachmentId) -> list[LiveSession]:
         """A socket left; returns the sessions that no socket holds any more."""
@@ -53,18 +59,54 @@ class Retention:
     def settle(self, live: LiveSession, attachment: AttachmentId | None) -> None:
         """Someone is done with the session; a socket that has left meanwhile holds nothing."""
         if attachment is None:
-            self.hold(live, self._limits.http_hold_s)
+            self.hold(live, self._hold_s(live))
         elif not self._attachments.is_held(live.id):
-            self.release(live)
+            self._leave_alone(live)
+
+    def _leave_alone(self, live: LiveSession) -> None:
+        """The last socket has left: do what the client wanted to be done then."""
+        if live.hints.retention == "hold":
+            self._hold(live, self._hold_s(live))
+            self.hint(live)  # its time begins now
+        else:
+            self._retire(live)
+
+    def _retire(self, live: LiveSession) -> None:
+        """Nobody holds the session any more."""
+        match live.hints.retention:
+            case "release" | "hold":
+                self.release(live)
+            case "park":
+                self.park(live)
+            case _:
+                assert_never(live.hints.retention)
+
+    def _hold_s(self, live: LiveSession) -> float:
+        """How long KV outlives the last socket, or the last request without one."""
+        if live.hints.retention == "hold" and live.hints.ttl_s is not None:
+            return live.hints.ttl_s
+        return self._limits.http_hold_s
+
+    def hint(self, live: LiveSession) -> None:
+        """Tell the engine what the client said of the session's future."""
+        if live.is_placed(self._engine.epoch):
+            self._send(live, hint_of(live))
 
     def release(self, live: LiveSession) -> None:
         """Give back all KV of a session that nobody changes; its ids stay known for a while."""
+        self._give_up(live, ReleaseContext(session=live.id), Event.RELEASE)
+
+    def park(self, live: LiveSession) -> None:
+        """The same, but the KV is moved to the tiers below the device first."""
+        self._give_up(live, ParkContext(session=live.id), Event.PARK)
+
+    def _give_up(self, live: LiveSession, command: ContextCommand, event: Event) -> None:
         if not is_free(live.state):
             return  # whoever changes it settles it
         self._holds.drop(live.id)
         if live.is_placed(self._engine.epoch):
-            self._send(live, ReleaseContext(session=live.id))
-        live.state = after(live.state, Event.RELEASE)
+            self._send(live, command)
+        live.state = after(live.state, event)
         self._cold[live.id] = None
         while len(self._cold) > self._limits.max_cold_contexts:
             session, _ = self._cold.popitem(last=False)
@@ -87,11 +129,11 @@ class Retention:
         live.placement = None
 
     def reap(self) -> None:
-        """Release the sessions whose time is over."""
+        """Release, or park, the sessions whose time is over."""
         for session in self._holds.take_due(self._clock()):
             live = self._sessions.get(session)
             if live is not None:
-                self.release(live)
+                self._retire(live)
 
     def _hold(self, live: LiveSession, seconds: float) -> None:
         self._holds.hold(live.id, self._clock() + seconds)
@@ -101,3 +143,10 @@ class Retention:
             self._engine.send(command)
         except EngineUnavailableError:
             live.placement = None  # with the engine its memory is gone
+
+
+def hint_of(live: LiveSession) -> HintContext:
+    """What the client said of a session, in the engine's words."""
+    return HintContext(
+        session=live.id, ttl_s=live.hints.ttl_s, priority=_PRIORITIES[live.hints.priority]
+    )

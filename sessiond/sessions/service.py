@@ -6,21 +6,26 @@ from collections.abc import Callable
 from typing import Literal
 
 from engine.client import EngineClient
+from sessiond.errors import RequestError
 from sessiond.facts import (
+    UNSET,
     AttachmentId,
     Caller,
     ConversationView,
     InputItem,
     ItemPage,
     ItemView,
+    PolicyChoice,
     ResponseView,
     SessionPage,
     SessionView,
     TurnFinished,
     TurnRequest,
+    Unset,
 )
 from sessiond.sessions.binding import Binder
 from sessiond.sessions.bound import BoundTurn
+from sessiond.sessions.context_policies import ContextPolicies, MakePolicy, make_policy
 from sessiond.sessions.conversations import Conversations
 from sessiond.sessions.inspection import Inspector
 from sessiond.sessions.limits import ServiceLimits
@@ -32,12 +37,18 @@ from sessiond.sessions.refusals import response_not_found
 from sessiond.sessions.retention import Retention
 from sessiond.sessions.runner import TurnRunner
 from sessiond.sessions.starter import TurnStarter
+from sessiond.sessions.steering import Steering
+from sessiond.sessions.summaries import NoSummaries, Summaries
 from sessiond.sessions.text_format import TextFormat
 from sessiond.sessions.transcript import Transcript
 from sessiond.sessions.turn import Turn
+from sessiond.store.records import Priority
+from sessiond.store.records import Retention as RetentionName
 from sessiond.store.store import Store
 
 logger = logging.getLogger(__name__)
+
+_NO_POLICY = PolicyChoice(type="none")
 
 __all__ = ["BoundTurn", "ServiceLimits", "SessionService", "Turn"]
 
@@ -61,6 +72,9 @@ class SessionService:
         new_seed: Callable[[], int],
         on_turn_ended: Callable[[TurnFinished], None] = lambda _: None,
         ignore_eos: bool = False,
+        default_policy: PolicyChoice = _NO_POLICY,
+        make_policy: MakePolicy = make_policy,
+        summaries: Summaries | None = None,
     ) -> None:
         parts = Parts(
             engine=engine,
@@ -72,7 +86,13 @@ class SessionService:
             new_seed=new_seed,
         )
         transcript = Transcript(text, ignore_eos=ignore_eos)
-        planner = Planner(parts, transcript=transcript)
+        self._policies = ContextPolicies(parts, default=default_policy, make=make_policy)
+        planner = Planner(
+            parts,
+            transcript=transcript,
+            policies=self._policies,
+            summaries=summaries or NoSummaries(),
+        )
         starter = TurnStarter(parts, planner=planner, placer=Placer(parts), transcript=transcript)
         self._parts = parts
         self._retention = Retention(parts)
@@ -87,7 +107,10 @@ class SessionService:
             runner=self._runner,
             retention=self._retention,
         )
-        self._inspector = Inspector(parts)
+        self._steering = Steering(
+            parts, binder=self._binder, retention=self._retention, policies=self._policies
+        )
+        self._inspector = Inspector(parts, policies=self._policies)
         self._reaper: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -193,6 +216,47 @@ class SessionService:
         """Empty the context but for the instructions. Busy: `turn_in_progress`."""
         await self._conversations.reset(caller, session_id)
         return await self._inspector.session(caller, session_id, include_page_table=False)
+
+    async def set_policy(
+        self, caller: Caller, session_id: str, choice: PolicyChoice | None
+    ) -> SessionView:
+        """Replace the session's own context policy from the next turn on; None: it has none."""
+        await self._steering.set_policy(caller, session_id, choice)
+        return await self._inspector.session(caller, session_id, include_page_table=False)
+
+    async def update_session(  # noqa: PLR0913 -- all that may be said of a session
+        self,
+        caller: Caller,
+        session_id: str,
+        *,
+        policy: PolicyChoice | Unset | None = UNSET,
+        retention: RetentionName | None = None,
+        ttl_s: float | None = None,
+        priority: Priority | None = None,
+    ) -> SessionView:
+        """Change what is given, from the next turn on; with policy None it has none of its own."""
+        await self._steering.update(
+            caller,
+            session_id,
+            policy=policy,
+            retention=retention,
+            ttl_s=ttl_s,
+            priority=priority,
+        )
+        return await self._inspector.session(caller, session_id, include_page_table=False)
+
+    async def park_session(self, caller: Caller, session_id: str) -> SessionView:
+        """Move the KV to the tiers below the device. Busy: `turn_in_progress`."""
+        await self._steering.park(caller, session_id)
+        return await self._inspector.session(caller, session_id, include_page_table=False)
+
+    async def set_user_policy(
+        self, caller: Caller, user_id: str, choice: PolicyChoice | None
+    ) -> None:
+        """Replace a user's context policy; one's own, or an admin anybody's."""
+        if user_id != caller.user_id and not caller.is_admin:
+            raise RequestError("permission_denied", "only an admin changes other users")
+        await self._policies.set_of_user(user_id, choice)
 
     async def close_session(self, caller: Caller, session_id: str) -> None:
         """Cancel what runs, give back all KV, end the session."""

@@ -5,16 +5,16 @@ from collections.abc import Callable
 
 from engine.client import TurnEvents
 from engine.ids import SessionId, TurnId
-from engine.messages import Sampling, SubmitTurn
+from engine.messages import Sampling, SubmitTurn, TurnCounts
 from sessiond.errors import RequestError
-from sessiond.facts import ItemView, TurnAccepted, TurnError, TurnUsage
+from sessiond.facts import ItemView, TurnAccepted, TurnError
 from sessiond.sessions.bound import BoundTurn
-from sessiond.sessions.endings import failed
+from sessiond.sessions.endings import failed, usage_of
 from sessiond.sessions.live import LiveSession
 from sessiond.sessions.parts import Parts
 from sessiond.sessions.placing import Placer
 from sessiond.sessions.planning import Planner, TurnPlan
-from sessiond.sessions.request_form import pack_request
+from sessiond.sessions.request_form import pack_policy, pack_request
 from sessiond.sessions.transcript import Transcript
 from sessiond.sessions.turn import Turn
 from sessiond.store.errors import StoreError
@@ -53,7 +53,7 @@ class TurnStarter:
             try:
                 events = await self._placer.submit(live, plan, self._command(plan, accepted))
             except Exception as error:
-                await self._store_failed(bound, accepted, error)
+                await self._store_failed(bound, plan, accepted, error)
                 raise
         except StoreError as error:
             logger.warning("turn %s can't be stored: %s", bound.response_id, error)
@@ -97,6 +97,9 @@ class TurnStarter:
             tip_id=live.tip_id,
             context_tokens=live.tokens if live.prompt else plan.start_tokens,
             created_at=accepted.created_at,
+            hints=live.hints,
+            context_policy=pack_policy(live.policy),
+            fidelity=live.shape.fidelity if live.shape else "exact",
         )
 
     def _command(self, plan: TurnPlan, accepted: TurnAccepted) -> SubmitTurn:
@@ -121,12 +124,12 @@ class TurnStarter:
         )
 
     async def _store_failed(
-        self, bound: BoundTurn, accepted: TurnAccepted, error: Exception
+        self, bound: BoundTurn, plan: TurnPlan, accepted: TurnAccepted, error: Exception
     ) -> None:
         code = error.code if isinstance(error, RequestError) else "internal_error"
         end = failed(
             TurnError(code=code, message=str(error)),
-            TurnUsage(),
+            usage_of(TurnCounts(), plan.shape),
             user_id=bound.caller.user_id,
             accepted=accepted,
             now=self._clock(),

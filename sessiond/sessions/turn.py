@@ -1,6 +1,7 @@
 """One stored turn that the engine works on, as its reader and its cancellers see it."""
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 from engine.client import EngineClient
 from engine.ids import TurnId
@@ -8,6 +9,7 @@ from engine.messages import CancelTurn
 from sessiond.facts import TurnAccepted, TurnFact
 from sessiond.sessions.bound import BoundTurn, CancelReason, StopReason
 from sessiond.sessions.fact_stream import FactStream
+from sessiond.sessions.fitting import changed
 from sessiond.sessions.planning import TurnPlan
 
 
@@ -28,8 +30,15 @@ class Turn:
         self.stream = FactStream()
         self._engine = engine
         self._cancelled = False
-        if plan.changed is not None:
-            self.stream.put(plan.changed)
+        for change in plan.changes:
+            self.stream.put(change)
+
+    def rebuilt_exact(self) -> None:
+        """The engine computed what is visible anew, as if nothing had ever stood in between."""
+        before = self.plan.shape
+        after = replace(before, fidelity="exact")
+        self.plan = replace(self.plan, shape=after, view=after.view("exact"), edit=None)
+        self.stream.put(changed(self.accepted.session_id, "rebuilt_exact", before, after))
 
     async def facts(self) -> AsyncIterator[TurnFact]:
         """What becomes of the turn; once, by one task. The last fact is the one `TurnFinished`.

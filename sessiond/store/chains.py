@@ -1,15 +1,38 @@
 """SQL of ancestor chains: a turn, the turn it was built on, and so on to the first."""
 
+from collections.abc import Iterable
+from typing import Any
+
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from engine.messages import Edit
 from sessiond.store.records import StoredContext
-from sessiond.store.schema import system_prompts, turns
+from sessiond.store.schema import summaries, system_prompts, turns
+from sessiond.store.shape import (
+    Shape,
+    Span,
+    SummaryRef,
+    TurnSize,
+    View,
+    dropped_places,
+    shape_of,
+)
 from sessiond.store.token_ids import ID_BYTES, unpack
 
 # What an engine said it had before the reply: nothing of a turn that no engine worked on.
 _SEEN_TOKENS = (
     turns.c.reused_tokens + turns.c.restored_tokens + turns.c.recomputed_tokens + turns.c.new_tokens
+)
+VIEW_SUMMARY_TOKENS = sa.func.coalesce(summaries.c.tokens, 0).label("view_summary_tokens")
+# What a row adds and what it began with; joined with `summaries`.
+SIZE_COLUMNS: tuple[sa.ColumnElement[Any], ...] = (
+    (turns.c.context_tokens - turns.c.start_tokens).label("added_tokens"),
+    turns.c.awaits_reply,
+    turns.c.visible,
+    turns.c.fidelity,
+    turns.c.summary_id,
+    VIEW_SUMMARY_TOKENS,
 )
 
 
@@ -28,9 +51,15 @@ def chain_of(user_id: str, tip_id: str | None) -> sa.CTE:
 
 
 async def context(
-    connection: AsyncConnection, user_id: str, prompt_id: str, tip_id: str | None
+    connection: AsyncConnection,
+    user_id: str,
+    prompt_id: str,
+    tip_id: str | None,
+    view: View | None,
 ) -> StoredContext:
-    """All ids of a context: its front, then what each turn added.
+    """The ids of a context, as an engine is given them; see `StoredContext`.
+
+    `view`: that of a turn which begins on the tip and is not stored yet.
 
     The last sampled token of a turn and what is owed after it are computed by the next turn.
     """
@@ -40,29 +69,134 @@ async def context(
         )
     )
     chain = chain_of(user_id, tip_id)
+    columns = (turns.c.input_ids, turns.c.reply_ids, _SEEN_TOKENS.label("seen_tokens"))
     rows = await connection.execute(
-        sa.select(turns.c.input_ids, turns.c.reply_ids, _SEEN_TOKENS, turns.c.output_tokens)
+        sa.select(*SIZE_COLUMNS, *columns, turns.c.output_tokens)
         .join(chain, chain.c.id == turns.c.id)
+        .outerjoin(summaries, summaries.c.id == turns.c.summary_id)
         .order_by(chain.c.depth.desc())
     )
-    parts = [front or b""]
-    length = len(parts[0])
-    computed = 0
-    for input_ids, stored_reply, seen_tokens, output_tokens in rows:
-        reply = stored_reply or b""
-        length += len(input_ids)
-        if seen_tokens:
-            fed = max(0, output_tokens - 1) * ID_BYTES
-            computed = length + min(fed, len(reply))
-        length += len(reply)
-        parts += [input_ids, reply]
-    return StoredContext(ids=unpack(parts), computed=computed // ID_BYTES)
+    held = _Held(unpack([front or b""]))
+    for row in rows:
+        held.add(row)
+    if view is not None:
+        held.see(view)
+    return held.context(await _summary_ids(connection, user_id, held.summary))
 
 
-async def is_in_chain(
+async def shape(
+    connection: AsyncConnection, user_id: str, front_tokens: int, tip_id: str | None
+) -> Shape:
+    """The same context without its ids."""
+    chain = chain_of(user_id, tip_id)
+    rows = await connection.execute(
+        sa.select(*SIZE_COLUMNS)
+        .join(chain, chain.c.id == turns.c.id)
+        .outerjoin(summaries, summaries.c.id == turns.c.summary_id)
+        .order_by(chain.c.depth.desc())
+    )
+    return shape_of(front_tokens, map(size_of, rows))
+
+
+async def covers(
     connection: AsyncConnection, user_id: str, turn_id: str, tip_id: str | None
 ) -> bool:
-    """Whether `turn_id` is the tip or an ancestor of it."""
+    """Whether the context that ends in `tip_id` begins with all that the turn left behind.
+
+    So it is when the turn is the tip, or an ancestor since which nothing was dropped or put in.
+    """
     chain = chain_of(user_id, tip_id)
-    found = await connection.scalar(sa.select(chain.c.id).where(chain.c.id == turn_id))
-    return found is not None
+    place = sa.select(chain.c.depth).where(chain.c.id == turn_id).scalar_subquery()
+    later_views = (
+        sa.select(sa.func.count())
+        .select_from(chain.join(turns, turns.c.id == chain.c.id))
+        .where(chain.c.depth < place, turns.c.visible.is_not(None))
+        .scalar_subquery()
+    )
+    row = (await connection.execute(sa.select(place, later_views))).one()
+    return row[0] is not None and row[1] == 0
+
+
+def size_of(row: sa.Row[*tuple[Any, ...]]) -> TurnSize:
+    """A row that has `SIZE_COLUMNS`."""
+    return TurnSize(tokens=row.added_tokens, awaits_reply=row.awaits_reply, view=view_of(row))
+
+
+def view_of(row: sa.Row[*tuple[Any, ...]]) -> View | None:
+    """The view that a row stores, if it does."""
+    if row.visible is None:
+        return None
+    summary = SummaryRef(id=row.summary_id, tokens=row.view_summary_tokens)
+    return View(
+        spans=tuple(Span(start, stop) for start, stop in row.visible),
+        fidelity=row.fidelity,
+        summary=summary if row.summary_id is not None else None,
+    )
+
+
+async def _summary_ids(
+    connection: AsyncConnection, user_id: str, summary: SummaryRef | None
+) -> list[int]:
+    if summary is None:
+        return []
+    stored = await connection.scalar(
+        sa.select(summaries.c.token_ids).where(
+            summaries.c.id == summary.id, summaries.c.user_id == user_id
+        )
+    )
+    return unpack([stored or b""])
+
+
+class _Held:
+    """What an engine holds of a chain that is walked from its first row on."""
+
+    def __init__(self, front: list[int]) -> None:
+        self._front = front
+        self._history: list[int] = []
+        self._computed: int | None = None  # history tokens; None: not even the front
+        self._shape = Shape(front_tokens=len(front))
+        self._base = self._shape  # as it was at the last exact state
+        self._edits: list[Edit] = []
+
+    @property
+    def summary(self) -> SummaryRef | None:
+        """The summary that the engine was given."""
+        return self._base.summary
+
+    def see(self, view: View) -> None:
+        """A turn began that saw this much."""
+        after = self._shape.seen(view)
+        if view.fidelity == "exact":
+            self._base, self._edits = after, []
+        else:
+            places = dropped_places(self._shape, after)
+            self._edits.append(Edit(at=self._shape.tokens, dropped=places))
+        self._shape = after
+
+    def add(self, row: sa.Row[*tuple[Any, ...]]) -> None:
+        """A row, with its ids."""
+        size = size_of(row)
+        if size.view is not None:
+            self.see(size.view)
+        reply = row.reply_ids or b""
+        ids = unpack([row.input_ids, reply])
+        if row.seen_tokens:
+            fed = min(max(0, row.output_tokens - 1), len(reply) // ID_BYTES)
+            self._computed = len(self._history) + len(row.input_ids) // ID_BYTES + fed
+        self._history += ids
+        self._shape = self._shape.grown(len(ids), awaits_reply=size.awaits_reply)
+
+    def context(self, summary_ids: list[int]) -> StoredContext:
+        """What it holds now."""
+        since = self._base.history_tokens
+        spans = [*self._base.turns, Span(since, len(self._history))]
+        ids = [*self._front, *summary_ids, *_cut(self._history, spans)]
+        computed = 0
+        if self._computed is not None:
+            computed = len(self._front) + len(summary_ids)
+            computed += sum(max(0, min(stop, self._computed) - start) for start, stop in spans)
+        return StoredContext(ids=ids, computed=computed, edits=tuple(self._edits))
+
+
+def _cut(history: list[int], spans: Iterable[Span]) -> list[int]:
+    return [token for start, stop in spans for token in history[start:stop]]

@@ -1,8 +1,9 @@
 """What goes into the store and comes out of it. Frozen; times in unix seconds."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
+from engine.messages import Edit
 from sessiond.facts import (
     IncompleteReason,
     ItemView,
@@ -12,6 +13,10 @@ from sessiond.facts import (
     TurnStatus,
     TurnUsage,
 )
+from sessiond.store.shape import Fidelity, TurnSize, View
+
+Retention = Literal["release", "park", "hold"]
+Priority = Literal["low", "normal", "high"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +50,23 @@ class NewPrompt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SessionHints:
+    """What the client said of a session's KV.
+
+    `ttl_s`: how long `hold` lasts; None: as long as the server's setting says.
+    """
+
+    retention: Retention = "release"
+    priority: Priority = "normal"
+    ttl_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SessionRecord:
-    """A session's row. Its context is `prompt`, then the chain of turns that ends in `tip_id`."""
+    """A session's row. Its context is `prompt`, then what is seen of the turns up to `tip_id`.
+
+    `context_policy`: the session's own, as JSON; None: that of the user, or the server.
+    """
 
     id: str
     user_id: str
@@ -56,8 +76,8 @@ class SessionRecord:
     tip_id: str | None
     context_tokens: int
     awaits_reply: bool
-    retention: str
-    priority: str
+    hints: SessionHints
+    context_policy: dict[str, Any] | None
     fidelity: str
     metadata: dict[str, str]
     created_at: float
@@ -78,6 +98,9 @@ class NewSession:
     context_tokens: int
     created_at: float
     metadata: dict[str, str] = field(default_factory=dict)
+    hints: SessionHints = field(default_factory=SessionHints)
+    context_policy: dict[str, Any] | None = None
+    fidelity: Fidelity = "exact"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +127,10 @@ class NewTurn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptTurn:
-    """An ending that moves the session's tip to the turn (commit 2)."""
+    """An ending that moves the session's tip to the turn (commit 2).
+
+    `view` None: the turn saw all that its parent saw and left behind.
+    """
 
     id: str
     user_id: str
@@ -118,6 +144,7 @@ class KeptTurn:
     context_tokens: int
     usage: TurnUsage
     finished_at: float
+    view: View | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,6 +187,13 @@ class TurnRecord:
     created_at: float
     finished_at: float | None
     deleted_at: float | None
+    view: View | None
+
+    @property
+    def size(self) -> TurnSize:
+        """What it added to its context."""
+        added = (self.context_tokens or self.start_tokens) - self.start_tokens
+        return TurnSize(tokens=added, awaits_reply=self.awaits_reply, view=self.view)
 
     @property
     def is_checkpoint(self) -> bool:
@@ -169,10 +203,44 @@ class TurnRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredContext:
-    """The ids of a context; the first `computed` of them had KV in some engine once."""
+    """What an engine needs to hold a context: all ids since its last exact state, and the edits.
+
+    Without edits that is what the model sees. The first `computed` ids had KV in some engine once.
+    """
 
     ids: list[int]
     computed: int
+    edits: tuple[Edit, ...] = ()
+
+    @property
+    def visible_ids(self) -> list[int]:
+        """What the model sees."""
+        visible: list[int] = []
+        rest = list(self.ids)
+        for edit in self.edits:
+            count = edit.at - len(visible)
+            visible += rest[:count]
+            del rest[:count]
+            for start, stop in reversed(edit.dropped):
+                del visible[start:stop]
+        return visible + rest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewSummary:
+    """A summary to be stored. It stands for a context up to and with `turn_id`.
+
+    `token_ids`: the pair of messages that enters a context; `usage`: what its making took.
+    """
+
+    id: str
+    user_id: str
+    session_id: str
+    turn_id: str
+    token_ids: tuple[int, ...]
+    text: str
+    usage: TurnUsage
+    created_at: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

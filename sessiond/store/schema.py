@@ -21,6 +21,7 @@ users = sa.Table(
     metadata,
     sa.Column("id", sa.String(255), primary_key=True),
     sa.Column("created_at", sa.Double, nullable=False),
+    sa.Column("context_policy", sa.JSON(none_as_null=True)),  # null: the server's
 )
 
 # The front of a context. Its ids are frozen at its making: a template may look at the clock.
@@ -55,6 +56,8 @@ sessions = sa.Table(
     sa.Column("created_at", sa.Double, nullable=False),
     sa.Column("last_active_at", sa.Double, nullable=False),
     sa.Column("closed_at", sa.Double),
+    sa.Column("context_policy", sa.JSON(none_as_null=True)),  # null: the user's
+    sa.Column("ttl_s", sa.Double),  # of retention `hold`; null: as the server's settings say
     sa.Index(None, "user_id", "last_active_at", "id"),
 )
 
@@ -95,12 +98,39 @@ turns = sa.Table(
     sa.Column("created_at", sa.Double, nullable=False),
     sa.Column("finished_at", sa.Double),
     sa.Column("deleted_at", sa.Double),  # the id is forgotten, what it added is not
+    sa.Column("restored_from", sa.String(8), nullable=False, server_default="none"),
+    sa.Column("context", sa.String(16), nullable=False, server_default="full"),
+    sa.Column("fidelity", sa.String(16), nullable=False, server_default="exact"),
+    sa.Column("summary_tokens", sa.Integer, nullable=False, server_default="0"),
+    # What the turn saw of the past: spans [start, stop) of the ids that the turns before it added,
+    # and a summary before them. Null: what its parent saw, and the parent.
+    sa.Column("visible", sa.JSON(none_as_null=True)),
+    sa.Column("summary_id", sa.String(64)),  # no foreign key: a summary points to a turn
     sa.CheckConstraint(
         "status IN ('running', 'completed', 'incomplete', 'failed', 'cancelled')", name="status"
     ),
     sa.Index(None, "session_id", "created_at"),
     sa.Index(None, "parent_id"),
     sa.Index(None, "status"),
+)
+
+# Made by the model, and then part of contexts as one pair of messages behind the front.
+summaries = sa.Table(
+    "summaries",
+    metadata,
+    sa.Column("id", sa.String(64), primary_key=True),
+    sa.Column("user_id", sa.ForeignKey("users.id"), nullable=False),
+    sa.Column("session_id", sa.ForeignKey("sessions.id"), nullable=False),
+    sa.Column("turn_id", sa.ForeignKey("turns.id"), nullable=False),  # the last that it covers
+    sa.Column("token_ids", sa.LargeBinary, nullable=False),  # of the pair
+    sa.Column("tokens", sa.Integer, nullable=False),
+    sa.Column("text", sa.Text, nullable=False),
+    sa.Column("input_tokens", sa.Integer, nullable=False),  # what its making took
+    sa.Column("cached_tokens", sa.Integer, nullable=False),
+    sa.Column("output_tokens", sa.Integer, nullable=False),
+    sa.Column("created_at", sa.Double, nullable=False),
+    sa.Index(None, "session_id", "created_at"),
+    sa.Index(None, "turn_id"),
 )
 
 items = sa.Table(

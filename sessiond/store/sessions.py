@@ -7,7 +7,14 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from sessiond.store.errors import StaleSessionError
-from sessiond.store.records import KeptTurn, NewPrompt, NewSession, Prompt, SessionRecord
+from sessiond.store.records import (
+    KeptTurn,
+    NewPrompt,
+    NewSession,
+    Prompt,
+    SessionHints,
+    SessionRecord,
+)
 from sessiond.store.schema import sessions, system_prompts, turns, users
 from sessiond.store.token_ids import pack
 
@@ -57,9 +64,11 @@ async def insert(connection: AsyncConnection, session: NewSession) -> None:
             system_prompt_id=session.prompt_id,
             tip_id=session.tip_id,
             context_tokens=session.context_tokens,
-            retention="release",
-            priority="normal",
-            fidelity="exact",
+            retention=session.hints.retention,
+            priority=session.hints.priority,
+            ttl_s=session.hints.ttl_s,
+            context_policy=session.context_policy,
+            fidelity=session.fidelity,
             metadata=session.metadata,
             created_at=session.created_at,
             last_active_at=session.created_at,
@@ -112,6 +121,7 @@ async def advance(connection: AsyncConnection, turn: KeptTurn) -> None:
             tip_id=turn.id,
             system_prompt_id=turn.prompt_id,
             context_tokens=turn.context_tokens,
+            fidelity=turn.usage.fidelity,
             last_active_at=turn.finished_at,
         )
     )
@@ -126,26 +136,41 @@ async def reset(connection: AsyncConnection, user_id: str, session_id: str, now:
         .where(system_prompts.c.id == sessions.c.system_prompt_id)
         .scalar_subquery()
     )
-    return await _change(
-        connection, user_id, session_id, tip_id=None, context_tokens=tokens, last_active_at=now
+    return await change(
+        connection,
+        user_id,
+        session_id,
+        tip_id=None,
+        context_tokens=tokens,
+        fidelity="exact",
+        last_active_at=now,
     )
 
 
 async def close(connection: AsyncConnection, user_id: str, session_id: str, now: float) -> bool:
     """End an open session; returns whether it was there."""
-    return await _change(connection, user_id, session_id, closed_at=now)
+    return await change(connection, user_id, session_id, closed_at=now)
 
 
-async def set_metadata(
-    connection: AsyncConnection, user_id: str, session_id: str, metadata: dict[str, str]
-) -> bool:
-    """Replace the metadata of an open session; returns whether it was there."""
-    return await _change(connection, user_id, session_id, metadata=metadata)
+async def user_policy(connection: AsyncConnection, user_id: str) -> dict[str, Any] | None:
+    """The user's context policy; None: the server's, as for a user who is not known."""
+    policy: dict[str, Any] | None = await connection.scalar(
+        sa.select(users.c.context_policy).where(users.c.id == user_id)
+    )
+    return policy
 
 
-async def _change(
-    connection: AsyncConnection, user_id: str, session_id: str, **values: Any
-) -> bool:
+async def set_user_policy(
+    connection: AsyncConnection, user_id: str, policy: dict[str, Any] | None
+) -> None:
+    """Replace the context policy of a user who is known."""
+    await connection.execute(
+        users.update().where(users.c.id == user_id).values(context_policy=policy)
+    )
+
+
+async def change(connection: AsyncConnection, user_id: str, session_id: str, **values: Any) -> bool:
+    """Change columns of an open session; returns whether it was there."""
     changed = await connection.execute(
         sessions.update()
         .where(
@@ -173,8 +198,8 @@ def _record(row: sa.Row[*tuple[Any, ...]]) -> SessionRecord:
         tip_id=row.tip_id,
         context_tokens=row.context_tokens,
         awaits_reply=row.awaits_reply,
-        retention=row.retention,
-        priority=row.priority,
+        hints=SessionHints(retention=row.retention, priority=row.priority, ttl_s=row.ttl_s),
+        context_policy=row.context_policy,
         fidelity=row.fidelity,
         metadata=row.metadata,
         created_at=row.created_at,

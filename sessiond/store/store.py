@@ -3,10 +3,12 @@
 Every question names the user whose rows it is about: rows of others do not exist for it.
 """
 
+from typing import Any
+
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from sessiond.facts import ItemPage, ItemView
-from sessiond.store import chains, items, sessions, turns
+from sessiond.store import chains, items, sessions, summaries, turns
 from sessiond.store.database import Database
 from sessiond.store.items import Order
 from sessiond.store.records import (
@@ -14,12 +16,15 @@ from sessiond.store.records import (
     LostTurn,
     NewPrompt,
     NewSession,
+    NewSummary,
     NewTurn,
     SessionDetail,
+    SessionHints,
     SessionRecord,
     StoredContext,
     TurnRecord,
 )
+from sessiond.store.shape import Shape, View
 
 
 class Store:
@@ -110,20 +115,32 @@ class Store:
     # --- contexts --------------------------------------------------------------------------------
 
     async def context_ids(self, user_id: str, prompt_id: str, tip_id: str | None) -> list[int]:
-        """All token ids of the context that has this front and ends in this turn."""
-        return (await self.context(user_id, prompt_id, tip_id)).ids
+        """The ids that the model sees in the context with this front that ends in this turn."""
+        return (await self.context(user_id, prompt_id, tip_id)).visible_ids
 
-    async def context(self, user_id: str, prompt_id: str, tip_id: str | None) -> StoredContext:
-        """The same ids, and how many of them were computed."""
+    async def context(
+        self, user_id: str, prompt_id: str, tip_id: str | None, view: View | None = None
+    ) -> StoredContext:
+        """The same context as an engine is given it; `view`: of a turn that begins on the tip."""
         return await self._database.read(
-            lambda connection: chains.context(connection, user_id, prompt_id, tip_id)
+            lambda connection: chains.context(connection, user_id, prompt_id, tip_id, view)
         )
 
-    async def is_in_context(self, user_id: str, turn_id: str, tip_id: str | None) -> bool:
-        """Whether a turn is part of the context that ends in `tip_id`."""
+    async def shape(self, user_id: str, front_tokens: int, tip_id: str | None) -> Shape:
+        """What the model sees in a context, without the ids."""
         return await self._database.read(
-            lambda connection: chains.is_in_chain(connection, user_id, turn_id, tip_id)
+            lambda connection: chains.shape(connection, user_id, front_tokens, tip_id)
         )
+
+    async def covers(self, user_id: str, turn_id: str, tip_id: str | None) -> bool:
+        """Whether the context that ends in `tip_id` begins with what the turn left behind."""
+        return await self._database.read(
+            lambda connection: chains.covers(connection, user_id, turn_id, tip_id)
+        )
+
+    async def add_summary(self, summary: NewSummary) -> None:
+        """Store a summary; no context has it until a turn's view names it."""
+        await self._database.write(lambda connection: summaries.insert(connection, summary))
 
     # --- sessions --------------------------------------------------------------------------------
 
@@ -193,9 +210,47 @@ class Store:
 
     async def set_metadata(self, user_id: str, session_id: str, metadata: dict[str, str]) -> bool:
         """Replace a session's metadata; returns whether it was open."""
-        return await self._database.write(
-            lambda connection: sessions.set_metadata(connection, user_id, session_id, metadata)
+        return await self._change(user_id, session_id, metadata=metadata)
+
+    async def set_policy(
+        self, user_id: str, session_id: str, policy: dict[str, Any] | None
+    ) -> bool:
+        """Replace a session's own context policy; returns whether it was open."""
+        return await self._change(user_id, session_id, context_policy=policy)
+
+    async def set_hints(self, user_id: str, session_id: str, hints: SessionHints) -> bool:
+        """Replace what was said of a session's KV; returns whether it was open."""
+        return await self._change(
+            user_id,
+            session_id,
+            retention=hints.retention,
+            priority=hints.priority,
+            ttl_s=hints.ttl_s,
         )
+
+    async def _change(self, user_id: str, session_id: str, **values: Any) -> bool:
+        return await self._database.write(
+            lambda connection: sessions.change(connection, user_id, session_id, **values)
+        )
+
+    # --- users -----------------------------------------------------------------------------------
+
+    async def user_policy(self, user_id: str) -> dict[str, Any] | None:
+        """A user's context policy; None: the server's."""
+        return await self._database.read(
+            lambda connection: sessions.user_policy(connection, user_id)
+        )
+
+    async def set_user_policy(
+        self, user_id: str, policy: dict[str, Any] | None, now: float
+    ) -> None:
+        """Replace it; the user need not be known."""
+
+        async def work(connection: AsyncConnection) -> None:
+            await sessions.ensure_user(connection, user_id, now)
+            await sessions.set_user_policy(connection, user_id, policy)
+
+        await self._database.write(work)
 
     # --- items -----------------------------------------------------------------------------------
 

@@ -7,10 +7,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from sessiond.facts import SessionUsage, TurnError, TurnUsage
 from sessiond.store import items
-from sessiond.store.chains import chain_of
+from sessiond.store.chains import VIEW_SUMMARY_TOKENS, chain_of, view_of
 from sessiond.store.errors import StoreError
 from sessiond.store.records import KeptTurn, LostTurn, NewTurn, Prompt, TurnRecord
-from sessiond.store.schema import system_prompts, turns
+from sessiond.store.schema import summaries, system_prompts, turns
 from sessiond.store.token_ids import pack
 
 # A server that starts takes every turn that still runs for one of a server that died. It may be
@@ -19,6 +19,7 @@ _INTERRUPTED = TurnError(code="engine_restarted", message="the server stopped du
 _USAGE = (
     "reused_tokens",
     "restored_tokens",
+    "restored_from",
     "recomputed_tokens",
     "new_tokens",
     "output_tokens",
@@ -27,14 +28,22 @@ _USAGE = (
     "queue_ms",
     "ttft_ms",
     "total_ms",
+    "context",
+    "fidelity",
+    "summary_tokens",
 )
 # Everything but the token ids, which only a context needs.
-_RECORD: sa.Select[*tuple[Any, ...]] = sa.select(
-    *(column for column in turns.c if column.name not in {"input_ids", "reply_ids"}),
-    system_prompts.c.text.label("prompt_text"),
-    system_prompts.c.opening_text,
-    system_prompts.c.tokens.label("prompt_tokens"),
-).join(system_prompts, system_prompts.c.id == turns.c.system_prompt_id)
+_RECORD: sa.Select[*tuple[Any, ...]] = (
+    sa.select(
+        *(column for column in turns.c if column.name not in {"input_ids", "reply_ids"}),
+        system_prompts.c.text.label("prompt_text"),
+        system_prompts.c.opening_text,
+        system_prompts.c.tokens.label("prompt_tokens"),
+        VIEW_SUMMARY_TOKENS,
+    )
+    .join(system_prompts, system_prompts.c.id == turns.c.system_prompt_id)
+    .outerjoin(summaries, summaries.c.id == turns.c.summary_id)
+)
 
 
 async def insert(connection: AsyncConnection, turn: NewTurn) -> None:
@@ -77,6 +86,8 @@ async def keep(connection: AsyncConnection, turn: KeptTurn) -> bool:
         turn,
         reply_ids=pack(turn.reply_ids),
         context_tokens=turn.context_tokens,
+        visible=None if turn.view is None else [list(span) for span in turn.view.spans],
+        summary_id=turn.view.summary.id if turn.view and turn.view.summary else None,
         error_code=None,
         error_message=None,
     )
@@ -252,4 +263,5 @@ def _record(row: sa.Row[*tuple[Any, ...]]) -> TurnRecord:
         created_at=row.created_at,
         finished_at=row.finished_at,
         deleted_at=row.deleted_at,
+        view=view_of(row),
     )

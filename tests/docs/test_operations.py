@@ -78,7 +78,7 @@ def metric_names():
 
 def dummy(message):
     """A message with a value of the right type in every field."""
-    values = {int: 1, float: 1.0, str: "x", dict[str, int]: {"finish": 1},
+    values = {bool: True, int: 1, float: 1.0, str: "x", dict[str, int]: {"finish": 1},
               dict[str, float]: {"finish": 0.1}}  # fmt: skip
     return message(**{name: values[kind] for name, kind in message.__annotations__.items()})
 

@@ -13,7 +13,7 @@ It refuses what a real engine would choke on: unknown sessions, busy ones, too l
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from zlib import crc32
 
 from engine.client import ContextCommand
@@ -23,10 +23,14 @@ from engine.messages import (
     CancelTurn,
     CloseContext,
     ContextView,
+    Edit,
+    EditContext,
     EngineInfo,
     ForkContext,
     GetContext,
+    HintContext,
     PageView,
+    ParkContext,
     Query,
     ReleaseContext,
     SetContext,
@@ -48,6 +52,20 @@ ENDINGS = TurnDone | TurnIncomplete | TurnFailed
 def reply_to(ids: list[int]) -> list[int]:
     """What the fake model says after these ids: six bytes of text."""
     return list(f"{crc32(bytes(str(ids), 'ascii')) % 10**6:06}".encode())
+
+
+def edited(ids: list[int], edits: Sequence[Edit]) -> list[int]:
+    """What is visible of all ids that were ever held."""
+    visible: list[int] = []
+    left = list(ids)
+    for edit in edits:
+        fed = edit.at - len(visible)
+        assert 0 <= fed <= len(left), edit
+        visible, left = visible + left[:fed], left[fed:]
+        gone = {place for start, stop in edit.dropped for place in range(start, stop)}
+        assert gone <= set(range(edit.at)), edit
+        visible = [token for place, token in enumerate(visible) if place not in gone]
+    return visible + left
 
 
 def text_of(ids: list[int]) -> str:
@@ -84,6 +102,7 @@ class FakeEngine:
         self.auto = True
         self.contexts: dict[str, list[int]] = {}
         self.cached: dict[str, int] = {}  # tokens whose KV is there
+        self.edits: dict[str, list[Edit]] = {}
         self.commands: list[ContextCommand | SubmitTurn | CancelTurn] = []
         self.turns: dict[str, FakeEvents] = {}
         self.fail_submits = 0
@@ -110,24 +129,35 @@ class FakeEngine:
         self._need()
         self.commands.append(command)
         match command:
-            case SetContext(session=session, ids=ids):
+            case SetContext(session=session, ids=ids, edits=edits):
                 assert not self._is_busy(session), command
-                self.contexts[session], self.cached[session] = list(ids), 0
+                self.contexts[session], self.cached[session] = edited(ids, edits), 0
+                self.edits[session] = list(edits)
+            case EditContext(session=session, edit=edit):
+                assert not self._is_busy(session), command
+                assert edit.at == len(self.contexts[session]), command
+                self.contexts[session] = edited(self.contexts[session], [edit])
+                self.cached[session] = min(self.cached[session], len(self.contexts[session]))
+                self.edits[session].append(edit)
             case ForkContext(session=session, parent=parent, length=length):
                 assert 0 < length <= len(self.contexts[parent]), command
                 self.contexts[session] = self.contexts[parent][:length]
                 self.cached[session] = length
+                assert all(edit.at <= length for edit in self.edits[parent]), command
+                self.edits[session] = list(self.edits[parent])
             case TruncateContext(session=session, length=length):
                 assert length <= len(self.contexts[session]), command
                 del self.contexts[session][length:]
                 self.cached[session] = min(self.cached[session], length)
-            case ReleaseContext(session=session):
+            case ReleaseContext(session=session) | ParkContext(session=session):
                 assert not self._is_busy(session), command
                 self.cached[session] = 0
             case CloseContext(session=session):
                 assert not self._is_busy(session), command
                 self.contexts.pop(session, None)
                 self.cached.pop(session, None)
+            case HintContext(session=session):
+                assert session in self.contexts, command
 
     def submit(self, command: SubmitTurn) -> FakeEvents:
         if self.fail_submits:
@@ -179,7 +209,7 @@ class FakeEngine:
 
     # --- what the test makes happen ------------------------------------------------------------
 
-    def begin(self, turn: str) -> None:
+    def begin(self, turn: str, *, rebuilt_exact: bool = False) -> None:
         events = self.turns[turn]
         session = events.command.session
         reused = self.cached[session]
@@ -190,6 +220,7 @@ class FakeEngine:
                 recomputed_tokens=len(self.contexts[session]) - reused,
                 new_tokens=len(events.command.ids),
                 queue_ms=0.0,
+                rebuilt_exact=rebuilt_exact,
             )
         )
 

@@ -1,72 +1,23 @@
 """The service on the real engine loop, on a model whose replies tell of any wrong block."""
 
 import asyncio
-import threading
-import time
 
-import msgspec
 import pytest
 
-from engine.config import EngineConfig
-from engine.inprocess import InProcessEngine
-from engine.loop import EngineLoop
 from engine.messages import GetAudit, GetStats
 from sessiond.facts import TurnBegun
-from tests.fakes.fake_model import Draw, FakeModel, FakeText, expected_reply
-from tests.link.loops import INFO
+from tests.sessions.rig import Rig, StepGate, greedy, reply_after
 from tests.sessions.world import (
     ANN,
     BOB,
     SOCKET,
     World,
-    ask,
     finish,
     items,
     message,
     settled,
     until,
 )
-
-DRAW = Draw(stop_every=9)
-
-
-class StepGate:
-    """Lets the model make as many steps as it was opened for."""
-
-    def __init__(self, steps):
-        self._steps = threading.Semaphore(steps)
-
-    def wait(self, timeout):
-        return self._steps.acquire(timeout=timeout)
-
-    def open(self):
-        self._steps.release(10_000)
-
-
-class Rig:
-    """An engine of `blocks` blocks with its model at hand."""
-
-    def __init__(self, blocks=256, **config):
-        self.config = EngineConfig(
-            model="fake", **{"max_num_batched_tokens": 64, "num_speculative_tokens": 0, **config}
-        )
-        self.info = msgspec.structs.replace(INFO, model="fake", total_blocks=blocks)
-        self.model = FakeModel(num_blocks=blocks, block_size=16, draw=DRAW)
-        self.engine = InProcessEngine(self.loop)
-
-    def loop(self, emit):
-        loop = EngineLoop(
-            config=self.config,
-            num_blocks=self.info.total_blocks,
-            kv_bytes_per_block=256,
-            max_model_len=self.info.max_model_len,
-            fingerprint=self.info.fingerprint,
-            runner=self.model,
-            tokenizer=FakeText(),
-            emit=emit,
-            clock=time.monotonic,
-        )
-        return loop, self.info
 
 
 @pytest.fixture
@@ -87,15 +38,6 @@ async def world(url, rig):
     assert stats.free_blocks + stats.cached_blocks == stats.total_blocks
     await world.stop()
     await rig.engine.stop()
-
-
-def greedy(*texts, **fields):
-    return ask(*texts, **{"temperature": 0.0, "max_output_tokens": 24, **fields})
-
-
-def reply_after(ids, tokens=24):
-    reply = expected_reply(ids, draw=DRAW, max_output_tokens=tokens)
-    return bytes(token for token in reply if token != 256).decode()
 
 
 async def chat(world, turns, lane, *, caller=ANN, cached=True):

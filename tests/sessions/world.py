@@ -10,13 +10,16 @@ from sessiond.facts import (
     AttachmentId,
     Caller,
     InputItem,
+    PolicyChoice,
     TurnFact,
     TurnFinished,
     TurnRequest,
 )
 from sessiond.sessions.service import BoundTurn, ServiceLimits, SessionService, Turn
+from sessiond.sessions.summaries import Summaries
 from sessiond.store.store import Store
 from tests.fakes.fake_clock import FakeClock
+from tests.sessions.windows import Shelf
 
 ANN = Caller(user_id="ann", is_admin=False, salt=b"ann")
 BOB = Caller(user_id="bob", is_admin=False, salt=b"bob")
@@ -63,8 +66,18 @@ def ask(*texts: str | tuple[str, str], **fields: Any) -> TurnRequest:
 class World:
     """One server's life: `World.start`, then `stop`; another may start on the same database."""
 
-    def __init__(self, url: str, engine: EngineClient, ids: Any, **limits: Any) -> None:
+    def __init__(
+        self,
+        url: str,
+        engine: EngineClient,
+        ids: Any,
+        *,
+        policy: PolicyChoice | None = None,
+        summaries: Summaries | None = None,
+        **limits: Any,
+    ) -> None:
         self.engine = engine
+        self.policies = Shelf()
         self.clock = FakeClock(tick_s=0.001)
         self.store = Store(url)
         self.limits = ServiceLimits(**{"engine_ready_timeout_s": 5.0, **limits})
@@ -76,6 +89,9 @@ class World:
             clock=self.clock,
             new_id=lambda prefix: f"{prefix}_{next(ids)}",
             new_seed=lambda: next(ids),
+            default_policy=policy or PolicyChoice(type="none"),
+            make_policy=self.policies,
+            summaries=summaries,
         )
 
     @classmethod

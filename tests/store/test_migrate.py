@@ -1,6 +1,7 @@
 """Migrations go up, down and up, and make what the schema says."""
 
 import asyncio
+import sqlite3
 import subprocess
 import sys
 
@@ -11,7 +12,9 @@ from alembic.migration import MigrationContext
 
 from sessiond.store import migrate
 from sessiond.store.errors import StoreConfigError
+from sessiond.store.records import SessionHints
 from sessiond.store.schema import metadata
+from sessiond.store.store import Store
 
 
 @pytest.fixture
@@ -94,3 +97,44 @@ def test_a_database_whose_driver_is_not_installed_is_refused_with_what_installs_
 def test_a_url_that_cannot_work_is_refused_with_what_can(url):
     with pytest.raises(StoreConfigError, match=r"allowed is sqlite\+aiosqlite:///FILE"):
         migrate.upgrade(url)
+
+
+def test_rows_of_the_first_version_survive_the_way_up_and_down(path):
+    """A context of then is seen whole now, and can be used by either version."""
+    migrate.upgrade(url_of(path), "0001")
+    connection = sqlite3.connect(path)
+    connection.executescript(
+        """
+        INSERT INTO users VALUES ('ann', 1.0);
+        INSERT INTO system_prompts VALUES ('sys_1', 'ann', NULL, NULL, x'0100000002000000', 2);
+        INSERT INTO sessions VALUES ('conv_1', 'ann', 'm', 9, 'sys_1', 'resp_1', 5, 'release',
+            'normal', 'exact', '{}', 1.0, 1.0, NULL);
+        INSERT INTO turns (id, user_id, session_id, system_prompt_id, message_id, model, status,
+            generate, awaits_reply, request, seed, start_tokens, input_tokens, context_tokens,
+            input_ids, reply_ids, new_tokens, output_tokens, created_at)
+        VALUES ('resp_1', 'ann', 'conv_1', 'sys_1', 'msg_1', 'm', 'completed', 1, 0, '{}', 7, 2, 2,
+            5, x'0300000004000000', x'05000000', 2, 1, 1.0);
+        """
+    )
+    connection.commit()
+    connection.close()
+
+    async def read():
+        store = Store(url_of(path))
+        ids = await store.context_ids("ann", "sys_1", "resp_1")
+        shape = await store.shape("ann", 2, "resp_1")
+        record = await store.find_session("ann", "conv_1")
+        await store.close()
+        return ids, shape, record
+
+    migrate.upgrade(url_of(path))
+    ids, shape, record = asyncio.run(read())
+    assert ids == [1, 2, 3, 4, 5]
+    assert (shape.tokens, shape.context, shape.fidelity) == (5, "full", "exact")
+    assert (record.hints, record.context_policy) == (SessionHints(), None)
+    migrate.downgrade(url_of(path), "0001")
+    connection = sqlite3.connect(path)
+    assert connection.execute("SELECT id, context_tokens FROM turns").fetchall() == [("resp_1", 5)]
+    connection.close()
+    migrate.upgrade(url_of(path))
+    assert asyncio.run(read())[0] == ids

@@ -88,9 +88,9 @@ async def test_forks_share_their_ancestors(store):
     await store.keep_turn(kept("resp_3", "resp_1", session_id="conv_2", ids=(8,), tokens=7))
     assert await store.context_ids("ann", "sys_1", "resp_3") == [*FULL, 9, 8]
     assert await store.context_ids("ann", "sys_1", "resp_2") == [*FULL, 3, 4, 5]
-    assert await store.is_in_context("ann", "resp_1", "resp_3")
-    assert not await store.is_in_context("ann", "resp_2", "resp_3")
-    assert not await store.is_in_context("ann", "resp_1", None)
+    assert await store.covers("ann", "resp_1", "resp_3")
+    assert not await store.covers("ann", "resp_2", "resp_3")
+    assert not await store.covers("ann", "resp_1", None)
 
 
 async def test_an_unknown_parent_or_session_is_refused_whole(store):
@@ -116,7 +116,7 @@ async def test_rows_of_others_do_not_exist(store):
         await store.turn_items("bob", "resp_1", limit=9, after=None, order="asc"),
     ):
         assert page.items == ()
-    assert not await store.is_in_context("bob", "resp_1", "resp_1")
+    assert not await store.covers("bob", "resp_1", "resp_1")
     assert not await store.reset_session("bob", "conv_1", 9.0)
     assert not await store.close_session("bob", "conv_1", 9.0)
     assert not await store.set_metadata("bob", "conv_1", {"x": "y"})

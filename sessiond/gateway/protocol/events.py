@@ -130,7 +130,6 @@ class ResponseEncoder:
         yield self._event("response.output_item.done", output_index=0, item=item)
 
     def _context_changed(self, fact: ContextChanged) -> Json:
-        self._state = replace(self._state, context=fact.context, fidelity=fact.fidelity)
         return self._event(
             "session.context_changed",
             session=fact.session_id,

@@ -13,8 +13,6 @@ from sessiond.facts import IncompleteReason, Role, TurnError, TurnRequest, TurnU
 Json = dict[str, Any]
 ResponseStatus = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 MessageStatus = Literal["in_progress", "completed", "incomplete"]
-Context = Literal["full", "trimmed", "summarized"]
-Fidelity = Literal["exact", "shifted"]
 
 _ERROR_TYPES: dict[int, str] = {
     400: "invalid_request_error",
@@ -46,8 +44,6 @@ class ResponseState:
     usage: TurnUsage | None = None
     reason: IncompleteReason | None = None
     error: TurnError | None = None
-    context: Context = "full"
-    fidelity: Fidelity = "exact"
 
 
 def response_object(state: ResponseState) -> Json:
@@ -85,7 +81,7 @@ def response_object(state: ResponseState) -> Json:
     }
     if state.usage is not None:
         response["usage"] = usage_object(state.usage)
-        response["sessiond"] = sessiond_object(state.usage, state.context, state.fidelity)
+        response["sessiond"] = sessiond_object(state.usage)
     return response
 
 
@@ -100,18 +96,19 @@ def usage_object(usage: TurnUsage) -> Json:
     }
 
 
-def sessiond_object(usage: TurnUsage, context: Context, fidelity: Fidelity) -> Json:
-    """Build our own block: where the turn's KV came from and what it took."""
+def sessiond_object(usage: TurnUsage) -> Json:
+    """Build our own block: what the model saw, where the turn's KV came from and what it took."""
+    resident = "device" if usage.reused_tokens else "none"
     return {
         "reused_tokens": usage.reused_tokens,
         "restored_tokens": usage.restored_tokens,
         "recomputed_tokens": usage.recomputed_tokens,
-        "restored_from": "device" if usage.reused_tokens else "none",
+        "restored_from": resident if usage.restored_from == "none" else usage.restored_from,
         "kv_bytes": usage.kv_bytes,
         "blocks": usage.blocks,
-        "context": context,
-        "fidelity": fidelity,
-        "summary_tokens": 0,
+        "context": usage.context,
+        "fidelity": usage.fidelity,
+        "summary_tokens": usage.summary_tokens,
         "queue_ms": usage.queue_ms,
         "ttft_ms": usage.ttft_ms,
         "total_ms": usage.total_ms,

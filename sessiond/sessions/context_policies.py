@@ -1,0 +1,127 @@
+"""Which context policy is in force for a turn, and what it plans. Asyncio thread only."""
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+
+from policies.laws import BrokenLawError, check_context
+from policies.plan import ContextPlan
+from policies.protocol import ContextPolicy
+from policies.registry import CONTEXT_POLICIES
+from policies.views import ConversationView
+from sessiond.errors import RequestError
+from sessiond.facts import PolicyChoice, TurnRequest
+from sessiond.sessions.live import LiveSession
+from sessiond.sessions.parts import Parts
+from sessiond.sessions.request_form import pack_policy, unpack_policy
+
+logger = logging.getLogger(__name__)
+
+NONE = "none"
+_WINDOW = "sliding_window"
+_MAX_KNOWN_USERS = 10_000
+
+MakePolicy = Callable[[PolicyChoice], ContextPolicy]
+
+
+def make_policy(choice: PolicyChoice) -> ContextPolicy:
+    """One of the policies that the registry knows.
+
+    Raises:
+        ValueError: it does not know this one.
+    """
+    policy = CONTEXT_POLICIES.get(choice.type)
+    if policy is None:
+        names = ", ".join(sorted(CONTEXT_POLICIES))
+        raise ValueError(f"context policy {choice.type!r}: allowed is {names}")
+    return policy
+
+
+class ContextPolicies:
+    """Precedence: request, session, user, server. `make` knows the policies by name."""
+
+    def __init__(self, parts: Parts, *, default: PolicyChoice, make: MakePolicy) -> None:
+        self._store = parts.store
+        self._engine = parts.engine
+        self._clock = parts.clock
+        self._default = default
+        self._make = make
+        self._of_users: OrderedDict[str, PolicyChoice | None] = OrderedDict()  # last used last
+
+    async def in_force(self, live: LiveSession, request: TurnRequest) -> PolicyChoice | None:
+        """The policy to be asked; None: nothing may be dropped.
+
+        Raises:
+            RequestError: it can't be done on this engine.
+        """
+        if request.truncation == "disabled":
+            return None
+        choice = request.policy or live.policy or await self.of_user(live.user_id)
+        if choice.type == NONE:
+            if request.truncation != "auto":
+                return None
+            choice = PolicyChoice(type=_WINDOW, fidelity=choice.fidelity)
+        self.check(choice)
+        return choice
+
+    async def of_user(self, user_id: str) -> PolicyChoice:
+        """What holds for a user's sessions that have no policy of their own."""
+        if user_id not in self._of_users:
+            choice = unpack_policy(await self._store.user_policy(user_id))
+            self._of_users.setdefault(user_id, choice)  # else it was set meanwhile
+        self._of_users.move_to_end(user_id)
+        while len(self._of_users) > _MAX_KNOWN_USERS:
+            self._of_users.popitem(last=False)
+        return self._of_users[user_id] or self._default
+
+    async def set_of_user(self, user_id: str, choice: PolicyChoice | None) -> None:
+        """Replace a user's policy; None: the server's holds.
+
+        Raises:
+            RequestError: it can't be done on this engine.
+        """
+        if choice is not None:
+            self.check(choice)
+        await self._store.set_user_policy(user_id, pack_policy(choice), self._clock())
+        self._of_users[user_id] = choice
+
+    def check(self, choice: PolicyChoice) -> None:
+        """See whether a policy can be used here.
+
+        Raises:
+            RequestError: the engine can't do its edits, or there is no such policy.
+        """
+        if choice.fidelity == "shifted" and not self._engine.info.shiftable:
+            raise RequestError(
+                "invalid_value",
+                "fidelity 'shifted' can't be done with this model's positions or attention "
+                f"({self._engine.info.attention}): allowed is 'exact'",
+                param="context_management",
+            )
+        self._policy(choice)
+
+    def plan(self, choice: PolicyChoice, view: ConversationView) -> ContextPlan:
+        """Ask the policy.
+
+        Raises:
+            RequestError: `internal_error`, the policy failed or its plan breaks a law.
+        """
+        policy = self._policy(choice)
+        try:
+            plan = policy.plan(view)
+            check_context(view, plan)
+        except BrokenLawError as error:
+            logger.error("context policy %s broke a law: %s", choice.type, error)  # noqa: TRY400 -- what is wrong is the plan, not the call
+            message = f"the context policy {choice.type!r} made a plan that breaks a law: {error}"
+            raise RequestError("internal_error", message) from error
+        except Exception as error:
+            logger.exception("context policy %s failed", choice.type)
+            message = f"the context policy {choice.type!r} failed"
+            raise RequestError("internal_error", message) from error
+        return plan
+
+    def _policy(self, choice: PolicyChoice) -> ContextPolicy:
+        try:
+            return self._make(choice)
+        except ValueError as error:
+            raise RequestError("invalid_value", str(error), param="context_management") from error

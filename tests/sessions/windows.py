@@ -1,0 +1,57 @@
+"""Context policies that tests can tell what to do."""
+
+from dataclasses import replace
+
+from policies.plan import KeepAll, KeepTurns, Summarize
+
+
+class Window:
+    """Drops the oldest turns until 80 % of the limit are enough."""
+
+    def plan(self, view):
+        if view.needed_tokens <= view.limit_tokens:
+            return KeepAll()
+        kept = list(range(len(view.turns)))
+        turns = list(view.turns)
+        while turns and replace(view, turns=turns).needed_tokens > view.limit_tokens * 8 // 10:
+            turns.pop(0)
+            kept.pop(0)
+        fits = replace(view, turns=turns).needed_tokens <= view.limit_tokens
+        return KeepTurns(turns=kept, summary=fits)
+
+
+class Scripted:
+    """Plans what the test says next, then keeps all. `views`: what it was shown."""
+
+    def __init__(self):
+        self.plans, self.views = [], []
+
+    def plan(self, view):
+        self.views.append(view)
+        return self.plans.pop(0) if self.plans else KeepAll()
+
+
+class Summarizing:
+    """Wants a summary of all but the last turn when the window is full."""
+
+    def plan(self, view):
+        if view.needed_tokens <= view.limit_tokens:
+            return KeepAll()
+        return Summarize(keep_last=1, summary_tokens=100, fallback=Window().plan(view))
+
+
+class Shelf:
+    """The policies of a world, by name."""
+
+    def __init__(self):
+        self.scripted = Scripted()
+        self._policies = {
+            "sliding_window": Window(),
+            "scripted": self.scripted,
+            "summarize": Summarizing(),
+        }
+
+    def __call__(self, choice):
+        if choice.type not in self._policies:
+            raise ValueError(f"context policy {choice.type!r}: allowed is {list(self._policies)}")
+        return self._policies[choice.type]
