@@ -1,5 +1,6 @@
 """Puts a server together out of its settings. Starts nothing."""
 
+import contextlib
 import secrets
 import time
 from dataclasses import dataclass
@@ -8,9 +9,13 @@ from pathlib import Path
 from starlette.applications import Starlette
 
 from engine.client import EngineClient
+from engine.errors import ConfigError
 from engine.text.chat_template import load_chat_format
 from engine.text.tokenizer import load_tokenizer
+from policies.parameters import ParameterError
+from policies.registry import ContextPolicyRegistry, installed_context_policies
 from sessiond.app import build_app, drain
+from sessiond.facts import PolicyChoice
 from sessiond.gateway.auth import NoAuth
 from sessiond.gateway.connections import Connections
 from sessiond.gateway.limits import GatewayLimits
@@ -53,8 +58,11 @@ def build_server(settings: Settings, engine: EngineClient, text: TextFormat) -> 
     """Wire an application to an engine. The engine has started; `text` is that of its model.
 
     Raises:
+        ConfigError: there is no such context policy.
+        PluginError: a policy that is installed can't be used.
         StoreConfigError: the database's URL can't work.
     """
+    registry = installed_context_policies()
     store = Store(settings.db)
     metrics = Metrics()
     service = SessionService(
@@ -67,6 +75,8 @@ def build_server(settings: Settings, engine: EngineClient, text: TextFormat) -> 
         new_seed=lambda: secrets.randbits(63),  # SQL and msgspec know signed 64 bits
         on_turn_ended=metrics.turn_ended,
         ignore_eos=settings.ignore_eos,
+        default_policy=default_policy(settings, registry),
+        make_policy=registry.make,
     )
     gateway = Gateway(
         service=service,
@@ -80,6 +90,37 @@ def build_server(settings: Settings, engine: EngineClient, text: TextFormat) -> 
     )
     app = build_app(gateway, allowed_hosts=(*settings.allowed_hosts, settings.host))
     return Server(app=app, gateway=gateway, store=store)
+
+
+def default_policy(settings: Settings, registry: ContextPolicyRegistry) -> PolicyChoice:
+    """The server's context policy.
+
+    Raises:
+        ConfigError: there is none of that name, or its parameters can't be.
+    """
+    text = settings.context_policy
+    name, _, listed = text.partition(":")
+    parameters: dict[str, int | float | str] = {}
+    for part in filter(None, listed.split(",")):
+        key, equals, value = part.partition("=")
+        if not equals:
+            raise ConfigError("context_policy", text, "name:parameter=value,parameter=value")
+        parameters[key.strip()] = _number_or_text(value.strip())
+    try:
+        registry.make(name.strip(), parameters)
+    except ParameterError as error:
+        allowed = f"{error.name} {error.allowed}"
+        raise ConfigError("context_policy", text, allowed) from error
+    return PolicyChoice(
+        type=name.strip(), parameters=parameters, fidelity=settings.context_fidelity
+    )
+
+
+def _number_or_text(value: str) -> int | float | str:
+    for kind in (int, float):
+        with contextlib.suppress(ValueError):
+            return kind(value)
+    return value
 
 
 def new_id(prefix: str) -> str:

@@ -136,6 +136,23 @@ class Settings(BaseSettings):
         True, description="Compute what a next turn begins with while nothing else runs."
     )
 
+    context_policy: str = Field(
+        "sliding_window",
+        description="What becomes of conversations that outgrow their room, unless a request, "
+        "session or user says otherwise: a policy, maybe with parameters, as in "
+        "last_turns:turns=30.",
+    )
+    context_fidelity: Literal["exact", "shifted"] = Field(
+        "exact",
+        description="How the KV of what stays is made: computed anew, or kept as it is.",
+    )
+    max_replay_tokens: int = Field(
+        16384,
+        ge=0,
+        description="Longest history, in tokens, that is computed again when KV of a shifted "
+        "context is lost; beyond that it is rebuilt as exact.",
+    )
+
     default_max_output_tokens: int = Field(
         1024, ge=1, description="Longest reply when a request does not say."
     )
@@ -201,6 +218,7 @@ class Settings(BaseSettings):
             enable_prefix_caching=self.enable_prefix_caching,
             retain_kv=self.retain_kv,
             idle_prefill=self.idle_prefill,
+            max_replay_tokens=self.max_replay_tokens,
         )
 
 

@@ -5,10 +5,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from sessiond.facts import SessionView
-from sessiond.gateway.http import caller_of, page_limit
+from sessiond.errors import RequestError
+from sessiond.facts import Caller, PolicyChoice, SessionView
+from sessiond.gateway.http import caller_of, page_limit, read_body
 from sessiond.gateway.parts import Gateway
 from sessiond.gateway.protocol import fields
+from sessiond.gateway.protocol.json_text import parse_object
+from sessiond.gateway.protocol.policies import decode_policy, policy_object
 from sessiond.gateway.protocol.resources import Json, list_object
 from sessiond.gateway.refusal import json_response
 
@@ -16,7 +19,7 @@ INCLUDABLE = ("page_table",)
 
 
 class SessionsApi:
-    """List, inspect, reset and close sessions."""
+    """List, inspect, steer, reset and close sessions."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
@@ -30,6 +33,11 @@ class SessionsApi:
             Route(one, self.read, methods=["GET"]),
             Route(one, self.close, methods=["DELETE"]),
             Route(f"{one}/reset", self.reset, methods=["POST"]),
+            Route(f"{one}/park", self.park, methods=["POST"]),
+            Route(f"{one}/policy", self.set_policy, methods=["PUT"]),
+            Route(f"{one}/policy", self.clear_policy, methods=["DELETE"]),
+            Route("/admin/users/{user_id}/policy", self.set_user_policy, methods=["PUT"]),
+            Route("/admin/users/{user_id}/policy", self.clear_user_policy, methods=["DELETE"]),
         ]
 
     async def list_all(self, request: Request) -> Response:
@@ -61,6 +69,48 @@ class SessionsApi:
         caller = caller_of(request, self._gateway.auth)
         view = await self._service.reset_session(caller, request.path_params["session_id"])
         return json_response(session_object(view))
+
+    async def park(self, request: Request) -> Response:
+        """`POST /v1/sessions/{id}/park`: free the device's memory, keep what can be kept below."""
+        caller = caller_of(request, self._gateway.auth)
+        view = await self._service.park_session(caller, request.path_params["session_id"])
+        return json_response(session_object(view))
+
+    async def set_policy(self, request: Request) -> Response:
+        """`PUT /v1/sessions/{id}/policy`: `{"type": …}`, from the next turn on."""
+        caller = caller_of(request, self._gateway.auth)
+        policy = await self._read_policy(request)
+        view = await self._service.set_policy(caller, request.path_params["session_id"], policy)
+        return json_response(session_object(view))
+
+    async def clear_policy(self, request: Request) -> Response:
+        """`DELETE /v1/sessions/{id}/policy`: that of the user, or the server, holds."""
+        caller = caller_of(request, self._gateway.auth)
+        view = await self._service.set_policy(caller, request.path_params["session_id"], None)
+        return json_response(session_object(view))
+
+    async def set_user_policy(self, request: Request) -> Response:
+        """`PUT /admin/users/{id}/policy`: for sessions that have none of their own."""
+        caller, user_id = self._admin(request), request.path_params["user_id"]
+        policy = await self._read_policy(request)
+        await self._service.set_user_policy(caller, user_id, policy)
+        return json_response({"user": user_id, "policy": policy_object(policy)})
+
+    async def clear_user_policy(self, request: Request) -> Response:
+        """`DELETE /admin/users/{id}/policy`: that of the server holds."""
+        caller, user_id = self._admin(request), request.path_params["user_id"]
+        await self._service.set_user_policy(caller, user_id, None)
+        return json_response({"user": user_id, "policy": None})
+
+    def _admin(self, request: Request) -> Caller:
+        caller = caller_of(request, self._gateway.auth)
+        if not caller.is_admin:
+            raise RequestError("permission_denied", "users' policies are for admins")
+        return caller
+
+    async def _read_policy(self, request: Request) -> PolicyChoice:
+        body = await read_body(request, self._gateway.limits.max_body_bytes)
+        return decode_policy(parse_object(body), "policy")
 
     async def close(self, request: Request) -> Response:
         """`DELETE /v1/sessions/{id}`."""

@@ -18,13 +18,18 @@ from sessiond.gateway.http import session_header
 from sessiond.gateway.jobs import EventJob, Job, TurnJob, internal_error
 from sessiond.gateway.lanes import Lanes
 from sessiond.gateway.parts import Gateway
-from sessiond.gateway.protocol.events import error_event, session_closed_event
+from sessiond.gateway.protocol.events import (
+    error_event,
+    session_closed_event,
+    session_updated_event,
+)
 from sessiond.gateway.protocol.json_text import parse_object
 from sessiond.gateway.protocol.requests import (
     CancelFrame,
     ClientFrame,
     CloseFrame,
     CreateFrame,
+    UpdateFrame,
     decode_frame,
     lane_of,
 )
@@ -142,6 +147,8 @@ class SocketConnection:
                 await self._create(frame, lanes)
             case CancelFrame():
                 await self._cancel(frame, lanes)
+            case UpdateFrame():
+                await self._update(frame)
             case CloseFrame():
                 await self._service.close_session(self._caller, frame.session)
                 await self._outbound.put(session_closed_event(frame.session, frame.stream_id))
@@ -161,6 +168,18 @@ class SocketConnection:
         )
         job = TurnJob(self._service, bound, frame.stream_id, self._outbound.put)
         lanes.put(frame.stream_id, job)
+
+    async def _update(self, frame: UpdateFrame) -> None:
+        update = frame.update
+        view = await self._service.update_session(
+            self._caller,
+            frame.session,
+            policy=update.policy,
+            retention=update.retention,
+            ttl_s=update.ttl_s,
+            priority=update.priority,
+        )
+        await self._outbound.put(session_updated_event(view, frame.stream_id))
 
     async def _cancel(self, frame: CancelFrame, lanes: Lanes[Job]) -> None:
         response_id = frame.response_id

@@ -2,12 +2,12 @@
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from policies.laws import BrokenLawError, check_context
+from policies.parameters import ParameterError
 from policies.plan import ContextPlan
 from policies.protocol import ContextPolicy
-from policies.registry import CONTEXT_POLICIES
 from policies.views import ConversationView
 from sessiond.errors import RequestError
 from sessiond.facts import PolicyChoice, TurnRequest
@@ -21,20 +21,8 @@ NONE = "none"
 _WINDOW = "sliding_window"
 _MAX_KNOWN_USERS = 10_000
 
-MakePolicy = Callable[[PolicyChoice], ContextPolicy]
-
-
-def make_policy(choice: PolicyChoice) -> ContextPolicy:
-    """One of the policies that the registry knows.
-
-    Raises:
-        ValueError: it does not know this one.
-    """
-    policy = CONTEXT_POLICIES.get(choice.type)
-    if policy is None:
-        names = ", ".join(sorted(CONTEXT_POLICIES))
-        raise ValueError(f"context policy {choice.type!r}: allowed is {names}")
-    return policy
+MakePolicy = Callable[[str, Mapping[str, int | float | str]], ContextPolicy]
+"""A policy by its name and parameters; raises ParameterError."""
 
 
 class ContextPolicies:
@@ -122,6 +110,8 @@ class ContextPolicies:
 
     def _policy(self, choice: PolicyChoice) -> ContextPolicy:
         try:
-            return self._make(choice)
-        except ValueError as error:
-            raise RequestError("invalid_value", str(error), param="context_management") from error
+            return self._make(choice.type, choice.parameters)
+        except ParameterError as error:
+            param = f"context_management[0].{error.name}"
+            message = f"{param} of the policy {choice.type!r} is {error.value!r}: allowed is "
+            raise RequestError("invalid_value", message + error.allowed, param=param) from error

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from engine.client import EngineClient
+from policies.registry import ContextPolicyRegistry
 from sessiond.errors import RequestError
 from sessiond.facts import (
     UNSET,
@@ -25,7 +26,7 @@ from sessiond.facts import (
 )
 from sessiond.sessions.binding import Binder
 from sessiond.sessions.bound import BoundTurn
-from sessiond.sessions.context_policies import ContextPolicies, MakePolicy, make_policy
+from sessiond.sessions.context_policies import ContextPolicies, MakePolicy
 from sessiond.sessions.conversations import Conversations
 from sessiond.sessions.inspection import Inspector
 from sessiond.sessions.limits import ServiceLimits
@@ -49,6 +50,7 @@ from sessiond.store.store import Store
 logger = logging.getLogger(__name__)
 
 _NO_POLICY = PolicyChoice(type="none")
+_BUILT_IN = ContextPolicyRegistry()
 
 __all__ = ["BoundTurn", "ServiceLimits", "SessionService", "Turn"]
 
@@ -73,7 +75,7 @@ class SessionService:
         on_turn_ended: Callable[[TurnFinished], None] = lambda _: None,
         ignore_eos: bool = False,
         default_policy: PolicyChoice = _NO_POLICY,
-        make_policy: MakePolicy = make_policy,
+        make_policy: MakePolicy = _BUILT_IN.make,
         summaries: Summaries | None = None,
     ) -> None:
         parts = Parts(

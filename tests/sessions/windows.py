@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from policies.parameters import ParameterError
 from policies.plan import KeepAll, KeepTurns, Summarize
 
 
@@ -51,7 +52,7 @@ class Shelf:
             "summarize": Summarizing(),
         }
 
-    def __call__(self, choice):
-        if choice.type not in self._policies:
-            raise ValueError(f"context policy {choice.type!r}: allowed is {list(self._policies)}")
-        return self._policies[choice.type]
+    def __call__(self, name, _parameters):
+        if name not in self._policies:
+            raise ParameterError("type", name, ", ".join(self._policies))
+        return self._policies[name]

@@ -7,6 +7,7 @@ from typing import assert_never
 from sessiond.errors import RequestError
 from sessiond.facts import (
     ContextChanged,
+    SessionView,
     TextDelta,
     TurnAccepted,
     TurnBegun,
@@ -159,6 +160,21 @@ def error_event(error: RequestError, stream_id: str | None) -> Json:
     if error.retry_after_s is not None:
         inner["headers"] = {"retry-after": str(error.retry_after_s)}
     event: Json = {"type": "error", "status": error.status, "error": inner}
+    if stream_id is not None:
+        event["stream_id"] = stream_id
+    return event
+
+
+def session_updated_event(view: SessionView, stream_id: str | None) -> Json:
+    """Encode what holds for a session from its next turn on."""
+    event: Json = {
+        "type": "session.updated",
+        "session": view.id,
+        "policy": view.policy,
+        "fidelity": view.fidelity,
+        "retention": view.retention,
+        "priority": view.priority,
+    }
     if stream_id is not None:
         event["stream_id"] = stream_id
     return event

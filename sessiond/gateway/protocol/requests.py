@@ -14,6 +14,12 @@ from sessiond.gateway.protocol import fields
 from sessiond.gateway.protocol.fields import Neutral
 from sessiond.gateway.protocol.items import decode_input
 from sessiond.gateway.protocol.json_text import parse_object
+from sessiond.gateway.protocol.policies import (
+    UPDATE_KEYS,
+    SessionUpdate,
+    decode_context_management,
+    decode_session_update,
+)
 
 MAX_ID = 128
 MAX_SEED = 2**63 - 1
@@ -24,18 +30,16 @@ MAX_METADATA_KEY = 64
 MAX_METADATA_VALUE = 512
 MAX_DEADLINE_MS = 24 * 3600 * 1000
 _TRUNCATIONS: tuple[Literal["auto", "disabled"], ...] = ("auto", "disabled")
-FRAME_TYPES: tuple[Literal["response.create", "response.cancel", "session.close"], ...] = (
-    "response.create",
-    "response.cancel",
-    "session.close",
-)
+FRAME_TYPES: tuple[
+    Literal["response.create", "response.cancel", "session.update", "session.close"], ...
+] = ("response.create", "response.cancel", "session.update", "session.close")
 
 _STREAM_ID = re.compile(r"[A-Za-z0-9_.-]{1,256}")
 
 _USED = frozenset({
     "model", "input", "instructions", "conversation", "previous_response_id", "generate",
     "max_output_tokens", "temperature", "top_p", "top_k", "min_p", "seed", "stop", "truncation",
-    "metadata",
+    "metadata", "context_management",
 })  # fmt: skip
 # asked of tools, users and billing, of which there is nothing here that could differ
 NO_EFFECT = frozenset({
@@ -43,9 +47,6 @@ NO_EFFECT = frozenset({
 })  # fmt: skip
 NEUTRAL = {
     "background": Neutral(values=(False,), allowed="false in this version"),
-    "context_management": Neutral(
-        values=([], [{"type": "none"}]), allowed='[{"type":"none"}] in this version'
-    ),
     "moderation": Neutral(values=(), allowed="null"),
     "prompt": Neutral(values=(), allowed="null"),
     "prompt_cache_options": Neutral(
@@ -82,6 +83,7 @@ INCLUDABLE = (
 _BODY_KEYS = _USED | NO_EFFECT | NEUTRAL.keys() | {"include", "stream"}
 _CREATE_KEYS = _BODY_KEYS | {"type", "stream_id"}
 _CANCEL_KEYS = frozenset({"type", "stream_id", "response_id", "keep"})
+_UPDATE_KEYS = frozenset({"type", "stream_id", "session"}) | UPDATE_KEYS
 _CLOSE_KEYS = frozenset({"type", "stream_id", "session"})
 
 
@@ -107,6 +109,15 @@ class CancelFrame:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateFrame:
+    """`session.update`."""
+
+    stream_id: str | None
+    session: str
+    update: SessionUpdate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CloseFrame:
     """`session.close`."""
 
@@ -114,7 +125,7 @@ class CloseFrame:
     session: str
 
 
-ClientFrame = CreateFrame | CancelFrame | CloseFrame
+ClientFrame = CreateFrame | CancelFrame | UpdateFrame | CloseFrame
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,6 +161,13 @@ def decode_frame(frame: dict[str, object]) -> ClientFrame:
                 stream_id=stream_id,
                 response_id=fields.optional_text("response_id", frame.get("response_id")),
                 keep=fields.boolean("keep", frame.get("keep"), default=True),
+            )
+        case "session.update":
+            fields.only_known(frame, _UPDATE_KEYS)
+            return UpdateFrame(
+                stream_id=stream_id,
+                session=fields.text("session", frame.get("session")),
+                update=decode_session_update(frame),
             )
         case "session.close":
             fields.only_known(frame, _CLOSE_KEYS)
@@ -216,6 +234,7 @@ def _turn_request(pairs: dict[str, object]) -> TurnRequest:
         seed=_optional_integer("seed", pairs, 0, MAX_SEED),
         stop=_stop(pairs.get("stop")),
         truncation=_truncation(pairs.get("truncation")),
+        policy=decode_context_management(pairs.get("context_management")),
         deadline_ms=_deadline_ms(metadata.get("deadline_ms")),
         metadata=metadata,
     )

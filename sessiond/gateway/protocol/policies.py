@@ -1,0 +1,92 @@
+"""Context policies as clients name them, and what may be said of a session beside its turns.
+
+`context_management` is OpenAI's field; its type `compaction` is the summarising policy, the other
+types are ours. Whether a policy has a parameter, and takes its value, is the policy's to say.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from sessiond.facts import UNSET, PolicyChoice, Unset
+from sessiond.gateway.protocol import fields
+from sessiond.gateway.protocol.resources import Json
+
+MAX_TTL_S = 30 * 24 * 3600
+MAX_PARAMETERS = 16
+_FIDELITIES: tuple[Literal["exact", "shifted"], ...] = ("exact", "shifted")
+_RETENTIONS: tuple[Literal["release", "park", "hold"], ...] = ("release", "park", "hold")
+_PRIORITIES: tuple[Literal["low", "normal", "high"], ...] = ("low", "normal", "high")
+UPDATE_KEYS = frozenset({"context_management", "retention", "ttl_s", "priority"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionUpdate:
+    """What is to change. `policy` None: the session has none of its own any more."""
+
+    policy: PolicyChoice | Unset | None = UNSET
+    retention: Literal["release", "park", "hold"] | None = None
+    ttl_s: float | None = None
+    priority: Literal["low", "normal", "high"] | None = None
+
+
+def decode_context_management(value: object) -> PolicyChoice | None:
+    """Read the list of policies, of which there may be one; none and null say nothing.
+
+    Raises:
+        RequestError: names what is wrong.
+    """
+    name = "context_management"
+    listed = [] if value is None else fields.sequence(name, value)
+    if len(listed) > 1:
+        fields.refuse(name, f"{len(listed)} policies", "one policy")
+    return decode_policy(listed[0], f"{name}[0]") if listed else None
+
+
+def decode_policy(value: object, name: str) -> PolicyChoice:
+    """Read one policy: its type, its fidelity, and beside them its parameters.
+
+    Raises:
+        RequestError: names what is wrong.
+    """
+    pairs = fields.mapping(name, value)
+    if len(pairs) > MAX_PARAMETERS:
+        fields.refuse(name, f"{len(pairs)} fields", f"up to {MAX_PARAMETERS} fields")
+    parameters: dict[str, int | float | str] = {}
+    for key, one in pairs.items():
+        if key in {"type", "fidelity"} or one is None:
+            continue
+        if isinstance(one, bool) or not isinstance(one, int | float | str):
+            fields.refuse(f"{name}.{key[:64]}", one, "a number or a string")
+        parameters[key] = one
+    fidelity = pairs.get("fidelity")
+    return PolicyChoice(
+        type=fields.text(f"{name}.type", pairs.get("type"), longest=64),
+        parameters=parameters,
+        fidelity="exact"
+        if fidelity is None
+        else fields.one_of(f"{name}.fidelity", fidelity, _FIDELITIES),
+    )
+
+
+def decode_session_update(pairs: dict[str, object]) -> SessionUpdate:
+    """Read the fields of `session.update` that say what is to change.
+
+    Raises:
+        RequestError: names what is wrong, or that nothing is to change.
+    """
+    if not UPDATE_KEYS & pairs.keys():
+        fields.refuse("session.update", "nothing", ", ".join(sorted(UPDATE_KEYS)))
+    retention, ttl_s, priority = (pairs.get(key) for key in ("retention", "ttl_s", "priority"))
+    return SessionUpdate(
+        policy=decode_context_management(pairs["context_management"])
+        if "context_management" in pairs
+        else UNSET,
+        retention=None if retention is None else fields.one_of("retention", retention, _RETENTIONS),
+        ttl_s=None if ttl_s is None else fields.number("ttl_s", ttl_s, 0.0, 0.0, MAX_TTL_S),
+        priority=None if priority is None else fields.one_of("priority", priority, _PRIORITIES),
+    )
+
+
+def policy_object(choice: PolicyChoice) -> Json:
+    """Build a policy as `decode_policy` reads it."""
+    return {"type": choice.type, **choice.parameters, "fidelity": choice.fidelity}
