@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from openai.types.responses import response_create_params
 
 from sessiond.errors import RequestError
-from sessiond.facts import UNSET, InputItem, TurnRequest
+from sessiond.facts import UNSET, InputItem, PolicyChoice, TurnRequest
 from sessiond.gateway.protocol.json_text import parse_object
+from sessiond.gateway.protocol.policies import SessionUpdate
 from sessiond.gateway.protocol.requests import (
     INCLUDABLE,
     NEUTRAL,
@@ -17,6 +18,7 @@ from sessiond.gateway.protocol.requests import (
     CancelFrame,
     CloseFrame,
     CreateFrame,
+    UpdateFrame,
     decode_create_body,
     decode_frame,
     lane_of,
@@ -156,7 +158,6 @@ def test_neutral_values_are_taken_and_change_nothing(name):
     ("name", "value"),
     [
         ("background", True),
-        ("context_management", [{"type": "compaction", "compact_threshold": 1000}]),
         ("moderation", {"model": "m"}),
         ("prompt", {"id": "p"}),
         ("prompt_cache_options", {"mode": "explicit"}),
@@ -316,6 +317,48 @@ def test_cancel_keeps_what_was_said_unless_told_otherwise():
     assert frame == CancelFrame(stream_id=None, response_id="resp_1", keep=False)
 
 
+def test_a_context_policy_is_one_entry_with_its_parameters():
+    assert create(context_management=[]).policy is None
+    assert create(context_management=None).policy is None
+    policy = create(context_management=[{"type": "compaction", "compact_threshold": 1000}]).policy
+    assert policy == PolicyChoice(type="compaction", parameters={"compact_threshold": 1000})
+    shifted = {"type": "last_turns", "turns": 5, "trim_to": 0.5, "fidelity": "shifted"}
+    assert create(context_management=[shifted]).policy == PolicyChoice(
+        type="last_turns", parameters={"turns": 5, "trim_to": 0.5}, fidelity="shifted"
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "param"),
+    [
+        ("none", "context_management"),
+        ([{"type": "none"}, {"type": "none"}], "context_management"),
+        (["none"], "context_management[0]"),
+        ([{}], "context_management[0].type"),
+        ([{"type": "none", "fidelity": "roughly"}], "context_management[0].fidelity"),
+        ([{"type": "last_turns", "turns": True}], "context_management[0].turns"),
+        ([{"type": "last_turns", "turns": [5]}], "context_management[0].turns"),
+        ([{f"p{number}": 1 for number in range(17)}], "context_management[0]"),
+    ],
+)
+def test_a_context_policy_that_can_not_be_read_is_named(value, param):
+    error = refusal(context_management=value)
+    assert (error.code, error.param) == ("invalid_value", param)
+    assert "allowed is" in error.message
+
+
+def test_update_says_what_is_to_change():
+    frame = decode_frame({"type": "session.update", "session": "conv_1", "retention": "park"})
+    assert frame == UpdateFrame(
+        stream_id=None, session="conv_1", update=SessionUpdate(retention="park")
+    )
+    frame = decode_frame({"type": "session.update", "session": "c", "context_management": None})
+    assert frame.update == SessionUpdate(policy=None)
+    for wrong in ({}, {"retention": "keep"}, {"ttl_s": -1}, {"priority": "urgent"}):
+        with pytest.raises(RequestError, match="allowed is"):
+            decode_frame({"type": "session.update", "session": "conv_1"} | wrong)
+
+
 def test_close_names_its_session():
     frame = decode_frame({"type": "session.close", "session": "conv_1"})
     assert frame == CloseFrame(stream_id=None, session="conv_1")
@@ -323,7 +366,7 @@ def test_close_names_its_session():
         decode_frame({"type": "session.close"})
 
 
-@pytest.mark.parametrize("kind", ["response.steer", "session.update", "", None, 3, ["x"]])
+@pytest.mark.parametrize("kind", ["response.steer", "session.open", "", None, 3, ["x"]])
 def test_an_unknown_frame_is_refused_with_the_known_ones(kind):
     with pytest.raises(RequestError, match=r"response\.create, response\.cancel") as caught:
         decode_frame({"type": kind})

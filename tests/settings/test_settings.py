@@ -177,6 +177,7 @@ def test_every_engine_setting_reaches_the_engine():
         "enable_prefix_caching": False,
         "retain_kv": False,
         "idle_prefill": False,
+        "max_replay_tokens": 7,
     }
     config = load_settings(changed).engine_config()
     expected = {("max_num_waiting" if k == "max_queue" else k): v for k, v in changed.items()}
