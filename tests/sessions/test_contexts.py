@@ -9,7 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from policies.plan import KeepTurns
 from sessiond.errors import RequestError
+from sessiond.facts import PolicyChoice
 from tests.sessions.fake_engine import FakeEngine, reply_to
 from tests.sessions.world import ANN, DEFAULT, SOCKET, World, ask, finish, items, message
 
@@ -19,17 +21,28 @@ TEXTS = st.sampled_from(["a", "bb", "longer text", ""])
 
 @dataclass(frozen=True)
 class Conversation:
-    """What a context must be: a front and what each turn added."""
+    """What a context must be: a front, and those of its whole turns that the model sees."""
 
     instructions: str | None = None
-    added: tuple[tuple[int, ...], ...] = ()
+    turns: tuple[tuple[int, ...], ...] = ()
     tip: str | None = None
     awaits_reply: bool = False
 
     @property
     def ids(self) -> list[int]:
         front = message("system", DEFAULT if self.instructions is None else self.instructions)
-        return front + [token for ids in self.added for token in ids]
+        return front + [token for ids in self.turns for token in ids]
+
+    @property
+    def finished(self) -> int:
+        return len(self.turns) - (self.awaits_reply and bool(self.turns))
+
+    def grown(self, ids, *, tip, awaits_reply) -> "Conversation":
+        if self.awaits_reply and self.turns:
+            turns = (*self.turns[:-1], (*self.turns[-1], *ids))
+        else:
+            turns = (*self.turns, tuple(ids)) if ids else self.turns
+        return replace(self, turns=turns, tip=tip, awaits_reply=awaits_reply)
 
 
 @dataclass(frozen=True)
@@ -40,6 +53,8 @@ class Turn:
     instructions: str | None
     end: str
     beside: bool  # another turn is begun on the same tip while this one runs
+    edit: str | None  # how a policy drops turns before it
+    keep: int  # which ones stay, as bits
 
 
 @dataclass(frozen=True)
@@ -56,6 +71,8 @@ turns = st.builds(
     instructions=st.sampled_from([None, None, "", "be brief"]),
     end=st.sampled_from(ENDS),
     beside=st.booleans(),
+    edit=st.sampled_from([None, None, "exact", "shifted", "shifted"]),
+    keep=st.integers(0, 7),
 )
 ops = st.builds(
     Op,
@@ -98,7 +115,9 @@ class Life:
                 if placed.epoch == self.engine.epoch and placed.tip_id == expected.tip:
                     known = self.engine.contexts[session]
                     assert len(known) == placed.tokens
-                    if placed.tip_id is None:
+                    if placed.view is not None:
+                        pass  # a turn that was lost had begun with less
+                    elif placed.tip_id is None:
                         assert known == []
                     elif placed.prompt_id == record.prompt.id:
                         assert known == expected.ids
@@ -120,16 +139,34 @@ class Life:
             with pytest.raises(RequestError, match="nothing awaits a reply"):
                 await self.world.begin(request)
             return
+        request, expected = self.edited(step, request, expected)
         self.engine.auto = False
         turn = await self.world.begin(request)
         self.engine.auto = True
         session = turn.accepted.session_id
         assert (session in self.sessions) == stays
+        self.check_placed(session, expected)
         if not stays:
             self.sessions[session] = self.before(expected, where)
         if step.beside and expected.tip is not None:
             await self.fork(expected.tip)
         await self.end(step.end, turn, expected, request)
+
+    def edited(self, step, request, expected):
+        """With a policy that drops turns; a first turn has none to drop."""
+        if step.edit is None or expected.tip is None:
+            return request, expected
+        kept = [at for at in range(expected.finished) if step.keep >> at % 3 & 1]
+        self.world.policies.scripted.plans.append(KeepTurns(turns=kept))
+        pending = expected.turns[expected.finished :]
+        turns = (*(expected.turns[at] for at in kept), *pending)
+        policy = PolicyChoice(type="scripted", fidelity=step.edit)
+        return replace(request, policy=policy), replace(expected, turns=turns)
+
+    def check_placed(self, session, expected):
+        """While the turn runs the engine holds what it sees."""
+        if expected.tip is not None:
+            assert self.engine.contexts[session] == expected.ids
 
     def place(self, step):
         session = self.pick(step.where)
@@ -149,7 +186,7 @@ class Life:
         """What a session that was just opened has before its first turn ends."""
         if where:
             return self.responses[where["previous_response_id"]]
-        return replace(expected, added=(), tip=None, awaits_reply=False)
+        return replace(expected, turns=(), tip=None, awaits_reply=False)
 
     async def fork(self, tip):
         turn, finished = await self.world.turn(ask("beside", previous_response_id=tip))
@@ -186,12 +223,8 @@ class Life:
         name, session = turn.accepted.response_id, turn.accepted.session_id
         reply = (*text.encode(), 256, 10) if generate else ()
         awaits = not generate and (bool(said) or base.awaits_reply)
-        kept = replace(
-            base,
-            added=(*base.added, (*delta(said, generate=generate), *reply)),
-            tip=name,
-            awaits_reply=awaits,
-        )
+        ids = (*delta(said, generate=generate), *reply)
+        kept = base.grown(ids, tip=name, awaits_reply=awaits)
         self.sessions[session] = self.responses[name] = kept
         self.homes[name] = session
 
@@ -222,8 +255,8 @@ class Life:
             await service.add_items(ANN, session, items("added"))
             record = await self.world.store.find_session("ann", session)
             at = self.sessions[session]
-            added = (*at.added, tuple(message("user", "added")))
-            kept = replace(at, added=added, tip=record.tip_id, awaits_reply=True)
+            ids = message("user", "added")
+            kept = at.grown(ids, tip=record.tip_id, awaits_reply=True)
             self.sessions[session] = self.responses[record.tip_id] = kept
             self.homes[record.tip_id] = session
 
@@ -238,7 +271,7 @@ def delta(said, *, generate):
 
 
 @settings(
-    max_examples=40,
+    max_examples=60,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
