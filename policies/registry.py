@@ -4,8 +4,6 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from policies.keep_all import KeepAllPolicy
-from policies.lru import LeastRecentlyUsed
-from policies.protocol import ContextPolicy, PlacementPolicy
+from policies.protocol import ContextPolicy
 
 CONTEXT_POLICIES: Mapping[str, ContextPolicy] = MappingProxyType({"none": KeepAllPolicy()})
-PLACEMENT_POLICIES: Mapping[str, PlacementPolicy] = MappingProxyType({"lru": LeastRecentlyUsed()})

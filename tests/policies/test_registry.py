@@ -1,13 +1,12 @@
 """Policies by name."""
 
 from policies.plan import KeepAll
-from policies.registry import CONTEXT_POLICIES, PLACEMENT_POLICIES
+from policies.registry import CONTEXT_POLICIES
 from policies.views import ConversationView
 
 
-def test_the_policies_that_the_loop_names_are_there() -> None:
+def test_the_policy_that_is_in_force_is_there() -> None:
     assert "none" in CONTEXT_POLICIES
-    assert "lru" in PLACEMENT_POLICIES
 
 
 def test_none_never_shortens_a_conversation() -> None:

@@ -177,6 +177,11 @@ def test_every_engine_setting_reaches_the_engine():
         "enable_prefix_caching": False,
         "retain_kv": False,
         "idle_prefill": False,
+        "placement_policy": "cost_aware",
+        "kv_low_watermark": 0.5,
+        "kv_high_watermark": 0.75,
+        "max_resident_blocks": 100,
+        "max_user_resident_blocks": 200,
     }
     config = load_settings(changed).engine_config()
     expected = {("max_num_waiting" if k == "max_queue" else k): v for k, v in changed.items()}
