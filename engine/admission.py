@@ -17,7 +17,10 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmissionView:
-    """What is known when a turn arrives. `context_tokens` is None for an unknown session."""
+    """What is known when a turn arrives. `context_tokens` is None for an unknown session.
+
+    Limits of 0 are none.
+    """
 
     context_tokens: int | None
     busy: bool
@@ -26,6 +29,8 @@ class AdmissionView:
     total_blocks: int
     block_size: int
     max_model_len: int
+    max_session_blocks: int = 0
+    max_user_blocks: int = 0
 
 
 def refusal(command: SubmitTurn, view: AdmissionView) -> Refusal | None:
@@ -55,6 +60,13 @@ def _too_large(command: SubmitTurn, view: AdmissionView, tokens: int) -> Refusal
     if needed > view.total_blocks:
         message = f"up to {needed} blocks are needed, the pool has {view.total_blocks}"
         return Refusal(code="request_too_large", message=message)
+    for limit, name in (
+        (view.max_session_blocks, "max_resident_blocks"),
+        (view.max_user_blocks, "max_user_resident_blocks"),
+    ):
+        if limit and needed > limit:
+            message = f"up to {needed} blocks are needed, {name} is {limit}"
+            return Refusal(code="request_too_large", message=message)
     if tokens + command.generate > view.max_model_len:
         message = f"{tokens} tokens, the model takes {view.max_model_len} with its reply"
         return Refusal(code="request_too_large", message=message)

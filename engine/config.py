@@ -5,6 +5,7 @@ from typing import Literal
 import msgspec
 
 from engine.errors import ConfigError
+from policies.placements import placement_names
 
 Device = Literal["auto", "cpu", "cuda"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
@@ -18,7 +19,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of one engine. Names follow vLLM where the thing is the same.
 
     Sizes are in bytes, tokens or blocks as the name says; 0 means "choose", of
-    `target_inter_token_ms` "no bound".
+    `target_inter_token_ms` and the `max_*_blocks` "no bound". Watermarks are shares of the pool.
     """
 
     model: str
@@ -40,6 +41,11 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     cpu_threads: int = 0
     idle_prefill: bool = True
     max_replay_tokens: int = 16384
+    placement_policy: str = "lru"
+    kv_low_watermark: float = 0.98
+    kv_high_watermark: float = 1.0
+    max_resident_blocks: int = 0
+    max_user_resident_blocks: int = 0
 
     def __post_init__(self) -> None:
         """Refuse values that can't work.
@@ -85,6 +91,27 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             f"0 (off) to {MAX_SPECULATIVE_TOKENS} tokens",
         )
         _need("max_replay_tokens", self.max_replay_tokens, self.max_replay_tokens >= 0, "0 or more")
+        _need(
+            "kv_high_watermark",
+            self.kv_high_watermark,
+            0 < self.kv_high_watermark <= 1,
+            "above 0, up to 1",
+        )
+        _need(
+            "kv_low_watermark",
+            self.kv_low_watermark,
+            0 <= self.kv_low_watermark <= self.kv_high_watermark,
+            f"0 up to kv_high_watermark ({self.kv_high_watermark})",
+        )
+        names = placement_names()
+        _need(
+            "placement_policy",
+            self.placement_policy,
+            self.placement_policy in names,
+            ", ".join(names),
+        )
+        for name in ("max_resident_blocks", "max_user_resident_blocks"):
+            _need(name, getattr(self, name), getattr(self, name) >= 0, "0 or more blocks")
         _need("max_num_waiting", self.max_num_waiting, self.max_num_waiting >= 0, "0 or more")
 
 

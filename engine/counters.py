@@ -19,7 +19,7 @@ class Counters:
     preemptions: int = 0
     accepted_drafts: int = 0
     rejected_drafts: int = 0
-    evictions: int = 0
+    evictions: Counter[str] = field(default_factory=Counter)
     reclaims: Counter[str] = field(default_factory=Counter)
     reclaim_seconds: dict[str, float] = field(default_factory=dict)
 

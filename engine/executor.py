@@ -6,8 +6,9 @@ Loop thread only.
 from collections.abc import Callable, Sequence
 
 from engine.capacity import blocks_for
-from engine.context import Activity, Context
+from engine.context import Context
 from engine.counters import Counters
+from engine.eviction import Eviction, PlacementConfig, TierFacts
 from engine.history import BadEditsError, History, Stage, without
 from engine.ids import BlockId, SessionId
 from engine.memory.block_pool import BlockPool
@@ -16,13 +17,6 @@ from engine.memory.prefix_cache import PrefixCache
 from engine.messages import Edit
 from engine.partition import Partition, kept_count
 from engine.step import SampleAt, SequenceStep
-from policies.laws import check_placement
-from policies.plan import ReleaseKv
-from policies.protocol import PlacementPolicy
-from policies.views import ContextFacts, PlacementView
-
-# Evicting costs a look at every context, so a little more is made available than is needed now.
-_EVICT_AT_ONCE = 64  # one in so many blocks of the pool
 
 
 class Executor:
@@ -37,7 +31,7 @@ class Executor:
         caching: bool,
         max_replay_tokens: int,
         copy_block: Callable[[BlockId, BlockId], None],
-        placement: PlacementPolicy,
+        placement: PlacementConfig,
         counters: Counters,
         clock: Callable[[], float],
     ) -> None:
@@ -49,9 +43,9 @@ class Executor:
         self._caching = caching
         self._max_replay_tokens = max_replay_tokens
         self._copy_block = copy_block
-        self._placement = placement
         self._counters = counters
         self._clock = clock
+        self.eviction = Eviction(self, config=placement, counters=counters, clock=clock)
 
     # --- contexts ------------------------------------------------------------------------------
 
@@ -82,6 +76,7 @@ class Executor:
         )
         context.computed_len = max(0, min(computed, len(ids)) - len(ids) + len(context.ids))
         context.last_used_s = self._clock()
+        self.eviction.usage.open(session, salt)
 
     def extend(self, context: Context, ids: Sequence[int], computed: int) -> None:
         """Add ids to the session's; `computed` of all it has now had KV once."""
@@ -121,6 +116,7 @@ class Executor:
         self.pool.share(child.table.blocks)
         self.contexts[session] = child
         child.last_used_s = self._clock()
+        self.eviction.usage.fork(parent.session, session)
 
     def cut(self, context: Context, length: int) -> None:
         """Keep the first `length` ids and the KV behind them."""
@@ -191,7 +187,7 @@ class Executor:
         needed = table.blocks_needed(count) + copied
         if not needed:
             return True
-        blocks = self._take(needed, context)
+        blocks = self.eviction.take(needed, context)
         if blocks is None:
             return False
         if tail is not None and copied:
@@ -378,47 +374,16 @@ class Executor:
         keys = stage.partition.keys(stage.ids, sealed)
         return len(self.cache.longest(keys, 0, sealed)) == sealed
 
-    # --- shortage ------------------------------------------------------------------------------
+    # --- seams to the tiers --------------------------------------------------------------------
 
-    def _take(self, count: int, receiver: Context) -> list[BlockId] | None:
-        blocks = self.pool.try_take(count)
-        if blocks is not None:
-            return blocks
-        offered = [
-            context
-            for context in self.contexts.values()
-            if context.activity is not Activity.RUNNING
-            and context is not receiver
-            and context.table.block_count
-        ]
-        there = self.pool.available_count + sum(context.table.block_count for context in offered)
-        if there < count:
-            return None  # nobody loses anything for a request that can't be met
-        while blocks is None and offered:
-            offered = self._evict(count - self.pool.available_count, offered)
-            blocks = self.pool.try_take(count)
-        return blocks
+    def tier_facts(self) -> TierFacts:
+        """What tiers there are: none."""
+        return TierFacts()
 
-    def _evict(self, count: int, offered: list[Context]) -> list[Context]:
-        view = PlacementView(
-            now_s=self._clock(),
-            needed_blocks=max(count, self.pool.total // _EVICT_AT_ONCE),
-            contexts=[_facts(context) for context in offered],
-        )
-        plan = self._placement.plan(view)
-        check_placement(view, plan)
-        for action in plan.actions:
-            match action:
-                case ReleaseKv(session=session):
-                    self.release(self.contexts[SessionId(session)])
-                    self._counters.evictions += 1
-        return [context for context in offered if context.table.block_count]
+    def stored_blocks(self, context: Context) -> int:  # noqa: ARG002 -- see Holder
+        """Blocks of a context that a tier has a copy of: none."""
+        return 0
 
-
-def _facts(context: Context) -> ContextFacts:
-    return ContextFacts(
-        session=context.session,
-        blocks=context.table.block_count,
-        last_used_s=context.last_used_s,
-        waiting=context.activity is Activity.WAITING,
-    )
+    def swap_out(self, context: Context) -> None:
+        """Without a tier there is nowhere to write to: give back all KV."""
+        self.release(context)

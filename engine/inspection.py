@@ -5,6 +5,7 @@ from engine.counters import Counters
 from engine.ids import SessionId
 from engine.memory.block_pool import BlockPool
 from engine.messages import ContextView, EngineStats, PageView
+from engine.run_queue import RunQueue
 
 
 def context_view(
@@ -42,8 +43,8 @@ def engine_stats(
     pool: BlockPool,
     counters: Counters,
     contexts: dict[SessionId, Context],
-    running: int,
-    waiting: int,
+    queue: RunQueue,
+    placement_policy: str,
 ) -> EngineStats:
     """The numbers of now and since the start."""
     return EngineStats(
@@ -51,8 +52,8 @@ def engine_stats(
         free_blocks=pool.free_count,
         cached_blocks=pool.cached_count,
         active_blocks=pool.active_count,
-        running=running,
-        waiting=waiting,
+        running=len(queue.running),
+        waiting=len(queue.waiting),
         contexts=len(contexts),
         kept_tokens=sum(context.table.kept_len for context in contexts.values()),
         steps_total=counters.steps,
@@ -66,7 +67,8 @@ def engine_stats(
         preemptions_total=counters.preemptions,
         accepted_drafts_total=counters.accepted_drafts,
         rejected_drafts_total=counters.rejected_drafts,
-        evictions_total=counters.evictions,
+        placement_policy=placement_policy,
+        evictions_total=dict(counters.evictions),
         reclaims_total=dict(counters.reclaims),
         reclaim_seconds_total=dict(counters.reclaim_seconds),
     )

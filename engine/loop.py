@@ -12,6 +12,7 @@ from engine.auditor import audit
 from engine.config import EngineConfig
 from engine.context import Activity, Context
 from engine.counters import Counters
+from engine.eviction import PlacementConfig
 from engine.executor import Executor
 from engine.history import BadEditsError
 from engine.idle_prefill import IdlePrefill
@@ -44,7 +45,7 @@ from engine.speculation import Speculation
 from engine.step import NOT_FINITE, ModelRunner, SequenceStep, true_draws
 from engine.step_cost import StepCost, StepLoad
 from engine.turns import TokenText, Turns, common_prefix
-from policies.registry import PLACEMENT_POLICIES
+from policies.placements import placement_policy
 
 __all__ = ["EngineLoop", "TokenText"]
 
@@ -95,7 +96,13 @@ class EngineLoop:
             caching=config.enable_prefix_caching,
             max_replay_tokens=config.max_replay_tokens,
             copy_block=runner.copy_block,
-            placement=PLACEMENT_POLICIES["lru"],
+            placement=PlacementConfig(
+                name=config.placement_policy,
+                policy=placement_policy(config.placement_policy),
+                low_watermark=config.kv_low_watermark,
+                high_watermark=config.kv_high_watermark,
+                max_user_blocks=config.max_user_resident_blocks,
+            ),
             counters=self._counters,
             clock=clock,
         )
@@ -134,8 +141,8 @@ class EngineLoop:
                     pool=memory.pool,
                     counters=self._counters,
                     contexts=memory.contexts,
-                    running=len(self._queue.running),
-                    waiting=len(self._queue.waiting),
+                    queue=self._queue,
+                    placement_policy=self._config.placement_policy,
                 )
             case GetAudit():
                 return audit(
@@ -160,6 +167,7 @@ class EngineLoop:
         session, more ids than there are) leaves its session unknown, so that its next turn is
         refused as `engine_restarted` and the sender sets the context anew.
         """
+        memory = self._memory
         match command:
             case SubmitTurn():
                 self._turns.submit(command)
@@ -171,14 +179,17 @@ class EngineLoop:
                 self._fork(command)
             case TruncateContext():
                 self._truncate(command)
-            case ReleaseContext():
+            case ReleaseContext() | ParkContext():  # there is no tier below the device
                 self._release(command)
             case CloseContext(session=session):
                 self._close(session)
+                memory.eviction.forget(session)
             case EditContext():
                 self._edit(command)
-            case ParkContext() | HintContext():
-                pass
+            case HintContext(session=session, ttl_s=ttl_s, priority=priority):
+                memory.eviction.usage.hint(
+                    session, ttl_s=ttl_s, priority=priority, now_s=self._clock()
+                )
             case _:
                 assert_never(command)
 
@@ -226,7 +237,7 @@ class EngineLoop:
         else:
             self._close(command.session)
 
-    def _release(self, command: ReleaseContext) -> None:
+    def _release(self, command: ReleaseContext | ParkContext) -> None:
         context = self._memory.contexts.get(command.session)
         # A turn may have been submitted since the sender saw the session idle: it needs its KV.
         if context is not None and context.activity is Activity.IDLE:
@@ -254,6 +265,7 @@ class EngineLoop:
         `tell` is called before the model computes, so that what has been emitted up to then (a
         turn left the queue) need not wait for it.
         """
+        self._memory.eviction.relieve()
         if not self.has_work:
             return self._step_idle(tell)
         started_s = self._clock()
@@ -321,7 +333,7 @@ class EngineLoop:
             running=[self._load(slot, slot.context.outstanding) for slot in queue.running],
             waiting=[
                 self._load(slot, self._memory.outstanding(slot.context, _limit(slot)))
-                for slot in ([] if full else queue.waiting[: config.max_num_seqs])
+                for slot in ([] if full else self._turns.admissible[: config.max_num_seqs])
             ],
             max_num_seqs=config.max_num_seqs,
             block_size=config.block_size,

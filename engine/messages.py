@@ -305,7 +305,8 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     preemptions_total: int
     accepted_drafts_total: int
     rejected_drafts_total: int
-    evictions_total: int
+    placement_policy: str
+    evictions_total: dict[str, int]
     reclaims_total: dict[str, int]
     reclaim_seconds_total: dict[str, float]
 

@@ -1,5 +1,6 @@
 """A submitted turn, from the queue to its ending. Loop thread only."""
 
+from engine.capacity import worst_case_blocks
 from engine.context import Context
 from engine.guesses import TurnGuesses
 from engine.ids import TurnId
@@ -48,6 +49,16 @@ class Slot:
     def tokens_left(self) -> int:
         """How many more tokens the turn may draw."""
         return self.max_output_tokens - self.output_tokens
+
+    def worst_case_blocks(self, block_size: int) -> int:
+        """Blocks of the context after the turn, if it is as long as it may be."""
+        return worst_case_blocks(
+            context_tokens=self.prompt_len,
+            prompt_tokens=0,
+            max_output_tokens=self.max_output_tokens if self.command.generate else 0,
+            close_tokens=len(self.command.close_ids),
+            block_size=block_size,
+        )
 
     def sample(self, drafts: int) -> SampleAt:
         """How the next tokens are drawn, after a step's own ones and each of its drafts."""

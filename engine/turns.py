@@ -24,6 +24,7 @@ from engine.messages import (
     TurnIncomplete,
     TurnStarted,
 )
+from engine.residency import Demand, within_limit
 from engine.run_queue import RunQueue
 from engine.slot import Slot
 from engine.text.detokenize import TextStream
@@ -109,6 +110,22 @@ class Turns:
             )
         )
 
+    @property
+    def admissible(self) -> list[Slot]:
+        """Waiting turns that no limit of their user's keeps from running, in order."""
+        limit = self._config.max_user_resident_blocks
+        if not limit:
+            return self.queue.waiting
+        waiting, running = map(self._demands, (self.queue.waiting, self.queue.running))
+        return within_limit(waiting, running, limit)
+
+    def _demands(self, slots: Sequence[Slot]) -> list[Demand[Slot]]:
+        usage, size = self._memory.eviction.usage, self._config.block_size
+        return [
+            Demand(slot, usage.of(slot.context.session).owner, slot.worst_case_blocks(size))
+            for slot in slots
+        ]
+
     def preempt_youngest(self) -> Slot:
         """Take the youngest running turn's blocks; it keeps its place and what it has said.
 
@@ -124,6 +141,7 @@ class Turns:
         now_s = self._clock()
         context.append(command.ids)
         self._memory.claim_drafts(context)
+        self._memory.eviction.note_turn(context, len(command.ids))
         tokenizer = self._tokenizer
         slot = Slot(
             command=command,
@@ -147,6 +165,8 @@ class Turns:
             total_blocks=pool.total,
             block_size=self._config.block_size,
             max_model_len=self._max_model_len,
+            max_session_blocks=self._config.max_resident_blocks,
+            max_user_blocks=self._config.max_user_resident_blocks,
         )
 
     # --- tokens --------------------------------------------------------------------------------
@@ -294,6 +314,8 @@ class Turns:
         if release or not self._config.retain_kv:
             self._memory.release(context)
         context.last_used_s = self._clock()
+        if slot is not None:
+            self._memory.eviction.note_idle(context)
         self._counters.reclaimed(cause, context.last_used_s - started_s)
 
     def _counts(self, slot: Slot) -> TurnCounts:

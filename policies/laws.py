@@ -1,9 +1,10 @@
 """What every plan must satisfy, whichever policy made it."""
 
+from collections.abc import Mapping
 from typing import assert_never
 
-from policies.plan import ContextPlan, KeepAll, KeepTurns, PlacementPlan, Summarize
-from policies.views import ConversationView, PlacementView
+from policies.plan import ContextPlan, KeepAll, KeepTurns, PlacementPlan, Summarize, SwapOut
+from policies.views import ContextFacts, ConversationView, PlacementView
 
 
 class BrokenLawError(Exception):
@@ -13,19 +14,35 @@ class BrokenLawError(Exception):
 def check_placement(view: PlacementView, plan: PlacementPlan) -> None:
     """Check that a plan names what may give way, each once, and no more than is needed.
 
+    Shared blocks count for nothing: they stay where they are until their last owner gives way.
+
     Raises:
         BrokenLawError: says which law.
     """
-    blocks = {facts.session: facts.blocks for facts in view.contexts}
+    left = {facts.session: facts for facts in view.contexts}
     freed = 0
     for action in plan.actions:
         if freed >= view.needed_blocks:
-            raise BrokenLawError(f"{action.session}: enough was released before it")
-        if action.session not in blocks:
-            raise BrokenLawError(f"{action.session}: not offered, or released twice")
-        freed += blocks.pop(action.session)
-    if freed < view.needed_blocks and any(blocks.values()):
+            raise BrokenLawError(f"{action.session}: enough gave way before it")
+        facts = left.pop(action.session, None)
+        if facts is None:
+            raise BrokenLawError(f"{action.session}: not offered, or named twice")
+        if isinstance(action, SwapOut) and not view.swaps:
+            raise BrokenLawError(f"{action.session}: swapped out, but there is no tier")
+        _check_order(facts, left)
+        freed += facts.own_blocks
+    if freed < view.needed_blocks and any(facts.blocks for facts in left.values()):
         raise BrokenLawError(f"{freed} of {view.needed_blocks} blocks, while others hold more")
+
+
+def _check_order(facts: ContextFacts, left: Mapping[str, ContextFacts]) -> None:
+    """Who is sure to return, or frees nothing alone, goes last."""
+    if facts.waiting and any(other.blocks and not other.waiting for other in left.values()):
+        raise BrokenLawError(f"{facts.session}: its turn waits, and others are idle")
+    if not facts.own_blocks and any(
+        other.own_blocks and other.waiting == facts.waiting for other in left.values()
+    ):
+        raise BrokenLawError(f"{facts.session}: all it holds is shared, and others hold their own")
 
 
 def check_context(view: ConversationView, plan: ContextPlan) -> None:

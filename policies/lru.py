@@ -1,24 +1,17 @@
 """The placement policy `lru`: who was used longest ago gives way first."""
 
-from policies.plan import PlacementPlan, ReleaseKv
+from policies.order import give_way
+from policies.plan import PlacementPlan
 from policies.views import ContextFacts, PlacementView
 
 
 class LeastRecentlyUsed:
-    """Releases idle contexts, then queued ones (they are sure to return), oldest use first."""
+    """Oldest use first; those whose client said that they will be back, after the others."""
 
     def plan(self, view: PlacementView) -> PlacementPlan:
-        """Release until enough blocks could become available."""
-        actions: list[ReleaseKv] = []
-        freed = 0
-        for facts in sorted(view.contexts, key=_precedence):
-            if freed >= view.needed_blocks:
-                break
-            if facts.blocks:
-                actions.append(ReleaseKv(session=facts.session))
-                freed += facts.blocks
-        return PlacementPlan(actions=actions)
+        """Rank by last use."""
 
+        def rank(facts: ContextFacts) -> tuple[float, ...]:
+            return facts.is_expected(view.now_s), facts.last_used_s
 
-def _precedence(facts: ContextFacts) -> tuple[bool, float, str]:
-    return facts.waiting, facts.last_used_s, facts.session
+        return give_way(view, rank)

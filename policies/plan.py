@@ -37,13 +37,26 @@ ContextPlan = KeepAll | KeepTurns | Summarize
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseKv:
-    """Give back a context's blocks; full ones still hit until they are taken."""
+    """Give back a context's blocks; full ones still hit until they are taken.
+
+    What is in no tier is lost then.
+    """
 
     session: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlacementPlan:
-    """Actions in order."""
+class SwapOut:
+    """Write to a tier what is not there yet, then give back the context's blocks."""
 
-    actions: Sequence[ReleaseKv]
+    session: str
+
+
+PlacementAction = ReleaseKv | SwapOut
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacementPlan:
+    """Actions in order. Those after enough has become available are not carried out."""
+
+    actions: Sequence[PlacementAction]

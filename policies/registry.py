@@ -11,9 +11,8 @@ from types import MappingProxyType
 
 from policies.keep_all import KeepAllPolicy
 from policies.last_turns import LastTurns
-from policies.lru import LeastRecentlyUsed
 from policies.parameters import ParameterError
-from policies.protocol import ContextPolicy, PlacementPolicy
+from policies.protocol import ContextPolicy
 from policies.sliding_window import SlidingWindow
 from policies.summarize import Compaction
 from policies.token_budget import TokenBudget
@@ -29,7 +28,6 @@ CONTEXT_POLICIES: Mapping[str, type[ContextPolicy]] = MappingProxyType(
         "compaction": Compaction,
     }
 )
-PLACEMENT_POLICIES: Mapping[str, PlacementPolicy] = MappingProxyType({"lru": LeastRecentlyUsed()})
 
 
 class PluginError(Exception):

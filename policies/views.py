@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from policies.returns import NOTHING_SEEN, ReturnCounts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConversationView:
@@ -34,18 +36,48 @@ class ConversationView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextFacts:
-    """One context whose KV may be released: no turn of it runs. `waiting`: one is queued."""
+    """One context whose KV may give way: no turn of it runs.
+
+    `blocks` it holds, of which others hold `shared_blocks`, too (giving those way frees nothing),
+    and `stored_blocks` have a copy in a tier. `waiting`: a turn of it is queued. `turns` it has
+    taken, the last of which brought `new_tokens`. Of hints: `priority` 0 low, 1 normal, 2 high;
+    `expected_until_s`: its client said that it comes back before then.
+    """
 
     session: str
     blocks: int
     last_used_s: float
     waiting: bool
+    shared_blocks: int = 0
+    stored_blocks: int = 0
+    turns: int = 0
+    new_tokens: int = 0
+    priority: int = 1
+    expected_until_s: float | None = None
+
+    @property
+    def own_blocks(self) -> int:
+        """Blocks that become available when this context alone gives way."""
+        return self.blocks - self.shared_blocks
+
+    def is_expected(self, now_s: float) -> bool:
+        """Whether its client said that it will be back, and that time has not passed."""
+        return self.expected_until_s is not None and now_s < self.expected_until_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementView:
-    """The pool under pressure: `needed_blocks` more should become available."""
+    """The pool under pressure: `needed_blocks` more should become available.
+
+    `swaps`: there is a tier below that takes KV. Costs are seconds per block: `restore_s` to bring
+    it back from that tier, `recompute_s` to compute it again. `returns` is what the engine has
+    seen of sessions that came back.
+    """
 
     now_s: float
     needed_blocks: int
     contexts: Sequence[ContextFacts]
+    swaps: bool = False
+    restore_s: float = 0.0
+    recompute_s: float = 1.0
+    returns: ReturnCounts = NOTHING_SEEN

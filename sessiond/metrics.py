@@ -167,7 +167,9 @@ def _loop_families(stats: EngineStats) -> Iterator[Metric]:
     evictions = CounterMetricFamily(
         "sessiond_evictions", "Idle sessions whose KV made way.", labels=["policy", "action"]
     )
-    evictions.add_metric(["lru", "drop"], stats.evictions_total)
+    for action in ("drop", "swap"):
+        labels = [stats.placement_policy, action]
+        evictions.add_metric(labels, stats.evictions_total.get(action, 0))
     yield evictions
     reclaim = SummaryMetricFamily("sessiond_reclaim_seconds", "KV given back.", labels=["cause"])
     for cause, count in sorted(stats.reclaims_total.items()):

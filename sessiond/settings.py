@@ -152,6 +152,31 @@ class Settings(BaseSettings):
         description="Longest history, in tokens, that is computed again when KV of a shifted "
         "context is lost; beyond that it is rebuilt as exact.",
     )
+    placement_policy: str = Field(
+        "lru",
+        min_length=1,
+        description="Which idle sessions' KV gives way first: `lru`, `ttl`, `priority`, "
+        "`cost_aware`, or one that an installed package adds.",
+    )
+    kv_low_watermark: float = Field(
+        0.98,
+        ge=0,
+        le=1,
+        description="Share of the pool that sessions may still hold when idle ones have given way.",
+    )
+    kv_high_watermark: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="Share of the pool above which idle sessions give way before their blocks are "
+        "needed; at 1 they give way only then.",
+    )
+    max_resident_blocks: int = Field(
+        0, ge=0, description="Largest number of KV blocks of one session; 0 sets no limit."
+    )
+    max_user_resident_blocks: int = Field(
+        0, ge=0, description="Largest number of KV blocks of one user; 0 sets no limit."
+    )
 
     default_max_output_tokens: int = Field(
         1024, ge=1, description="Longest reply when a request does not say."
@@ -219,6 +244,11 @@ class Settings(BaseSettings):
             retain_kv=self.retain_kv,
             idle_prefill=self.idle_prefill,
             max_replay_tokens=self.max_replay_tokens,
+            placement_policy=self.placement_policy,
+            kv_low_watermark=self.kv_low_watermark,
+            kv_high_watermark=self.kv_high_watermark,
+            max_resident_blocks=self.max_resident_blocks,
+            max_user_resident_blocks=self.max_user_resident_blocks,
         )
 
 

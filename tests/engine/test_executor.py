@@ -4,16 +4,17 @@ import pytest
 
 from engine.context import Activity, Context, CutTooLong
 from engine.counters import Counters
+from engine.eviction import PlacementConfig
 from engine.executor import Executor
 from policies.laws import BrokenLawError
+from policies.lru import LeastRecentlyUsed
 from policies.plan import PlacementPlan, ReleaseKv
-from policies.registry import PLACEMENT_POLICIES
 from policies.views import PlacementView
 from tests.fakes.fake_clock import FakeClock
 
 
 class Memory(Executor):
-    def __init__(self, num_blocks: int, placement: object = PLACEMENT_POLICIES["lru"]) -> None:
+    def __init__(self, num_blocks: int, policy: object = LeastRecentlyUsed()) -> None:
         self.copies: list[tuple[int, int]] = []
         self.counters = Counters()
         super().__init__(
@@ -23,7 +24,7 @@ class Memory(Executor):
             caching=True,
             max_replay_tokens=1000,
             copy_block=lambda source, target: self.copies.append((source, target)),
-            placement=placement,
+            placement=PlacementConfig(name="test", policy=policy),
             counters=self.counters,
             clock=FakeClock(tick_s=1),
         )
@@ -66,7 +67,7 @@ def test_a_little_more_is_evicted_than_is_needed_now() -> None:
     for number in range(128):
         memory.context(f"{number:03}", 4, kept=4)
     assert memory.try_reserve(memory.context("new", 1), 1)
-    assert memory.counters.evictions == 2
+    assert memory.counters.evictions == {"drop": 2}
     assert memory.contexts["000"].table.kept_len == 0
     assert memory.contexts["001"].table.kept_len == 0
 
@@ -77,7 +78,7 @@ def test_running_contexts_and_the_receiver_are_never_offered() -> None:
     class Sees:
         def plan(self, view: PlacementView) -> PlacementPlan:
             offered.extend(facts.session for facts in view.contexts)
-            return PLACEMENT_POLICIES["lru"].plan(view)
+            return LeastRecentlyUsed().plan(view)
 
     memory = Memory(4, Sees())
     memory.context("running", 4, kept=4).activity = Activity.RUNNING

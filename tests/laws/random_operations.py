@@ -148,7 +148,7 @@ class RandomOperations:
             assert stats.rejected_drafts_total > 0
         if operations >= 1000:  # the run has met what it is about
             assert stats.preemptions_total > 0
-            assert stats.evictions_total > 0
+            assert stats.evictions_total
             assert stats.prefix_hits_total > 0
             assert self.drafts_used > 0
             assert self.drafts_discarded > 0

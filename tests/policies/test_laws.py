@@ -30,9 +30,9 @@ def test_all_there_is_passes_when_it_is_not_enough() -> None:
 @pytest.mark.parametrize(
     ("sessions", "words"),
     [
-        (["a", "b", "c"], "c: enough"),
+        (["a", "b", "c"], "c: enough gave way"),
         (["a", "x"], "x: not offered"),
-        (["a", "a"], "a: not offered, or released twice"),
+        (["a", "a"], "a: not offered, or named twice"),
         (["a"], "3 of 5 blocks"),
         ([], "0 of 5 blocks"),
     ],

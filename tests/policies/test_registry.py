@@ -8,7 +8,6 @@ import pytest
 from policies.parameters import ParameterError
 from policies.plan import KeepAll, KeepTurns
 from policies.registry import (
-    PLACEMENT_POLICIES,
     ContextPolicyRegistry,
     PluginError,
     installed_context_policies,
@@ -24,10 +23,6 @@ VIEW = ConversationView(
     output_tokens=10,
     limit_tokens=1000,
 )
-
-
-def test_the_placement_policy_that_the_loop_names_is_there() -> None:
-    assert "lru" in PLACEMENT_POLICIES
 
 
 def test_none_never_shortens_a_conversation() -> None:

@@ -178,6 +178,11 @@ def test_every_engine_setting_reaches_the_engine():
         "retain_kv": False,
         "idle_prefill": False,
         "max_replay_tokens": 7,
+        "placement_policy": "cost_aware",
+        "kv_low_watermark": 0.5,
+        "kv_high_watermark": 0.75,
+        "max_resident_blocks": 100,
+        "max_user_resident_blocks": 200,
     }
     config = load_settings(changed).engine_config()
     expected = {("max_num_waiting" if k == "max_queue" else k): v for k, v in changed.items()}

@@ -1,0 +1,226 @@
+"""Finds blocks when the pool is short: asks the placement policy, applies its plan. Loop thread."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, assert_never
+
+from engine.context import Activity, Context
+from engine.counters import Counters
+from engine.ids import BlockId, SessionId
+from engine.memory.block_pool import BlockPool
+from engine.returns import ReturnStatistics
+from engine.usage import UsageBook
+from policies.laws import check_placement
+from policies.plan import PlacementAction, ReleaseKv, SwapOut
+from policies.protocol import PlacementPolicy
+from policies.returns import turn_kind
+from policies.views import ContextFacts, PlacementView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacementConfig:
+    """Who decides, and how much is freed at once.
+
+    Above `high_watermark` (a share of the pool that contexts hold) idle ones give way before
+    anyone needs their blocks. Whenever contexts give way, they do so down to `low_watermark`:
+    each decision costs a look at all of them, and freeing block by block would swap all the time.
+    `max_user_blocks`: what one user's sessions may hold together; 0 sets no limit.
+    """
+
+    name: str
+    policy: PlacementPolicy
+    low_watermark: float = 0.98
+    high_watermark: float = 1.0
+    max_user_blocks: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierFacts:
+    """Whether a tier takes KV, seconds per block to bring it back or compute it, blocks in flight.
+
+    `moving_blocks` become available without anyone giving way: they are being written out.
+    """
+
+    swaps: bool = False
+    restore_s: float = 0.0
+    recompute_s: float = 1.0
+    moving_blocks: int = 0
+
+
+class Holder(Protocol):
+    """Who owns the contexts and moves their KV."""
+
+    contexts: dict[SessionId, Context]
+    pool: BlockPool
+
+    def tier_facts(self) -> TierFacts:
+        """What tiers there are, now."""
+        ...
+
+    def stored_blocks(self, context: Context) -> int:
+        """Blocks of a context that a tier has a copy of."""
+        ...
+
+    def release(self, context: Context) -> None:
+        """Give back all KV of a context."""
+        ...
+
+    def swap_out(self, context: Context) -> None:
+        """Give back all KV of a context once a tier has it."""
+        ...
+
+
+class Eviction:
+    """Owns what is known of sessions' use, and decides with it who gives way."""
+
+    def __init__(
+        self,
+        holder: Holder,
+        *,
+        config: PlacementConfig,
+        counters: Counters,
+        clock: Callable[[], float],
+    ) -> None:
+        self.usage = UsageBook()
+        self._holder = holder
+        self._config = config
+        self._counters = counters
+        self._clock = clock
+        self._returns = ReturnStatistics()
+
+    # --- what sessions do ----------------------------------------------------------------------
+
+    def note_turn(self, context: Context, new_tokens: int) -> None:
+        """A session's turn was submitted, with so many new tokens."""
+        self._returns.note_return(context.session, self._clock())
+        self.usage.note_turn(context.session, new_tokens)
+
+    def note_idle(self, context: Context) -> None:
+        """A session's turn has ended."""
+        usage = self.usage.of(context.session)
+        kind = turn_kind(usage.turns, usage.new_tokens)
+        self._returns.note_idle(context.session, kind, self._clock())
+
+    def forget(self, session: SessionId) -> None:
+        """A session has closed."""
+        self._returns.forget(session)
+        self.usage.forget(session)
+
+    # --- shortage ------------------------------------------------------------------------------
+
+    def take(self, count: int, receiver: Context) -> list[BlockId] | None:
+        """Take blocks, from others if need be; None when not enough can be had (yet).
+
+        Blocks that are being written to a tier are waited for: nobody else gives way for them.
+        """
+        if self._config.max_user_blocks:
+            self._make_room_for_user(count, receiver)
+        pool = self._holder.pool
+        blocks = pool.try_take(count)
+        if blocks is not None:
+            return blocks
+        offered = self._offered(receiver)
+        if pool.available_count + sum(context.table.block_count for context in offered) < count:
+            return None  # nobody loses anything for a request that can't be met
+        while blocks is None and offered:
+            short = count - self._coming
+            if short <= 0:
+                return None
+            offered = self._evict(max(short, self._above_low), offered)
+            blocks = pool.try_take(count)
+        return blocks
+
+    def relieve(self) -> None:
+        """Above the high watermark: let idle contexts give way, down to the low one.
+
+        Queued ones keep theirs: nobody needs the blocks yet, and they would be the next to.
+        """
+        pool = self._holder.pool
+        if pool.total - self._coming <= self._config.high_watermark * pool.total:
+            return
+        idle = [context for context in self._offered(None) if context.activity is Activity.IDLE]
+        if idle:
+            self._evict(max(1, self._above_low), idle)
+
+    def _make_room_for_user(self, count: int, receiver: Context) -> None:
+        owner = self.usage.of(receiver.session).owner
+        contexts = self._holder.contexts
+        owned = [contexts[name] for name in self.usage.sessions_of(owner) if name in contexts]
+        held = sum(context.table.block_count for context in owned)
+        excess = held + count - self._config.max_user_blocks
+        offered = [context for context in owned if _may_give_way(context, receiver)]
+        if excess > 0 and offered:
+            self._evict(excess, offered)
+
+    @property
+    def _coming(self) -> int:
+        return self._holder.pool.available_count + self._holder.tier_facts().moving_blocks
+
+    @property
+    def _above_low(self) -> int:
+        total = self._holder.pool.total
+        return int(total - self._coming - self._config.low_watermark * total)
+
+    def _offered(self, receiver: Context | None) -> list[Context]:
+        contexts = self._holder.contexts.values()
+        return [context for context in contexts if _may_give_way(context, receiver)]
+
+    def _evict(self, needed: int, offered: Sequence[Context]) -> list[Context]:
+        """Let some of the contexts give way; returns those that still may."""
+        tiers = self._holder.tier_facts()
+        now_s = self._clock()
+        view = PlacementView(
+            now_s=now_s,
+            needed_blocks=needed,
+            contexts=[self._facts(context) for context in offered],
+            swaps=tiers.swaps,
+            restore_s=tiers.restore_s,
+            recompute_s=tiers.recompute_s,
+            returns=self._returns.counts(now_s),
+        )
+        plan = self._config.policy.plan(view)
+        check_placement(view, plan)
+        goal = self._coming + needed
+        gone = set()
+        for action in plan.actions:
+            if self._coming >= goal:
+                break
+            self._apply(action)
+            gone.add(action.session)
+        return [context for context in offered if context.session not in gone]
+
+    def _apply(self, action: PlacementAction) -> None:
+        match action:
+            case ReleaseKv(session=session):
+                self._holder.release(self._holder.contexts[SessionId(session)])
+                self._counters.evictions["drop"] += 1
+            case SwapOut(session=session):
+                self._holder.swap_out(self._holder.contexts[SessionId(session)])
+                self._counters.evictions["swap"] += 1
+            case _:
+                assert_never(action)
+
+    def _facts(self, context: Context) -> ContextFacts:
+        pool, usage = self._holder.pool, self.usage.of(context.session)
+        blocks = context.table.blocks
+        return ContextFacts(
+            session=context.session,
+            blocks=len(blocks),
+            shared_blocks=sum(pool.references(block) > 1 for block in blocks),
+            stored_blocks=self._holder.stored_blocks(context),
+            last_used_s=context.last_used_s,
+            waiting=context.activity is Activity.WAITING,
+            turns=usage.turns,
+            new_tokens=usage.new_tokens,
+            priority=usage.priority,
+            expected_until_s=usage.expected_until_s(context.last_used_s),
+        )
+
+
+def _may_give_way(context: Context, receiver: Context | None) -> bool:
+    # KV that a step writes or is about to read must stay where it is.
+    return (
+        context.activity is not Activity.RUNNING
+        and context is not receiver
+        and context.table.block_count > 0
+    )

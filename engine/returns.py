@@ -1,0 +1,101 @@
+"""Counts which sessions came back, and after how long. Loop thread only.
+
+O(1) per turn and a fixed number of counts: one row per kind of session, whatever their number.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from engine.ids import SessionId
+from policies.returns import NOTHING_SEEN, ReturnCounts, TurnKind
+
+# Views between share one set of counts: deriving rates from it costs milliseconds.
+_REFRESH_S = 10.0
+# Then all counts are halved, so that what users do now outweighs what they did last week.
+_MOST_WATCHED = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Idle:
+    since_s: float
+    kind: TurnKind
+
+
+class ReturnStatistics:
+    """Follows idle sessions through the spans of `ages_s`.
+
+    Sessions of one span are in order of the time they became idle, so that those which have left
+    it are at the front. A session that closes is neither seen to return nor to stay away.
+    """
+
+    def __init__(self, ages_s: Sequence[float] = NOTHING_SEEN.ages_s) -> None:
+        self._ages_s = ages_s
+        self._in_span: list[OrderedDict[SessionId, _Idle]] = [OrderedDict() for _ in ages_s]
+        self._span_of: dict[SessionId, int] = {}
+        self._watched: dict[TurnKind, list[int]] = {}
+        self._returned: dict[TurnKind, list[int]] = {}
+        self._total = 0
+        self._counts = NOTHING_SEEN
+        self._counted_s: float | None = None
+
+    def note_idle(self, session: SessionId, kind: TurnKind, now_s: float) -> None:
+        """A turn has ended."""
+        self.forget(session)
+        self._in_span[0][session] = _Idle(now_s, kind)
+        self._span_of[session] = 0
+
+    def note_return(self, session: SessionId, now_s: float) -> None:
+        """The session's next turn has come."""
+        self._advance(now_s)
+        span = self._span_of.pop(session, None)
+        if span is None:
+            return
+        kind = self._in_span[span].pop(session).kind
+        self._row(self._watched, kind)[span] += 1
+        self._row(self._returned, kind)[span] += 1
+
+    def forget(self, session: SessionId) -> None:
+        """The session has closed, or was never idle."""
+        span = self._span_of.pop(session, None)
+        if span is not None:
+            del self._in_span[span][session]
+
+    def counts(self, now_s: float) -> ReturnCounts:
+        """What was seen up to now, or shortly before."""
+        if self._counted_s is None or now_s - self._counted_s >= _REFRESH_S:
+            self._advance(now_s)
+            if self._total > _MOST_WATCHED:
+                self._halve()
+            self._counted_s = now_s
+            self._counts = ReturnCounts(
+                ages_s=self._ages_s,
+                watched={kind: tuple(row) for kind, row in self._watched.items()},
+                returned={kind: tuple(row) for kind, row in self._returned.items()},
+            )
+        return self._counts
+
+    def _advance(self, now_s: float) -> None:
+        last = len(self._ages_s) - 1
+        for span, (sessions, end_s) in enumerate(zip(self._in_span, self._ages_s, strict=True)):
+            while sessions:
+                session, idle = next(iter(sessions.items()))
+                if now_s - idle.since_s < end_s:
+                    break
+                del sessions[session]
+                self._row(self._watched, idle.kind)[span] += 1
+                if span < last:
+                    self._in_span[span + 1][session] = idle
+                    self._span_of[session] = span + 1
+                else:
+                    del self._span_of[session]
+
+    def _row(self, rows: dict[TurnKind, list[int]], kind: TurnKind) -> list[int]:
+        self._total += 1
+        return rows.setdefault(kind, [0] * len(self._ages_s))
+
+    def _halve(self) -> None:
+        self._total //= 2
+        for rows in (self._watched, self._returned):
+            for kind, row in rows.items():
+                rows[kind] = [count // 2 for count in row]

@@ -1,0 +1,83 @@
+"""What is known of each session beside its context: owner, turns, hints. Loop thread only.
+
+Setting a context anew changes none of it; only closing the session ends it.
+"""
+
+from dataclasses import dataclass
+
+from engine.ids import SessionId
+
+
+@dataclass(slots=True)
+class Usage:
+    """Of one session. `owner` is its salt: the same for all sessions of a user.
+
+    `turns` were submitted since the engine knows the session, the last with `new_tokens`.
+    """
+
+    owner: bytes
+    turns: int = 0
+    new_tokens: int = 0
+    priority: int = 1
+    ttl_s: float | None = None
+    hinted_s: float = 0.0
+
+    def expected_until_s(self, last_used_s: float) -> float | None:
+        """Until when a return is expected: the time to live runs from the last use or hint."""
+        return None if self.ttl_s is None else max(self.hinted_s, last_used_s) + self.ttl_s
+
+
+class UsageBook:
+    """Usage by session, sessions by owner."""
+
+    def __init__(self) -> None:
+        self._of: dict[SessionId, Usage] = {}
+        self._owned: dict[bytes, set[SessionId]] = {}
+
+    def __len__(self) -> int:
+        return len(self._of)
+
+    def of(self, session: SessionId) -> Usage:
+        """What is known of a session that is open."""
+        return self._of[session]
+
+    def sessions_of(self, owner: bytes) -> set[SessionId]:
+        """All sessions of a user."""
+        return self._owned.get(owner, set())
+
+    def open(self, session: SessionId, owner: bytes) -> None:
+        """A session has a context. What is known of it stays unless it is another user's now."""
+        known = self._of.get(session)
+        if known is None or known.owner != owner:
+            self.forget(session)
+            self._of[session] = Usage(owner)
+            self._owned.setdefault(owner, set()).add(session)
+
+    def fork(self, parent: SessionId, session: SessionId) -> None:
+        """A session goes on from another's turns. Hints are not inherited."""
+        seen = self._of[parent]
+        self.open(session, seen.owner)
+        self._of[session].turns = seen.turns
+        self._of[session].new_tokens = seen.new_tokens
+
+    def note_turn(self, session: SessionId, new_tokens: int) -> None:
+        """A turn was submitted."""
+        usage = self._of[session]
+        usage.turns += 1
+        usage.new_tokens = new_tokens
+
+    def hint(self, session: SessionId, *, ttl_s: float | None, priority: int, now_s: float) -> None:
+        """Take a client's word, in place of what it said before. Unknown sessions: nothing."""
+        usage = self._of.get(session)
+        if usage is not None:
+            usage.ttl_s, usage.priority, usage.hinted_s = ttl_s, priority, now_s
+
+    def forget(self, session: SessionId) -> None:
+        """The session has closed."""
+        usage = self._of.pop(session, None)
+        if usage is None:
+            return
+        owned = self._owned[usage.owner]
+        owned.discard(session)
+        if not owned:
+            del self._owned[usage.owner]

@@ -1,0 +1,23 @@
+"""The placement policy `ttl`: who was to be back longest ago gives way first."""
+
+from policies.order import give_way
+from policies.plan import PlacementPlan
+from policies.views import ContextFacts, PlacementView
+
+_TTL_S = 300.0  # nine in ten of those who return do so sooner
+
+
+class TimeToLive:
+    """Each context lives until the time its client named, else for `ttl_s` after its last use."""
+
+    def __init__(self, ttl_s: float = _TTL_S) -> None:
+        self._ttl_s = ttl_s
+
+    def plan(self, view: PlacementView) -> PlacementPlan:
+        """Rank by the end of life, overdue or not."""
+
+        def rank(facts: ContextFacts) -> tuple[float, ...]:
+            until_s = facts.expected_until_s
+            return (facts.last_used_s + self._ttl_s if until_s is None else until_s,)
+
+        return give_way(view, rank)

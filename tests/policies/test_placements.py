@@ -1,0 +1,40 @@
+"""Placement policies by name, those of other packages too."""
+
+from importlib.metadata import EntryPoint
+
+import pytest
+
+from policies import placements
+from policies.cost_aware import CostAware
+from policies.placements import UnknownPlacementPolicyError, placement_names, placement_policy
+from policies.plan import PlacementPlan
+from policies.views import PlacementView
+
+
+class Mine:
+    def plan(self, view: PlacementView) -> PlacementPlan:
+        return PlacementPlan(actions=[])
+
+
+def test_built_in_policies_have_names() -> None:
+    assert placement_names()[:4] == ["lru", "ttl", "priority", "cost_aware"]
+    assert isinstance(placement_policy("cost_aware"), CostAware)
+
+
+def test_an_unknown_name_is_told_with_those_there_are() -> None:
+    with pytest.raises(UnknownPlacementPolicyError, match="'lfu'; there are lru, ttl"):
+        placement_policy("lfu")
+
+
+def test_an_installed_package_adds_a_policy_but_replaces_none(monkeypatch) -> None:
+    points = [
+        EntryPoint(name, f"{__name__}:Mine", placements.ENTRY_POINTS) for name in ("mine", "lru")
+    ]
+    monkeypatch.setattr(
+        placements,
+        "entry_points",
+        lambda group, name=None: [point for point in points if name in (None, point.name)],
+    )
+    assert placement_names()[-1] == "mine"
+    assert isinstance(placement_policy("mine"), Mine)
+    assert not isinstance(placement_policy("lru"), Mine)
