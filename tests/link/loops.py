@@ -101,6 +101,7 @@ class EchoLoop:
             prefix_queries_total=0,
             prefix_hits_total=0,
             preemptions_total=0,
+            placement_policy="lru",
             evictions_total={},
             accepted_drafts_total=0,
             rejected_drafts_total=0,
