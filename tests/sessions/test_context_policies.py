@@ -19,7 +19,18 @@ from sessiond.store.records import NewSummary
 from sessiond.store.shape import SummaryRef
 from tests.link.loops import INFO
 from tests.sessions.fake_engine import FakeEngine
-from tests.sessions.world import ANN, BOB, DEFAULT, World, ask, facts, finish, message, rendered
+from tests.sessions.world import (
+    ANN,
+    BOB,
+    DEFAULT,
+    World,
+    ask,
+    facts,
+    finish,
+    message,
+    rendered,
+    until,
+)
 
 EXACT = PolicyChoice(type="scripted")
 SHIFTED = PolicyChoice(type="scripted", fidelity="shifted")
@@ -311,6 +322,22 @@ class TestForks:
         assert finished.usage.reused_tokens == len(trimmed)
         view = await world.service.get_session(ANN, fork)
         assert (view.fidelity, view.tokens_kept) == (policy.fidelity, len(engine.contexts[fork]))
+
+    async def test_a_fork_shares_nothing_with_what_was_rebuilt_under_it(self, world, engine):
+        session, _ = await chat(world, "one", "two", policy=SHIFTED)
+        keep(world, 1)
+        turn, _ = await world.turn(ask("three", conversation=session, policy=SHIFTED))
+        tip = turn.accepted.response_id
+        engine.auto = False
+        turn = await world.begin(ask("four", conversation=session, policy=SHIFTED))
+        engine.begin(turn.accepted.response_id, rebuilt_exact=True)
+        await until(lambda: world.service._parts.sessions.get(session).placement.view)
+        fork = await world.begin(ask("fork", previous_response_id=tip, policy=SHIFTED))
+        assert engine.sent(ForkContext) == []
+        assert len(engine.edits[fork.accepted.session_id]) == 1
+        for each in (turn, fork):
+            each.cancel(keep=False)
+            await finish(each)
 
     async def test_a_fork_may_be_edited_as_it_is_made(self, world, engine):
         session, _added = await chat(world, "one", "two", policy=SHIFTED)
