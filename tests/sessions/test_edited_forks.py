@@ -1,0 +1,203 @@
+"""Forks of contexts from which turns were dropped, and contexts with a summary."""
+
+import pytest
+
+from engine.messages import EditContext, ForkContext
+from policies.plan import KeepTurns, Summarize
+from sessiond.facts import (
+    TurnUsage,
+)
+from sessiond.sessions.summaries import Summary
+from sessiond.store.records import NewSummary
+from sessiond.store.shape import SummaryRef
+from tests.sessions.trimmed import EXACT, FRONT, SHIFTED, changes, chat, keep
+from tests.sessions.world import (
+    ANN,
+    World,
+    ask,
+    facts,
+    finish,
+    rendered,
+    until,
+)
+
+
+class TestForks:
+    @pytest.fixture
+    async def world(self, url, engine):
+        world = await World.start(url, engine, policy=EXACT)
+        yield world
+        await world.stop()
+
+    @pytest.mark.parametrize("policy", [EXACT, SHIFTED])
+    async def test_a_fork_from_before_a_trim_sees_the_whole(self, world, engine, policy):
+        turn, _ = await world.turn(ask("one", policy=policy))
+        session = turn.accepted.session_id
+        turn, _ = await world.turn(ask("two", conversation=session, policy=policy))
+        whole, tip = await world.context(session), turn.accepted.response_id
+        keep(world, 1)
+        await world.turn(ask("three", conversation=session, policy=policy))
+        turn = await world.begin(ask("fork", previous_response_id=tip, policy=policy))
+        told = await facts(turn)
+        assert changes(told) == []
+        assert told[-1].usage.context == "full"
+        assert engine.sent(ForkContext) == []  # what the engine holds is not what the parent saw
+        fork = turn.accepted.session_id
+        assert engine.contexts[fork][: len(whole)] == whole
+        assert await world.context(fork) == engine.contexts[fork]
+
+    @pytest.mark.parametrize("policy", [EXACT, SHIFTED])
+    async def test_a_fork_from_after_a_trim_shares_what_is_there(self, world, engine, policy):
+        session, _ = await chat(world, "one", "two", policy=policy)
+        keep(world, 1)
+        turn, _ = await world.turn(ask("three", conversation=session, policy=policy))
+        trimmed, tip = await world.context(session), turn.accepted.response_id
+        await world.turn(ask("four", conversation=session, policy=policy))
+        turn, finished = await world.turn(ask("fork", previous_response_id=tip, policy=policy))
+        fork = turn.accepted.session_id
+        assert engine.sent(ForkContext) == [
+            ForkContext(session=fork, parent=session, length=len(trimmed))
+        ]
+        assert finished.usage.context == "trimmed"
+        assert finished.usage.reused_tokens == len(trimmed)
+        view = await world.service.get_session(ANN, fork)
+        assert (view.fidelity, view.tokens_kept) == (policy.fidelity, len(engine.contexts[fork]))
+
+    async def test_a_fork_shares_nothing_with_what_was_rebuilt_under_it(self, world, engine):
+        session, _ = await chat(world, "one", "two", policy=SHIFTED)
+        keep(world, 1)
+        turn, _ = await world.turn(ask("three", conversation=session, policy=SHIFTED))
+        tip = turn.accepted.response_id
+        engine.auto = False
+        turn = await world.begin(ask("four", conversation=session, policy=SHIFTED))
+        engine.begin(turn.accepted.response_id, rebuilt_exact=True)
+        await until(lambda: world.service._parts.sessions.get(session).placement.view)
+        fork = await world.begin(ask("fork", previous_response_id=tip, policy=SHIFTED))
+        assert engine.sent(ForkContext) == []
+        assert len(engine.edits[fork.accepted.session_id]) == 1
+        for each in (turn, fork):
+            each.cancel(keep=False)
+            await finish(each)
+
+    async def test_a_fork_may_be_edited_as_it_is_made(self, world, engine):
+        session, _added = await chat(world, "one", "two", policy=SHIFTED)
+        turn, _ = await world.turn(ask("three", conversation=session, policy=SHIFTED))
+        tip = turn.accepted.response_id
+        await world.turn(ask("four", conversation=session, policy=SHIFTED))
+        trunk = engine.contexts[session]
+        keep(world, 2)
+        turn, _ = await world.turn(ask("fork", previous_response_id=tip, policy=SHIFTED))
+        fork = turn.accepted.session_id
+        assert [command.session for command in engine.sent(EditContext)] == [fork]
+        assert len(engine.sent(ForkContext)) == 1
+        assert await world.context(fork) == engine.contexts[fork]
+        assert engine.contexts[session] == trunk == await world.context(session)
+
+    async def test_a_fork_has_the_policy_and_the_hints_of_its_session(self, world, engine):
+        turn, _ = await world.turn(ask("one"))
+        session, tip = turn.accepted.session_id, turn.accepted.response_id
+        await world.service.update_session(
+            ANN, session, policy=SHIFTED, retention="park", priority="high"
+        )
+        await world.turn(ask("two", conversation=session))
+        turn, _ = await world.turn(ask("fork", previous_response_id=tip))
+        view = await world.service.get_session(ANN, turn.accepted.session_id)
+        assert (view.policy, view.retention, view.priority) == ("scripted", "park", "high")
+
+
+class TestSummaries:
+    class Ready:
+        """Has the summary that the test stored."""
+
+        def __init__(self):
+            self.summary = None
+
+        async def find(self, live, shape, plan):
+            return self.summary
+
+    @pytest.fixture
+    def ready(self):
+        return self.Ready()
+
+    @pytest.fixture
+    async def world(self, url, engine, ready):
+        world = await World.start(url, engine, policy=EXACT, summaries=ready)
+        yield world
+        await world.stop()
+
+    def plan(self, world):
+        fallback = KeepTurns(turns=(1,))
+        plan = Summarize(keep_last=1, summary_tokens=64, fallback=fallback)
+        world.policies.scripted.plans.append(plan)
+
+    async def stored(self, world, session, pair, covered):
+        record = await world.store.find_session("ann", session)
+        await world.store.add_summary(
+            NewSummary(
+                id="sum_1",
+                user_id="ann",
+                session_id=session,
+                turn_id=record.tip_id,
+                token_ids=tuple(pair),
+                text="short",
+                usage=TurnUsage(),
+                created_at=1.0,
+            )
+        )
+        return Summary(ref=SummaryRef(id="sum_1", tokens=len(pair)), covered=covered)
+
+    @pytest.mark.parametrize("policy", [EXACT, SHIFTED])
+    async def test_a_summary_stands_behind_the_front_and_the_tail_survives(
+        self, world, engine, ready, policy
+    ):
+        session, added = await chat(world, "one", "two")
+        pair = rendered(("user", "so far?"), ("assistant", "short"))
+        ready.summary = await self.stored(world, session, pair, len(added[0]))
+        self.plan(world)
+        told = await facts(await world.begin(ask("three", conversation=session, policy=policy)))
+        (change,) = changes(told)
+        assert (change.reason, change.context, change.fidelity, change.dropped_turns) == (
+            "summarized",
+            "summarized",
+            "exact",
+            1,
+        )
+        usage = told[-1].usage
+        assert (usage.summary_tokens, usage.context) == (len(pair), "summarized")
+        start = FRONT + pair + added[1]
+        assert engine.contexts[session][: len(start)] == start
+        for text in ("four", "five", "six"):
+            _turn, finished = await world.turn(ask(text, conversation=session, policy=policy))
+            assert engine.contexts[session][: len(start)] == start
+            assert finished.usage.summary_tokens == len(pair)
+        engine.lose()
+        await world.turn(ask("seven", conversation=session, policy=policy))
+        assert engine.contexts[session][: len(start)] == start
+        assert await world.context(session) == engine.contexts[session]
+
+    async def test_a_summary_may_be_dropped_like_a_turn(self, world, engine, ready):
+        session, added = await chat(world, "one", "two")
+        pair = rendered(("user", "so far?"), ("assistant", "short"))
+        ready.summary = await self.stored(world, session, pair, len(added[0]))
+        self.plan(world)
+        await world.turn(ask("three", conversation=session, policy=SHIFTED))
+        keep(world, 1, summary=False)
+        _turn, finished = await world.turn(ask("four", conversation=session, policy=SHIFTED))
+        (edit,) = engine.edits[session]
+        start = len(FRONT)
+        assert edit.dropped == ((start, start + len(pair) + len(added[1])),)
+        assert (finished.usage.context, finished.usage.summary_tokens) == ("trimmed", 0)
+        assert await world.context(session) == engine.contexts[session]
+
+    @pytest.mark.parametrize("too_long", [False, True])
+    async def test_without_a_summary_that_fits_the_fallback_is_done_and_told(
+        self, world, engine, ready, too_long
+    ):
+        session, added = await chat(world, "one", "two")
+        if too_long:
+            ready.summary = await self.stored(world, session, [9] * 65, len(added[0]))
+        self.plan(world)
+        told = await facts(await world.begin(ask("three", conversation=session)))
+        (change,) = changes(told)
+        assert (change.reason, change.context) == ("summary_failed", "trimmed")
+        assert engine.contexts[session][: len(FRONT + added[1])] == FRONT + added[1]

@@ -1,0 +1,35 @@
+"""Short words for tests of chats whose turns a policy drops."""
+
+from policies.plan import KeepTurns
+from sessiond.facts import (
+    ContextChanged,
+    PolicyChoice,
+)
+from tests.sessions.world import (
+    DEFAULT,
+    ask,
+    message,
+    rendered,
+)
+
+EXACT = PolicyChoice(type="scripted")
+SHIFTED = PolicyChoice(type="scripted", fidelity="shifted")
+FRONT = message("system", DEFAULT)
+
+
+async def chat(world, *texts, **fields):
+    """Turns of one session; returns it and what each turn added to its context."""
+    session, added = None, []
+    for text in texts:
+        turn, finished = await world.turn(ask(text, conversation=session, **fields))
+        session = turn.accepted.session_id
+        added.append(rendered(("user", text), ("assistant", finished.text)))
+    return session, added
+
+
+def keep(world, *turns, **fields):
+    world.policies.scripted.plans.append(KeepTurns(turns=turns, **fields))
+
+
+def changes(told):
+    return [fact for fact in told if isinstance(fact, ContextChanged)]
