@@ -102,6 +102,11 @@ class Context:
         return self._partition.sealed_len
 
     @property
+    def sealed_count(self) -> int:
+        """Pages that those ids lie in: parts of blocks, so more than they would fill."""
+        return self._partition.sealed_count
+
+    @property
     def reusable_len(self) -> int:
         """Ids whose KV is there, and is right once all edits are made."""
         kept = self.table.kept_len

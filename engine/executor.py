@@ -106,6 +106,17 @@ class Executor:
         context.edit(edit)
         self._apply_edits(context)
 
+    def leave_room(self, context: Context, more: int) -> None:
+        """Forget edits if the parts of blocks that they left take the pool's room for `more` ids.
+
+        What was refused nowhere fits the pool in whole blocks; so alone it always runs to its end.
+        """
+        sealed = context.sealed_count
+        later = len(context.ids) - context.sealed_len + more
+        if sealed and sealed + blocks_for(later, self._block_size) > self.pool.total:
+            self.forget_edits(context)
+            context.rebuilt_exact = True
+
     def forget_edits(self, context: Context) -> None:
         """Make a context's ids what they would be had nothing ever stood between them."""
         self.pool.give(context.forget_edits())

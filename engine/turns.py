@@ -139,6 +139,9 @@ class Turns:
 
     def _enqueue(self, command: SubmitTurn, context: Context) -> None:
         now_s = self._clock()
+        replies = command.max_output_tokens if command.generate else 0
+        more = len(command.ids) + replies + len(command.close_ids)
+        self._memory.leave_room(context, more)
         context.append(command.ids)
         self._memory.claim_drafts(context)
         self._memory.eviction.note_turn(context, len(command.ids))

@@ -123,7 +123,7 @@ class Inspector:
             created_at=session.created_at,
             last_active_at=session.last_active_at,
             turns=_summaries(detail),
-            tokens_total=session.prompt.tokens + sum(turn.size.tokens for turn in detail.context),
+            tokens_total=session.prompt.tokens + detail.history_tokens,
             tokens_kept=session.context_tokens,
             blocks=BlockCounts(
                 device=held.blocks if held else 0, shared=held.shared_blocks if held else 0

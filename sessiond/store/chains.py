@@ -50,6 +50,14 @@ def chain_of(user_id: str, tip_id: str | None) -> sa.CTE:
     )
 
 
+async def history_tokens(connection: AsyncConnection, user_id: str, tip_id: str | None) -> int:
+    """How many ids all turns of a context have added, those that are not seen any more too."""
+    chain = chain_of(user_id, tip_id)
+    added = sa.func.sum(turns.c.context_tokens - turns.c.start_tokens)
+    found = await connection.scalar(sa.select(added).join(chain, chain.c.id == turns.c.id))
+    return found or 0
+
+
 async def context(
     connection: AsyncConnection,
     user_id: str,

@@ -245,9 +245,13 @@ class NewSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionDetail:
-    """A session, the turns of its context in order, those that joined none, and its sums."""
+    """A session, the turns of its context in order, those that joined none, and its sums.
+
+    `history_tokens` are all ids that the context's turns have added, seen or not.
+    """
 
     session: SessionRecord
+    history_tokens: int
     context: tuple[TurnRecord, ...]
     others: tuple[TurnRecord, ...]
     usage: SessionUsage

@@ -167,6 +167,7 @@ class Store:
                 return None
             return SessionDetail(
                 session=session,
+                history_tokens=await chains.history_tokens(connection, user_id, session.tip_id),
                 context=await turns.chain(connection, user_id, session.tip_id),
                 others=await turns.outside_context(connection, user_id, session_id),
                 usage=await turns.usage_of(connection, user_id, session_id),
@@ -186,6 +187,7 @@ class Store:
             details = [
                 SessionDetail(
                     session=session,
+                    history_tokens=await chains.history_tokens(connection, user_id, session.tip_id),
                     context=(),
                     others=(),
                     usage=await turns.usage_of(connection, user_id, session.id),

@@ -34,7 +34,7 @@ def server(tmp_path_factory):
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda one: "-".join(map(str, one.values())))
 async def test_a_long_chat_never_ends_in_an_error(server, policy):
     fields = {"temperature": 0, "max_output_tokens": 24, "instructions": SYSTEM}
-    turns, session = [], None
+    turns = []
     async with LoadClient(server.url, context_management=[policy], **fields) as client:
         for number in range(TURNS):
             turns.append(await client.ask(QUESTION.format(number)))
@@ -42,6 +42,7 @@ async def test_a_long_chat_never_ends_in_an_error(server, policy):
             assert total_input(turns[-1]) + 24 <= WINDOW
             assert active_blocks(server) <= 2 * WINDOW // BLOCK
         session = server.get("/v1/sessions")["data"][0]
+        assert session["policy"] == "sliding_window"  # its own; turns asked for theirs
         assert session["tokens_kept"] <= WINDOW < session["tokens_total"]
         assert session["instructions"] == SYSTEM
     trimmed = [number for number, turn in enumerate(turns) if shortened(turns, number)]

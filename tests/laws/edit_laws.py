@@ -159,6 +159,19 @@ class EditLaws(LawSuite):
             engine.run()
             assert not engine.started(turn).rebuilt_exact
 
+    def test_parts_of_blocks_that_take_the_whole_pool_are_rebuilt_exact(
+        self, sampling: Sampling
+    ) -> None:
+        with self.engine(num_blocks=9) as engine:
+            played = _Played(self, engine, sampling)
+            played.turn(90, 0)
+            played.edit([(at, at + 10) for at in range(6, 106, 16)][: len(played.right.ids) // 16])
+            ids, more = played.right.ids, self.prompt(40, 2)
+            turn = self.submit(engine, "a", more, sampling)
+            engine.run()
+            assert engine.started(turn).rebuilt_exact
+            assert engine.kept(turn) == self.expected(ids + more, sampling)
+
     def test_a_fork_of_a_shifted_session_is_a_copy(self, sampling: Sampling) -> None:
         with self.engine() as engine:
             played = _Played(self, engine, sampling)
