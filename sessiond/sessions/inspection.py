@@ -164,6 +164,8 @@ class Inspector:
             return "new" if session.tip_id is None else "cold"
         if live.state in {State.IDLE, State.PARKED} and not live.is_placed(self._engine.epoch):
             return "cold"  # the engine has restarted since
+        if live.state is State.PARKED:
+            return "cold"  # there is no tier below the device yet that would hold its KV
         return live.state.value
 
 

@@ -29,7 +29,7 @@ class TestRetention:
         await world.service.detach(SOCKET)
         assert engine.sent(ParkContext) == [ParkContext(session=session)]
         assert engine.sent(ReleaseContext) == []
-        assert await state(world, session) == "parked"
+        assert await state(world, session) == "cold", "no tier holds it"
         world.service.attach(SOCKET)
         await world.turn(ask("a", conversation=session))
         assert await state(world, session) == "idle"
@@ -105,7 +105,7 @@ class TestPark:
         session = await opened(world)
         before = await world.context(session)
         view = await world.service.park_session(ANN, session)
-        assert view.state == "parked"
+        assert view.state == "cold", "no tier holds it"
         assert engine.sent(ParkContext) == [ParkContext(session=session)]
         await world.turn(ask("a", conversation=session))
         assert engine.contexts[session][: len(before)] == before
