@@ -1,0 +1,141 @@
+"""64 `shifted` edits one after the other move KV no further than one move would.
+
+The KV that is left is copied to a straight table, K turned once from its old slot to its new one. A
+step over that table has the same logits but for the rounding of that one rotation.
+"""
+
+import numpy as np
+import pytest
+import torch
+
+from engine.ids import BlockId, SessionId
+from engine.memory.page_table import PageEntry
+from engine.messages import Edit
+from engine.model.law import law_model, law_spec
+from engine.model.layers import RotaryTable, TorchOps
+from engine.step import SequenceStep
+from engine.text.tokenizer import load_tokenizer
+from tests.engine.harness import Engine
+from tests.model.support import load
+from tests.model.test_default_model import MODEL
+
+BLOCK = 16
+EDITS = 64
+POOL = 80
+FRONT = 20
+
+
+class _Edited:
+    """One chat of an engine that loses its oldest turn again and again."""
+
+    def __init__(self, model, draw_ids):
+        self.runner = model.runner(POOL)
+        self.engine = Engine(
+            runner=lambda _blocks, _size: self.runner, num_blocks=POOL, num_speculative_tokens=0,
+            idle_prefill=False,
+        )  # fmt: skip
+        self.draw_ids = draw_ids
+        self.engine.open("a")
+        self.turn(FRONT)
+
+    def turn(self, length):
+        turn = self.engine.turn(
+            "a", self.draw_ids(length), close_ids=[], stop_ids=[], max_output_tokens=3
+        )
+        self.engine.turn("a", self.draw_ids(1), generate=False, close_ids=[])  # all has KV
+        assert self.engine.ending(turn) is not None
+
+    @property
+    def context(self):
+        return self.engine.loop._memory.contexts[SessionId("a")]
+
+    def drop(self, start, stop):
+        """Returns the pool's bytes before the edit."""
+        before = self.runner.store._pool.clone()
+        self.engine.edit("a", Edit(at=len(self.context.ids), dropped=((start, stop),)))
+        assert not self.context.stages
+        return before
+
+    def logits(self, entries, token):
+        length = sum(entry.last - entry.first + 1 for entry in entries)
+        step = SequenceStep(
+            token_ids=[token], first_position=length - 1, entries=entries, sample=None
+        )
+        return self.runner.logits([step], every_token=True)
+
+
+def straight(edited, spec, dtype):
+    """Copy what the context holds to blocks in a row; returns their entries."""
+    places = [
+        (entry.block, slot)
+        for entry in edited.context.table.entries
+        for slot in range(entry.first, entry.last + 1)
+    ]
+    used = set(edited.context.table.blocks)
+    free = [block for block in range(POOL) if block not in used]
+    table = RotaryTable(spec.rope, spec.head_dim, dtype=dtype, device=torch.device("cpu"))
+    for layer in range(spec.num_layers):
+        keys, values = edited.runner.store.layer(layer)
+        for at, (block, slot) in enumerate(places):
+            target, place = free[at // BLOCK], at % BLOCK
+            turn = table.at(np.array([place - slot], dtype=np.int64))
+            keys[target, place] = TorchOps().rotate(keys[block, slot][None], turn[:, None])[0]
+            values[target, place] = values[block, slot]
+    return [
+        PageEntry(BlockId(free[start // BLOCK]), 0, min(BLOCK, len(places) - start) - 1, start)
+        for start in range(0, len(places), BLOCK)
+    ]
+
+
+def compare(model, spec, draw_ids, dtype):
+    """Largest difference of logits, and the largest logit."""
+    edited = _Edited(model, draw_ids)
+    for number in range(EDITS):
+        edited.turn(7 + number % 12)
+        if len(edited.context.ids) > 160:
+            edited.drop(FRONT + number % 3, FRONT + 30)
+        else:
+            edited.drop(FRONT, FRONT + 3)
+    edited.turn(5)
+    context = edited.context
+    assert {entry.first for entry in context.table.entries} > {0}, "parts of blocks are left"
+    last = context.ids[-1]
+    ours = edited.logits(list(context.table.entries), last)
+    theirs = edited.logits(straight(edited, spec, dtype), last)
+    edited.engine.check()
+    return (ours - theirs).abs().max().item(), ours.abs().max().item()
+
+
+def drawing(vocabulary):
+    generator = np.random.default_rng(5)
+    return lambda length: generator.choice(vocabulary, length).tolist()
+
+
+def test_64_edits_are_one_move_on_the_law_backend():
+    spec = law_spec()
+    model = law_model(spec)
+    difference, largest = compare(model, spec, drawing(range(256)), torch.float64)
+    assert largest > 1
+    assert difference < 1e-9
+
+
+@pytest.mark.real_model
+def test_64_edits_are_one_move_on_the_default_model():
+    model = load(MODEL)
+    words = load_tokenizer(MODEL).encode("the sea, a lamp and fog; two ships. Nobody sleeps " * 4)
+    difference, largest = compare(model, model.spec, drawing(words), torch.float32)
+    assert largest > 1
+    assert difference < 1e-3
+
+
+def test_an_edit_writes_no_block_and_leaves_shared_ones_shared():
+    edited = _Edited(law_model(law_spec()), drawing(range(256)))
+    edited.turn(100)
+    edited.engine.fork("b", "a", len(edited.context.ids))
+    before = edited.drop(FRONT, 60)
+    assert torch.equal(before, edited.runner.store._pool)
+    pool = edited.engine.loop._memory.pool
+    blocks = edited.context.table.blocks
+    assert all(pool.references(block) == 2 for block in blocks)
+    assert set(blocks) < set(edited.engine.loop._memory.contexts[SessionId("b")].table.blocks)
+    edited.engine.check()
