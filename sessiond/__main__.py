@@ -10,6 +10,7 @@ from sessiond.cli.chat import chat
 from sessiond.cli.doctor import doctor
 from sessiond.cli.serve import serve
 from sessiond.cli.setting_flags import with_setting_flags
+from sessiond.cli.simulate import simulate
 
 
 def build_cli() -> typer.Typer:
@@ -29,6 +30,7 @@ def build_cli() -> typer.Typer:
     cli.add_typer(session.app, name="session")
     cli.add_typer(db.app, name="db")
     cli.command("doctor")(doctor)
+    cli.command("simulate")(simulate)
     return cli
 
 

@@ -1,0 +1,196 @@
+"""Replays requests through the real pool, prefix cache and placement policies, with a null model.
+
+A trace's block is one block of the pool and its id the block's only token, so that everything that
+decides about memory in an engine runs here as it does there; nothing is computed.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from engine.context import Activity, Context
+from engine.counters import Counters
+from engine.eviction import PlacementConfig
+from engine.executor import Executor
+from engine.ids import BlockId, SessionId
+from engine.simulation.hints import Cut
+from engine.simulation.trace import Request
+from policies.protocol import PlacementPolicy
+from policies.returns import NOTHING_SEEN
+
+_TICK_S = 1e-6
+
+
+@dataclass(slots=True)
+class Tally:
+    """What came of a replay. `returned_blocks` had to come back: they were there once."""
+
+    requests: int = 0
+    lookups: int = 0
+    hits: int = 0
+    refused: int = 0
+    returned_blocks: int = 0
+    evictions: int = 0
+    most_sessions: int = 0
+
+
+@dataclass(slots=True)
+class _Clock:
+    now_s: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@dataclass(slots=True)
+class _Silent:
+    """Sessions in order of their last request, to forget those that nothing is known of."""
+
+    order: deque[tuple[float, SessionId]] = field(default_factory=deque)
+    last_s: dict[SessionId, float] = field(default_factory=dict)
+
+    def note(self, session: SessionId, now_s: float) -> None:
+        self.last_s[session] = now_s
+        self.order.append((now_s, session))
+
+    def pop(self, before_s: float) -> SessionId | None:
+        while self.order and self.order[0][0] <= before_s:
+            at_s, session = self.order.popleft()
+            if self.last_s.get(session) == at_s:
+                del self.last_s[session]
+                return session
+        return None
+
+
+class _Memory(Executor):
+    """Notes who lost KV, so that contexts without any need not be kept."""
+
+    def __init__(self, capacity: int, config: PlacementConfig, clock: _Clock) -> None:
+        self.emptied: list[SessionId] = []
+        self.counters = Counters()
+        super().__init__(
+            num_blocks=capacity,
+            block_size=1,
+            fingerprint="simulation",
+            caching=True,
+            copy_block=_copy_nothing,
+            placement=config,
+            counters=self.counters,
+            clock=clock,
+        )
+
+    def release(self, context: Context) -> None:
+        """Give back all KV of a context."""
+        super().release(context)
+        self.emptied.append(context.session)
+
+    def discard(self, blocks: Sequence[BlockId]) -> None:
+        """Let blocks that nobody else holds be free when they are given back, not cached."""
+        for block in blocks:
+            if self.pool.references(block) == 1 and self.pool.is_hashed(block):
+                self.cache.forget(block)
+                self.pool.unmark_hashed(block)
+
+
+def _copy_nothing(_source: BlockId, _target: BlockId) -> None:
+    pass  # blocks of one token are never written twice
+
+
+class Replay:
+    """One policy and one capacity."""
+
+    def __init__(self, policy: PlacementPolicy, capacity: int) -> None:
+        self.tally = Tally()
+        self._clock = _Clock()
+        config = PlacementConfig(name="simulated", policy=policy)
+        self._memory = _Memory(capacity, config, self._clock)
+        self._silent = _Silent()
+
+    def serve(self, request: Request, said: Sequence[Cut] = ()) -> None:
+        """Take one request's turn; then clients say what they need no more."""
+        # Traces tick in seconds; who came first must still be seen.
+        now_s = self._clock.now_s = max(request.at_s, self._clock.now_s + _TICK_S)
+        session = SessionId(request.session)
+        context = self._context(session, request.blocks)
+        self._memory.eviction.note_turn(context, request.new_tokens)
+        context.activity = Activity.RUNNING
+        admitted = self._memory.try_admit(context, len(context.ids))
+        self._count(request, context.table.kept_len, admitted=admitted)
+        if admitted:
+            self._compute(context)
+        else:
+            self._memory.release(context)
+        context.activity = Activity.IDLE
+        context.last_used_s = now_s
+        self._memory.eviction.note_idle(context)
+        self._silent.note(session, now_s)
+        for cut in said:
+            self._cut(cut)
+        self._forget()
+
+    def _context(self, session: SessionId, blocks: Sequence[int]) -> Context:
+        contexts = self._memory.contexts
+        if session not in contexts:
+            self._memory.open(session, b"", [], 0)
+        context = contexts[session]
+        same = 0
+        for one, other in zip(context.ids, blocks, strict=False):
+            if one != other:
+                break
+            same += 1
+        self._memory.cut(context, same)
+        context.append(blocks[same:])
+        return context
+
+    def _compute(self, context: Context) -> None:
+        pending = context.pending
+        if pending:
+            self._memory.begin(context, pending, None)
+            self._memory.note_computed(context, pending)
+        context.commit()
+
+    def _count(self, request: Request, hits: int, *, admitted: bool) -> None:
+        tally = self.tally
+        tally.requests += 1
+        tally.lookups += len(request.blocks)
+        tally.hits += hits
+        tally.refused += not admitted
+        tally.returned_blocks += max(0, request.known_blocks - hits)
+        tally.evictions = self._memory.counters.evictions.total()
+        tally.most_sessions = max(tally.most_sessions, len(self._memory.eviction.usage))
+
+    def _cut(self, cut: Cut) -> None:
+        session = SessionId(cut.session)
+        context = self._memory.contexts.get(session)
+        if context is not None and cut.blocks < len(context.ids):
+            if cut.dead:
+                self._memory.discard(context.table.blocks[cut.blocks :])
+            self._memory.cut(context, cut.blocks)
+        if not cut.blocks:
+            self._memory.contexts.pop(session, None)
+            self._memory.eviction.forget(session)
+
+    def _forget(self) -> None:
+        """Drop contexts without KV (a request brings all its ids), and those silent for long."""
+        for session in self._memory.emptied:
+            self._memory.contexts.pop(session, None)
+            if session not in self._silent.last_s:
+                self._memory.eviction.forget(session)
+        self._memory.emptied.clear()
+        before_s = self._clock.now_s - NOTHING_SEEN.ages_s[-1]
+        while (silent := self._silent.pop(before_s)) is not None:
+            if silent not in self._memory.contexts:
+                self._memory.eviction.forget(silent)
+
+
+def replay(
+    requests: Iterable[Request],
+    policy: PlacementPolicy,
+    capacity: int,
+    said: Mapping[int, Sequence[Cut]],
+) -> Tally:
+    """Replay all requests; `said` is what clients say after each, by its index."""
+    run = Replay(policy, capacity)
+    for index, request in enumerate(requests):
+        run.serve(request, said.get(index, ()))
+    return run.tally

@@ -1,0 +1,114 @@
+"""`sessiond simulate`: which placement policy keeps what is needed, on a trace, without a model."""
+
+import resource
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from engine.byte_size import format_bytes
+from engine.simulation.hints import Hints
+from engine.simulation.outcome import Outcome, compare, replay_only
+from engine.simulation.synthetic import SyntheticSessions
+from engine.simulation.trace import MOONCAKE_BLOCK_TOKENS, Trace, TraceError, read_trace
+from policies.placements import UnknownPlacementPolicyError
+from sessiond.cli.fail import WRONG_USAGE, fail
+
+_POLICIES = ("lru", "cost_aware")
+_CAPACITIES = (1_000, 5_000, 10_000, 30_000, 50_000)
+
+
+def simulate(  # noqa: PLR0913, PLR0917 -- the command's options
+    trace: Annotated[
+        Path | None, typer.Argument(help="A trace: Mooncake's .jsonl or BurstGPT's .csv, or .gz.")
+    ] = None,
+    policy: Annotated[
+        list[str] | None, typer.Option(help="Placement policy; may be given more than once.")
+    ] = None,
+    capacity: Annotated[
+        list[int] | None,
+        typer.Option(min=1, help="Blocks of the pool; may be given more than once."),
+    ] = None,
+    hints: Annotated[
+        Hints | None,
+        typer.Option(help="What clients say of their sessions' ends, read from the future."),
+    ] = None,
+    synthetic_sessions: Annotated[
+        int, typer.Option(min=0, help="Draw so many sessions instead of reading a trace.")
+    ] = 0,
+    plot: Annotated[Path | None, typer.Option(help="Write hit ratios as a PNG.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Write JSON.")] = False,
+) -> None:
+    """Replay a trace through the real pool and policies, beside FIFO and Belady."""
+    if (trace is None) == (synthetic_sessions == 0):
+        fail("give a trace or --synthetic-sessions, and not both", WRONG_USAGE)
+    if hints and trace is None:
+        fail("--hints needs a trace: sessions that are drawn have no known future", WRONG_USAGE)
+    started_s = time.monotonic()
+    try:
+        outcomes = list(
+            _outcomes(
+                trace, policy or _POLICIES, capacity or _CAPACITIES, hints, synthetic_sessions
+            )
+        )
+    except (TraceError, UnknownPlacementPolicyError) as error:
+        fail(str(error), WRONG_USAGE)
+    if plot is not None:
+        from sessiond.cli.simulation_plot import write_plot
+
+        write_plot(outcomes, plot)
+    if as_json:
+        typer.echo(msgspec.json.encode(outcomes).decode())
+    else:
+        _show(outcomes, time.monotonic() - started_s)
+
+
+def _outcomes(
+    path: Path | None,
+    policies: Sequence[str],
+    capacities: Sequence[int],
+    hints: Hints | None,
+    synthetic: int,
+) -> Iterator[Outcome]:
+    if path is not None:
+        return compare(read_trace(path), policies, capacities, hints)
+    drawn = Trace(
+        name="synthetic",
+        block_tokens=MOONCAKE_BLOCK_TOKENS,
+        requests=SyntheticSessions(count=synthetic),
+    )
+    return replay_only(drawn, policies, capacities)
+
+
+def _show(outcomes: Sequence[Outcome], seconds: float) -> None:
+    first = outcomes[0]
+    table = Table(title=f"{first.trace}: {first.requests:,} requests, {first.lookups:,} look-ups")
+    for name in ("capacity", "policy", "hit ratio", "moved back", "evictions", "sessions at once"):
+        table.add_column(name, justify="left" if name == "policy" else "right")
+    for at, outcome in enumerate(outcomes):
+        ends = at + 1 == len(outcomes) or outcomes[at + 1].capacity != outcome.capacity
+        table.add_row(
+            f"{outcome.capacity:,}",
+            label(outcome),
+            f"{outcome.hit_ratio:.4f}",
+            "" if outcome.bytes_moved is None else format_bytes(outcome.bytes_moved),
+            "" if outcome.evictions is None else f"{outcome.evictions:,}",
+            "" if outcome.most_sessions is None else f"{outcome.most_sessions:,}",
+            end_section=ends,
+        )
+    console = Console(highlight=False)
+    console.print(table)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    console.print(f"{seconds:.1f} s, at most {format_bytes(peak)} of memory")
+
+
+def label(outcome: Outcome) -> str:
+    """The policy's name, and whether it knows the future."""
+    if outcome.hints:
+        return f"{outcome.policy}, {outcome.hints} hints (oracle)"
+    return f"{outcome.policy} (oracle)" if outcome.oracle else outcome.policy
