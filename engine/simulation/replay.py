@@ -73,6 +73,7 @@ class _Memory(Executor):
             block_size=1,
             fingerprint="simulation",
             caching=True,
+            max_replay_tokens=0,
             copy_block=_copy_nothing,
             placement=config,
             counters=self.counters,

@@ -162,11 +162,9 @@ class Inspector:
             return "closed"
         if live is None:
             return "new" if session.tip_id is None else "cold"
-        if live.state in {State.IDLE, State.PARKED} and not live.is_placed(self._engine.epoch):
-            return "cold"  # the engine has restarted since
-        if live.state is State.PARKED:
-            return "cold"  # there is no tier below the device yet that would hold its KV
-        return live.state.value
+        # An engine that has restarted holds nothing; no tier below the device does yet.
+        resident = {State.IDLE: live.is_placed(self._engine.epoch), State.PARKED: False}
+        return live.state.value if resident.get(live.state, True) else "cold"
 
 
 def _finished(turn: TurnRecord, text: str) -> TurnFinished | None:
