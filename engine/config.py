@@ -42,7 +42,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     idle_prefill: bool = True
     max_replay_tokens: int = 16384
     placement_policy: str = "lru"
-    kv_low_watermark: float = 0.98
+    kv_low_watermark: float = 0.95
     kv_high_watermark: float = 1.0
     max_resident_blocks: int = 0
     max_user_resident_blocks: int = 0

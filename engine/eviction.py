@@ -29,7 +29,7 @@ class PlacementConfig:
 
     name: str
     policy: PlacementPolicy
-    low_watermark: float = 0.98
+    low_watermark: float = 0.95
     high_watermark: float = 1.0
     max_user_blocks: int = 0
 

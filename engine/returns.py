@@ -11,7 +11,7 @@ from engine.ids import SessionId
 from policies.returns import NOTHING_SEEN, ReturnCounts, TurnKind
 
 # Views between share one set of counts: deriving rates from it costs milliseconds.
-_REFRESH_S = 10.0
+_REFRESH_S = 30.0
 # Then all counts are halved, so that what users do now outweighs what they did last week.
 _MOST_WATCHED = 100_000
 

@@ -159,7 +159,7 @@ class Settings(BaseSettings):
         "`cost_aware`, or one that an installed package adds.",
     )
     kv_low_watermark: float = Field(
-        0.98,
+        0.95,
         ge=0,
         le=1,
         description="Share of the pool that sessions may still hold when idle ones have given way.",
