@@ -57,25 +57,21 @@ def _belady(requests: Sequence[Request], capacity: int) -> int:
 
     Belady, "A study of replacement algorithms for a virtual-storage computer", 1966, with bypass.
     """
+    lookups = [block for request in requests for block in request.blocks]
     uses: defaultdict[int, list[int]] = defaultdict(list)
-    for index, request in enumerate(requests):
-        for block in request.blocks:
-            uses[block].append(index)
-    for indices in uses.values():
-        indices.reverse()
+    for at in reversed(range(len(lookups))):
+        uses[lookups[at]].append(at)
     next_use: dict[int, int] = {}
     farthest: list[tuple[int, int]] = []
     hits = 0
-    for request in requests:
-        for block in request.blocks:
-            uses[block].pop()
-            hits += block in next_use
-            next_use.pop(block, None)
-            if uses[block]:
-                next_use[block] = uses[block][-1]
-                heapq.heappush(farthest, (-uses[block][-1], block))
-            while len(next_use) > capacity:
-                negative, other = heapq.heappop(farthest)
-                if next_use.get(other) == -negative:
-                    del next_use[other]
+    for block in lookups:
+        uses[block].pop()
+        hits += next_use.pop(block, None) is not None
+        if uses[block]:
+            next_use[block] = uses[block][-1]
+            heapq.heappush(farthest, (-uses[block][-1], block))
+        while len(next_use) > capacity:
+            negative, other = heapq.heappop(farthest)
+            if next_use.get(other) == -negative:
+                del next_use[other]
     return hits

@@ -18,6 +18,7 @@ from engine.messages import (
     GetAudit,
     GetContext,
     GetStats,
+    HintContext,
     ReleaseContext,
     Sampling,
     SetContext,
@@ -115,6 +116,9 @@ class Engine:
 
     def close(self, session: str) -> None:
         self.loop.handle(CloseContext(session=SessionId(session)))
+
+    def hint(self, session: str, *, ttl_s: float | None = None, priority: int = 1) -> None:
+        self.loop.handle(HintContext(session=SessionId(session), ttl_s=ttl_s, priority=priority))
 
     def cancel(self, turn: TurnId, *, keep: bool = True, reason: str = "cancelled") -> None:
         self.loop.handle(CancelTurn(turn=turn, keep=keep, reason=reason))

@@ -9,6 +9,9 @@ from policies.cost_aware import CostAware
 from policies.placements import UnknownPlacementPolicyError, placement_names, placement_policy
 from policies.plan import PlacementPlan
 from policies.views import PlacementView
+from tests.docs.blocks import code_blocks
+from tests.policies.contexts import facts, order
+from tests.policies.placement_laws import PlacementLaws
 
 
 class Mine:
@@ -38,3 +41,18 @@ def test_an_installed_package_adds_a_policy_but_replaces_none(monkeypatch) -> No
     assert placement_names()[-1] == "mine"
     assert isinstance(placement_policy("mine"), Mine)
     assert not isinstance(placement_policy("lru"), Mine)
+
+
+def test_the_policy_in_the_operators_guide_obeys_the_laws() -> None:
+    (code,) = (
+        code for code in code_blocks("docs/operations.md", "python") if "LargestFirst" in code
+    )
+    names: dict[str, type] = {}
+    exec(code, names)
+
+    class TestLargestFirst(PlacementLaws):
+        policy = names["LargestFirst"]()
+
+    TestLargestFirst().test_its_plans_obey_the_laws()
+    contexts = [facts("small", blocks=1), facts("large", blocks=9)]
+    assert order(TestLargestFirst.policy, *contexts) == ["large", "small"]

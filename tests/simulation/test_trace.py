@@ -1,0 +1,54 @@
+"""Both forms of trace; a bad line is named."""
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from engine.simulation.trace import TraceError, read_trace
+
+MOONCAKE = (
+    '{"t":0.0,"session":0,"turn":1,"parent":-1,"link":"root","input_len":700,"output_len":50,'
+    '"blocks":[[0,1],[7,1]]}\n'
+    '{"t":3.0,"session":0,"turn":2,"parent":0,"link":"next","input_len":900,"output_len":10,'
+    '"blocks":[[0,1],[7,2]]}\n'
+)
+
+
+def test_mooncake_runs_become_blocks(tmp_path: Path) -> None:
+    path = tmp_path / "chat.dev.jsonl.gz"
+    path.write_bytes(gzip.compress(MOONCAKE.encode()))
+    trace = read_trace(path)
+    assert (trace.name, trace.block_tokens) == ("chat", 512)
+    first, second = trace.requests
+    assert (first.blocks, first.known_blocks, first.new_tokens) == ([0, 7], 0, 700)
+    assert (second.blocks, second.known_blocks, second.new_tokens) == ([0, 7, 8], 2, 150)
+
+
+def test_burstgpt_prompts_grow_within_a_session(tmp_path: Path) -> None:
+    path = tmp_path / "burst.csv"
+    path.write_text("t,session,turn,input_len,output_len\n0,5,1,40,20\n9,6,1,16,1\n50,5,2,100,9\n")
+    first, other, second = read_trace(path).requests
+    assert list(second.blocks)[:2] == list(first.blocks)
+    assert set(other.blocks).isdisjoint(second.blocks)
+    assert (second.known_blocks, second.new_tokens) == (2, 40)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("a.jsonl", MOONCAKE + "{}\n", "line 3"),
+        ("a.csv", "t,session,turn,input_len,output_len\n0,1,1,many,2\n", "line 2"),
+        ("a.csv", "t,session,turn,input_len,output_len\n", "no requests"),
+        ("a.txt", "x", "neither .jsonl nor .csv"),
+    ],
+)
+def test_what_can_not_be_read_is_named(tmp_path: Path, name, text, words) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(TraceError, match=words):
+        read_trace(tmp_path / name)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match="No such file"):
+        read_trace(tmp_path / "a.csv")
