@@ -65,7 +65,6 @@ def test_an_unknown_policy_is_told_with_those_there_are(trace) -> None:
 
 
 def test_a_plot_is_a_png(trace, tmp_path) -> None:
-    pytest.importorskip("matplotlib", reason="not set up here")
     result = simulate(
         trace, "--capacity", "7", "--capacity", "9", "--plot", str(tmp_path / "p.png")
     )
