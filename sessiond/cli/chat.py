@@ -1,6 +1,7 @@
 """`sessiond chat`: a conversation at the terminal or from a script."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from http import HTTPStatus
 from typing import Annotated
 
@@ -11,11 +12,14 @@ from sessiond.cli.chat_client import ChatClient, TurnOptions
 from sessiond.cli.chat_screen import Screen
 from sessiond.cli.chat_turn import Notice, ReplyText, TurnEnd
 from sessiond.cli.keyboard import Keyboard
+from sessiond.cli.policy_words import read_policy
 from sessiond.cli.server_api import ServerAddress, ServerApi, ServerError
 
 _COMMANDS = {
     "/cancel": "stop the reply that is being written (Ctrl-C does the same)",
     "/inspect": "show what the server holds of this conversation",
+    "/policy": "show what a long conversation keeps; set it as in /policy last_turns turns=30 "
+    "fidelity=shifted; /policy default takes the server's",
     "/reset": "empty the conversation; the system prompt stays",
     "/help": "show this list",
     "/quit": "leave (so do Ctrl-D and Ctrl-C twice); lines typed during a reply follow it",
@@ -133,12 +137,15 @@ class ChatSession:
                 f"Talking to {self._api.model()}. Ctrl-C stops a reply, /help lists the commands."
             )
 
-    def _command(self, name: str) -> None:
-        run = self._commands.get(name)
+    def _command(self, line: str) -> None:
+        name, *words = line.split()
+        run = self._commands.get(line)
+        if name == "/policy":
+            run = partial(self._policy, words)
         if run is None:
             known = ", ".join(_COMMANDS)
             self._screen.problem(
-                f"{name} is not a command. There are: {known}. "
+                f"{line} is not a command. There are: {known}. "
                 "A line that begins with a space is sent as it is."
             )
             return
@@ -155,10 +162,29 @@ class ChatSession:
             self._screen.remark(f"{name:10}{meaning}")
 
     def _inspect(self) -> None:
+        if (session_id := self._session()) is not None:
+            self._screen.session(self._api.session(session_id))
+
+    def _policy(self, words: Sequence[str]) -> None:
+        if (session_id := self._session()) is None:
+            return
+        if not words:
+            facts = self._api.session(session_id)
+        elif list(words) == ["default"]:
+            facts = self._api.clear_policy(session_id)
+        else:
+            try:
+                policy = read_policy(words)
+            except ValueError as error:
+                self._screen.problem(str(error))
+                return
+            facts = self._api.set_policy(session_id, policy)
+        self._screen.remark(f"policy {facts.get('policy')}, {facts.get('fidelity')}")
+
+    def _session(self) -> str | None:
         if self._client.session_id is None:
             self._screen.remark("There is no conversation yet: say something first.")
-            return
-        self._screen.session(self._api.session(self._client.session_id))
+        return self._client.session_id
 
     def _reset(self) -> None:
         if (session_id := self._client.session_id) is not None:

@@ -179,7 +179,7 @@ def _refusal(event: dict[str, Any]) -> TurnEnd:
 def _context_change(event: dict[str, Any]) -> str:
     before, after = _count(event.get("tokens_before")), _count(event.get("tokens_after"))
     dropped = _count(event.get("dropped_turns"))
-    turns = f", {dropped} turns dropped" if dropped else ""
+    turns = f", {dropped} turn{'s' if dropped > 1 else ''} dropped" if dropped else ""
     return f"context changed ({_text(event.get('reason'))}): {before} to {after} tokens{turns}"
 
 

@@ -4,7 +4,7 @@ import json
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,6 +74,14 @@ class ServerApi:
         """Empty one session; its instructions stay."""
         return self._call("POST", _session_path(session_id) + "/reset")
 
+    def set_policy(self, session_id: str, policy: Mapping[str, Any]) -> dict[str, Any]:
+        """Give one session a context policy; it holds from its next turn on."""
+        return self._call("PUT", _session_path(session_id) + "/policy", policy)
+
+    def clear_policy(self, session_id: str) -> dict[str, Any]:
+        """Let the policy of its user, or the server, hold for one session."""
+        return self._call("DELETE", _session_path(session_id) + "/policy")
+
     def sessions(self) -> Iterator[dict[str, Any]]:
         """Every open session, latest activity first, page by page."""
         after = ""
@@ -96,21 +104,28 @@ class ServerApi:
         """What is free and what runs (`GET /health/capacity`)."""
         return self._call("GET", "/health/capacity")
 
-    def _call(self, method: str, path: str) -> dict[str, Any]:
+    def _call(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
         url = self._address.http + path
-        request = urllib.request.Request(url, method=method)  # noqa: S310 -- http(s) by `parse`
+        request = urllib.request.Request(  # noqa: S310 -- http(s) by `parse`
+            url,
+            data=None if body is None else json.dumps(body).encode(),
+            headers={} if body is None else {"Content-Type": "application/json"},
+            method=method,
+        )
         try:
             with self._opener.open(request, timeout=_TIMEOUT_S) as answer:
-                body = json.load(answer)
+                found = json.load(answer)
         except urllib.error.HTTPError as error:
             with error:
                 raise ServerError(_refusal(error.code, error.read()), error.code) from error
         except (OSError, ValueError) as error:
             reason = getattr(error, "reason", error)
             raise ServerError(f"no server answers at {self._address.http} ({reason})") from error
-        if not isinstance(body, dict):
+        if not isinstance(found, dict):
             raise ServerError(f"{url} answered with something that is no JSON object")
-        return body
+        return found
 
 
 def _session_path(session_id: str) -> str:
