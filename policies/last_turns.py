@@ -1,6 +1,7 @@
 """The context policy `last_turns`: so many turns of the past, whatever they take."""
 
 from dataclasses import dataclass
+from math import ceil
 
 from policies.newest import keep_newest
 from policies.parameters import need_count, need_share
@@ -41,5 +42,5 @@ class LastTurns:
                 count - len(keep_newest(view, limit=view.limit_tokens, target=target).turns), count
             )
         if count > self.turns:
-            newest = newest[max(0, len(newest) - int(self.turns * self.trim_to)) :]
+            newest = newest[max(0, len(newest) - ceil(self.turns * self.trim_to)) :]
         return KeepTurns(turns=tuple(newest), summary=False)

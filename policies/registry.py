@@ -25,7 +25,8 @@ CONTEXT_POLICIES: Mapping[str, type[ContextPolicy]] = MappingProxyType(
         "sliding_window": SlidingWindow,
         "last_turns": LastTurns,
         "token_budget": TokenBudget,
-        "compaction": Compaction,
+        "compaction": Compaction,  # as OpenAI's field names it
+        "summarize": Compaction,
     }
 )
 

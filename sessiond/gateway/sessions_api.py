@@ -110,7 +110,7 @@ class SessionsApi:
 
     async def _read_policy(self, request: Request) -> PolicyChoice:
         body = await read_body(request, self._gateway.limits.max_body_bytes)
-        return decode_policy(parse_object(body), "policy")
+        return decode_policy(parse_object(body))
 
     async def close(self, request: Request) -> Response:
         """`DELETE /v1/sessions/{id}`."""

@@ -112,6 +112,6 @@ class ContextPolicies:
         try:
             return self._make(choice.type, choice.parameters)
         except ParameterError as error:
-            param = f"context_management[0].{error.name}"
-            message = f"{param} of the policy {choice.type!r} is {error.value!r}: allowed is "
-            raise RequestError("invalid_value", message + error.allowed, param=param) from error
+            message = f"{error.name} of the context policy {choice.type!r} is {error.value!r}: "
+            message += f"allowed is {error.allowed}"
+            raise RequestError("invalid_value", message, param=error.name) from error

@@ -39,7 +39,8 @@ _SEEDS = 2**63  # as many as the column holds
 class TurnPlan:
     """A turn's place in the context, and its bounds. `new_prompt`: the front is stored with it.
 
-    `shape` is what the model sees before the turn's own ids. `view` and `edit`: see `Fit`.
+    `shape` is what the model sees before the turn's own ids. `view` and `edit`: see `Fit`. `trims`:
+    a context policy might have dropped turns.
     """
 
     parent_id: str | None
@@ -48,6 +49,7 @@ class TurnPlan:
     shape: Shape
     view: View | None
     edit: Edit | None
+    trims: bool
     input_ids: tuple[int, ...]
     awaits_reply: bool
     max_output_tokens: int
@@ -122,7 +124,8 @@ class Planner:
             input_tokens=len(input_ids),
             has_new_front=new_prompt is not None,
         )
-        fitted, max_output_tokens, changes = await self._fit(begin, runs=runs)
+        choice = await self._policies.in_force(live, request)
+        fitted, max_output_tokens, changes = await self._fit(begin, choice, runs=runs)
         return TurnPlan(
             parent_id=live.tip_id,
             prompt=prompt,
@@ -130,6 +133,7 @@ class Planner:
             shape=fitted.shape,
             view=fitted.view,
             edit=fitted.edit,
+            trims=choice is not None,
             input_ids=input_ids,
             awaits_reply=_awaits_reply(live, request.input, generate=request.generate),
             max_output_tokens=max_output_tokens,
@@ -138,10 +142,9 @@ class Planner:
         )
 
     async def _fit(
-        self, begin: _Beginning, *, runs: bool
+        self, begin: _Beginning, choice: PolicyChoice | None, *, runs: bool
     ) -> tuple[Fit, int, tuple[ContextChanged, ...]]:
         """What the model sees, how long the reply may get, what the client is told."""
-        choice = await self._policies.in_force(begin.live, begin.request)
         room = self._room(begin, choice)
         decided, fidelity = begin.shape, None
         reason: Reason = "policy"

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 
 from engine.client import TurnEvents
 from engine.ids import SessionId, TurnId
@@ -69,7 +70,7 @@ class TurnStarter:
             model=self._engine.info.model,
             instructions=plan.prompt.text,
             created_at=self._clock(),
-            request=bound.request,
+            request=replace(bound.request, truncation="auto" if plan.trims else "disabled"),
         )
 
     async def _store_running(

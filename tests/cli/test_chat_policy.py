@@ -55,11 +55,11 @@ async def test_a_policy_is_shown_set_kept_to_and_cleared(stack):
 async def test_a_wrong_policy_is_explained_and_the_chat_goes_on(stack):
     async with stack() as running:
         code, remarks = await chat(
-            running, "one", "/policy last_turns turns", "/policy last_turns turns=0", "two"
+            running, "one", "/policy last_turns turns", "/policy last_turns turns=-1", "two"
         )
     assert code == 0
     assert "turns: allowed is name=value, as in turns=30" in remarks
-    assert "the server answered 400: turns=0: allowed is an integer from 1" in remarks
+    assert "the server answered 400: turns of the context policy 'last_turns' is -1" in remarks
     assert remarks.count("first token") == 2
 
 

@@ -13,6 +13,7 @@ from engine.config import EngineConfig
 from engine.inprocess import InProcessEngine
 from engine.loop import EngineLoop
 from engine.messages import GetAudit, GetStats
+from sessiond.facts import PolicyChoice
 from sessiond.gateway.auth import NoAuth
 from sessiond.gateway.connections import Connections
 from sessiond.gateway.limits import GatewayLimits
@@ -25,6 +26,7 @@ from tests.gateway.scripted import INFO
 from tests.gateway.serving import Served, serving
 
 MODEL = "fake"
+NO_POLICY = PolicyChoice(type="none")
 NUM_BLOCKS = 256
 
 
@@ -74,6 +76,8 @@ async def real_stack(
     draw=None,
     service_limits=None,
     max_model_len=INFO.max_model_len,
+    policy=NO_POLICY,
+    auth=None,
     **limits,
 ):
     """Serve until the block ends; then everything must have been given back."""
@@ -97,11 +101,12 @@ async def real_stack(
         new_id=new_id,
         new_seed=lambda: 7,
         on_turn_ended=metrics.turn_ended,
+        default_policy=policy,
     )
     gateway = Gateway(
         service=service,
         engine=engine,
-        auth=NoAuth(),
+        auth=auth or NoAuth(),
         limits=GatewayLimits(**limits),
         connections=Connections(),
         metrics=metrics,

@@ -73,6 +73,7 @@ def test_last_turns_counts_turns_whatever_they_take() -> None:
     assert LastTurns(turns=5).plan(view(*[1] * 5)) == KeepAll()
     assert LastTurns(turns=5).plan(view(*[1] * 6)) == KeepTurns(turns=(2, 3, 4, 5), summary=False)
     assert LastTurns(turns=5, trim_to=1).plan(view(*[1] * 6)).turns == (1, 2, 3, 4, 5)
+    assert LastTurns(turns=1).plan(view(1, 1)).turns == (1,), "never fewer than one"
     assert LastTurns(turns=0).plan(view(1)) == KeepTurns(turns=(), summary=False)
 
 

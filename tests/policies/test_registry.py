@@ -37,7 +37,11 @@ def test_a_policy_is_made_with_its_parameters() -> None:
 @pytest.mark.parametrize(
     ("name", "parameters", "words"),
     [
-        ("window", {}, "type is 'window': allowed is compaction, last_turns, none, sliding_window"),
+        (
+            "window",
+            {},
+            "type is 'window': allowed is compaction, last_turns, none, sliding_window, ",
+        ),
         ("last_turns", {"max_tokens": 5}, "max_tokens is 5: allowed is turns, trim_to"),
         ("none", {"turns": 5}, "turns is 5: allowed is none: none has no parameters"),
         ("last_turns", {"turns": "five"}, "turns is 'five': allowed is a whole number"),

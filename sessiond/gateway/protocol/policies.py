@@ -42,29 +42,31 @@ def decode_context_management(value: object) -> PolicyChoice | None:
     return decode_policy(listed[0], f"{name}[0]") if listed else None
 
 
-def decode_policy(value: object, name: str) -> PolicyChoice:
+def decode_policy(value: object, name: str = "") -> PolicyChoice:
     """Read one policy: its type, its fidelity, and beside them its parameters.
+
+    `name` is that of the field that holds it; "": the whole body does.
 
     Raises:
         RequestError: names what is wrong.
     """
-    pairs = fields.mapping(name, value)
+    pairs, where = fields.mapping(name, value), f"{name}." if name else ""
     if len(pairs) > MAX_PARAMETERS:
-        fields.refuse(name, f"{len(pairs)} fields", f"up to {MAX_PARAMETERS} fields")
+        fields.refuse(name or "policy", f"{len(pairs)} fields", f"up to {MAX_PARAMETERS} fields")
     parameters: dict[str, int | float | str] = {}
     for key, one in pairs.items():
         if key in {"type", "fidelity"} or one is None:
             continue
         if isinstance(one, bool) or not isinstance(one, int | float | str):
-            fields.refuse(f"{name}.{key[:64]}", one, "a number or a string")
+            fields.refuse(f"{where}{key[:64]}", one, "a number or a string")
         parameters[key] = one
     fidelity = pairs.get("fidelity")
     return PolicyChoice(
-        type=fields.text(f"{name}.type", pairs.get("type"), longest=64),
+        type=fields.text(f"{where}type", pairs.get("type"), longest=64),
         parameters=parameters,
         fidelity="exact"
         if fidelity is None
-        else fields.one_of(f"{name}.fidelity", fidelity, _FIDELITIES),
+        else fields.one_of(f"{where}fidelity", fidelity, _FIDELITIES),
     )
 
 
