@@ -143,7 +143,7 @@ def test_nobody_gives_way_for_a_guess():
     engine.turn("idle", bytes(range(32, 80)), max_output_tokens=1)  # keeps 4 of 8 blocks
     turn = reply(engine, (CIRCLE * 6)[:58], max_output_tokens=100)  # ends in the other 4
     assert engine.ending(turn) is not None
-    assert engine.stats().evictions_total == 0
+    assert not engine.stats().evictions_total
     assert engine.stats().preemptions_total == 0
     engine.check()
 
