@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from engine.ids import TurnId
 from engine.messages import Sampling, TurnDone, TurnFailed, TurnIncomplete
 from engine.step import SequenceStep
+from policies.placements import BUILT_IN
 from tests.engine.harness import Engine
 from tests.fakes.fake_model import FakeText
 from tests.laws.backend import Backend
@@ -63,6 +64,7 @@ class RandomOperations:
             max_num_seqs=4,
             max_num_batched_tokens=24,
             max_num_waiting=3,
+            placement_policy=sorted(BUILT_IN)[seed % len(BUILT_IN)],
         )
         if drafting:
             self.engine.loop._speculation = OracleDrafts(backend, seed)
@@ -86,6 +88,7 @@ class RandomOperations:
             self.truncate: 4,
             self.release: 3,
             self.close: 1,
+            self.hint: 2,
             self.cancel: 3,
             self.fail: 1,
         }
@@ -198,6 +201,12 @@ class RandomOperations:
         self.faulted = True
 
     # --- what came of them
+
+    def hint(self) -> None:
+        if self.sessions:
+            ttl_s = self.random.choice([None, 0.0, 100.0])
+            name = self.random.choice(sorted(self.sessions))
+            self.engine.hint(name, ttl_s=ttl_s, priority=self.random.randrange(3))
 
     def settle(self) -> None:
         for name, session in self.sessions.items():
