@@ -1,5 +1,6 @@
 """Finds blocks when the pool is short: asks the placement policy, applies its plan. Loop thread."""
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, assert_never
@@ -11,10 +12,13 @@ from engine.memory.block_pool import BlockPool
 from engine.returns import ReturnStatistics
 from engine.usage import UsageBook
 from policies.laws import check_placement
-from policies.plan import PlacementAction, ReleaseKv, SwapOut
+from policies.lru import LeastRecentlyUsed
+from policies.plan import PlacementAction, PlacementPlan, ReleaseKv, SwapOut
 from policies.protocol import PlacementPolicy
 from policies.returns import turn_kind
 from policies.views import ContextFacts, PlacementView
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,8 +182,7 @@ class Eviction:
             recompute_s=tiers.recompute_s,
             returns=self._returns.counts(now_s),
         )
-        plan = self._config.policy.plan(view)
-        check_placement(view, plan)
+        plan = self._plan(view)
         goal = self._coming + needed
         gone = set()
         for action in plan.actions:
@@ -188,6 +191,16 @@ class Eviction:
             self._apply(action)
             gone.add(action.session)
         return [context for context in offered if context.session not in gone]
+
+    def _plan(self, view: PlacementView) -> PlacementPlan:
+        try:
+            plan = self._config.policy.plan(view)
+            check_placement(view, plan)
+        except Exception:
+            # A policy may be anybody's. Turns must go on whatever it does.
+            _log.exception("placement policy %s failed; lru decides instead", self._config.name)
+            plan = LeastRecentlyUsed().plan(view)
+        return plan
 
     def _apply(self, action: PlacementAction) -> None:
         match action:

@@ -168,3 +168,21 @@ def test_a_plan_stops_once_enough_is_there() -> None:
     assert memory.try_reserve(memory.context("d", 8), 8)
     assert memory.counters.evictions == {"drop": 2}
     assert memory.contexts["queued"].table.block_count == 2
+
+
+@pytest.mark.parametrize("policy", sorted(BUILT_IN))
+def test_placement_never_changes_a_token(make_engine, policy: str) -> None:
+    def replies(num_blocks: int) -> list[list[int]]:
+        engine = make_engine(num_blocks=num_blocks, placement_policy=policy, kv_high_watermark=0.9,
+                             kv_low_watermark=0.6, **QUIET)  # fmt: skip
+        for session in "abcd":
+            engine.open(session)
+        turns = []
+        for size in (5, 30, 17):
+            turns += [engine.submit(session, [ord(session)] * size) for session in "abcd"]
+            engine.hint("b", ttl_s=1000 / size, priority=size % 3)
+            engine.run()
+        assert bool(engine.stats().evictions_total) == (num_blocks < 64)
+        return [engine.kept(turn) for turn in turns]
+
+    assert replies(10) == replies(64)

@@ -6,7 +6,6 @@ from engine.context import Activity, Context, CutTooLong
 from engine.counters import Counters
 from engine.eviction import PlacementConfig
 from engine.executor import Executor
-from policies.laws import BrokenLawError
 from policies.lru import LeastRecentlyUsed
 from policies.plan import PlacementPlan, ReleaseKv
 from policies.views import PlacementView
@@ -89,17 +88,22 @@ def test_running_contexts_and_the_receiver_are_never_offered() -> None:
     assert offered == ["waiting"]
 
 
-def test_a_plan_that_breaks_a_law_is_not_applied() -> None:
+def test_when_a_policy_breaks_a_law_or_fails_lru_decides_and_the_log_tells(caplog) -> None:
     class Greedy:
         def plan(self, view: PlacementView) -> PlacementPlan:
             return PlacementPlan(actions=[ReleaseKv(session=f.session) for f in view.contexts])
 
-    memory = Memory(4, Greedy())
-    for session in ("a", "b"):
-        memory.context(session, 8, kept=8)
-    with pytest.raises(BrokenLawError):
-        memory.try_reserve(memory.context("c", 1), 1)
-    assert memory.contexts["a"].table.kept_len == 8
+    class Broken:
+        def plan(self, view: PlacementView) -> PlacementPlan:
+            raise ZeroDivisionError
+
+    for policy, words in ((Greedy(), "enough gave way"), (Broken(), "ZeroDivisionError")):
+        memory = Memory(4, policy)
+        for session in ("a", "b"):
+            memory.context(session, 8, kept=8)
+        assert memory.try_reserve(memory.context("c", 1), 1)
+        assert [memory.contexts[name].table.kept_len for name in "ab"] == [0, 8]
+        assert words in caplog.text
 
 
 def test_a_distrusted_context_leaves_no_block_that_could_be_hit() -> None:

@@ -7,6 +7,7 @@ from engine.ids import TurnId
 from engine.messages import Edit, Sampling, TurnDone, TurnFailed, TurnIncomplete
 from engine.partition import kept_spans
 from engine.step import SequenceStep
+from policies.placements import BUILT_IN
 from tests.engine.harness import Engine
 from tests.fakes.fake_model import FakeText
 from tests.laws.backend import Backend
@@ -98,6 +99,7 @@ class RandomOperations:
             max_num_batched_tokens=24,
             max_num_waiting=3,
             max_replay_tokens=_MAX_REPLAY_TOKENS,
+            placement_policy=sorted(BUILT_IN)[seed % len(BUILT_IN)],
         )
         if drafting:
             self.engine.loop._speculation = OracleDrafts(backend, seed)
@@ -128,6 +130,7 @@ class RandomOperations:
             self.close: 1,
             self.shorten: 1,
             self.shift: 3,
+            self.hint: 2,
             self.cancel: 3,
             self.fail: 1,
         }
@@ -273,6 +276,12 @@ class RandomOperations:
         self.faulted = True
 
     # --- what came of them
+
+    def hint(self) -> None:
+        if self.sessions:
+            ttl_s = self.random.choice([None, 0.0, 100.0])
+            name = self.random.choice(sorted(self.sessions))
+            self.engine.hint(name, ttl_s=ttl_s, priority=self.random.randrange(3))
 
     def settle(self) -> None:
         for name, session in self.sessions.items():
