@@ -8,34 +8,16 @@ from engine.messages import (
     Answer,
     AuditReport,
     CancelTurn,
-    CloseContext,
+    ContextCommand,
     ContextView,
-    EditContext,
     EngineInfo,
     EngineStats,
-    ForkContext,
     GetAudit,
     GetContext,
     GetStats,
-    HintContext,
-    ParkContext,
     Query,
-    ReleaseContext,
-    SetContext,
     SubmitTurn,
-    TruncateContext,
     TurnEvent,
-)
-
-ContextCommand = (
-    SetContext
-    | ForkContext
-    | TruncateContext
-    | ReleaseContext
-    | CloseContext
-    | EditContext
-    | ParkContext
-    | HintContext
 )
 
 __all__ = [

@@ -10,41 +10,31 @@ from typing import NamedTuple, assert_never
 
 from engine.auditor import audit
 from engine.config import EngineConfig
-from engine.context import Activity, Context
+from engine.context import Activity
+from engine.context_commands import ContextCommands
 from engine.counters import Counters
 from engine.eviction import PlacementConfig
 from engine.executor import Executor
-from engine.history import BadEditsError
 from engine.idle_prefill import IdlePrefill
-from engine.ids import SessionId
 from engine.inspection import context_view, engine_stats
 from engine.messages import (
     Answer,
     CancelTurn,
-    CloseContext,
     Command,
-    EditContext,
-    ForkContext,
     GetAudit,
     GetContext,
     GetStats,
-    HintContext,
-    ParkContext,
     Query,
-    ReleaseContext,
-    SetContext,
     SubmitTurn,
-    TruncateContext,
     TurnEvent,
 )
 from engine.pacing import Pace
-from engine.partition import BadSpansError
 from engine.scheduler import StepView, TurnLoad, Work, plan_step
 from engine.slot import Slot
 from engine.speculation import Speculation
 from engine.step import NOT_FINITE, ModelRunner, SequenceStep, true_draws
 from engine.step_cost import StepCost, StepLoad
-from engine.turns import TokenText, Turns, common_prefix
+from engine.turns import TokenText, Turns
 from policies.placements import placement_policy
 
 __all__ = ["EngineLoop", "TokenText"]
@@ -121,6 +111,9 @@ class EngineLoop:
             clock=clock,
         )
         self._queue = self._turns.queue
+        self._contexts = ContextCommands(
+            memory=self._memory, turns=self._turns, idle=self._idle, clock=clock
+        )
 
     @property
     def has_work(self) -> bool:
@@ -167,95 +160,13 @@ class EngineLoop:
         session, more ids than there are) leaves its session unknown, so that its next turn is
         refused as `engine_restarted` and the sender sets the context anew.
         """
-        memory = self._memory
         match command:
             case SubmitTurn():
                 self._turns.submit(command)
             case CancelTurn():
                 self._turns.cancel(command)
-            case SetContext():
-                self._set(command)
-            case ForkContext():
-                self._fork(command)
-            case TruncateContext():
-                self._truncate(command)
-            case ReleaseContext() | ParkContext():  # there is no tier below the device
-                self._release(command)
-            case CloseContext(session=session):
-                self._close(session)
-                memory.eviction.forget(session)
-            case EditContext():
-                self._edit(command)
-            case HintContext(session=session, ttl_s=ttl_s, priority=priority):
-                memory.eviction.usage.hint(
-                    session, ttl_s=ttl_s, priority=priority, now_s=self._clock()
-                )
             case _:
-                assert_never(command)
-
-    def _set(self, command: SetContext) -> None:
-        context = self._memory.contexts.get(command.session)
-        if context is None or command.edits or context.salt != command.salt:
-            self._close(command.session)
-            try:
-                self._memory.open(
-                    command.session, command.salt, command.ids, command.computed, command.edits
-                )
-            except BadEditsError as error:
-                _log.error("context of %s can't be set: %s", command.session, error)
-            return
-        self._end_turn_of(context)
-        self._memory.forget_edits(context)
-        same = common_prefix(context.ids, command.ids)
-        self._turns.reclaim(context, "replaced", length=same)
-        self._memory.extend(context, command.ids[same:], command.computed)
-
-    def _edit(self, command: EditContext) -> None:
-        context = self._memory.contexts.get(command.session)
-        if context is None:
-            return
-        self._end_turn_of(context)
-        try:
-            self._memory.edit(context, command.edit)
-        except (BadEditsError, BadSpansError) as error:
-            _log.error("context of %s can't be edited: %s", command.session, error)
-            self._close(command.session)
-
-    def _fork(self, command: ForkContext) -> None:
-        self._close(command.session)
-        parent = self._memory.contexts.get(command.parent)
-        if parent is not None and command.length <= parent.committed:
-            self._memory.fork(parent, command.session, command.length)
-
-    def _truncate(self, command: TruncateContext) -> None:
-        context = self._memory.contexts.get(command.session)
-        if context is None:
-            return
-        self._end_turn_of(context)
-        if command.length <= len(context.ids):
-            self._turns.reclaim(context, "truncated", length=command.length)
-        else:
-            self._close(command.session)
-
-    def _release(self, command: ReleaseContext | ParkContext) -> None:
-        context = self._memory.contexts.get(command.session)
-        # A turn may have been submitted since the sender saw the session idle: it needs its KV.
-        if context is not None and context.activity is Activity.IDLE:
-            self._turns.reclaim(context, "released", length=len(context.ids), release=True)
-
-    def _close(self, session: SessionId) -> None:
-        context = self._memory.contexts.get(session)
-        if context is None:
-            return
-        self._end_turn_of(context)
-        self._turns.reclaim(context, "closed", length=0, release=True)
-        self._idle.forget(session)
-        del self._memory.contexts[session]
-
-    def _end_turn_of(self, context: Context) -> None:
-        slot = self._queue.of_session(context.session)
-        if slot is not None:
-            self._turns.cancel(CancelTurn(turn=slot.turn, keep=False))
+                self._contexts.handle(command)
 
     # --- a step --------------------------------------------------------------------------------
 

@@ -138,7 +138,7 @@ class CancelTurn(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     reason: Literal["cancelled", "deadline", "queue_timeout", "disconnected"] = "cancelled"
 
 
-Command = (
+ContextCommand = (
     SetContext
     | ForkContext
     | TruncateContext
@@ -147,9 +147,8 @@ Command = (
     | EditContext
     | ParkContext
     | HintContext
-    | SubmitTurn
-    | CancelTurn
 )
+Command = ContextCommand | SubmitTurn | CancelTurn
 
 # --- events: what becomes of a turn. Started at most once, exactly one ending ------------------
 

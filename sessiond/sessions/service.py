@@ -248,7 +248,7 @@ class SessionService:
         return await self._inspector.session(caller, session_id, include_page_table=False)
 
     async def park_session(self, caller: Caller, session_id: str) -> SessionView:
-        """Move the KV to the tiers below the device. Busy: `turn_in_progress`."""
+        """Move the KV to the tiers below the device; none: release it. Busy: `turn_in_progress`."""
         await self._steering.park(caller, session_id)
         return await self._inspector.session(caller, session_id, include_page_table=False)
 

@@ -1,0 +1,135 @@
+"""Sets, edits, forks, cuts, releases and closes contexts as told. Loop thread only.
+
+A turn of a context that has not ended ends first.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import assert_never
+
+from engine.context import Activity, Context
+from engine.executor import Executor
+from engine.history import BadEditsError
+from engine.idle_prefill import IdlePrefill
+from engine.ids import SessionId
+from engine.messages import (
+    CancelTurn,
+    CloseContext,
+    ContextCommand,
+    EditContext,
+    ForkContext,
+    HintContext,
+    ParkContext,
+    ReleaseContext,
+    SetContext,
+    TruncateContext,
+)
+from engine.partition import BadSpansError
+from engine.turns import Turns, common_prefix
+
+_log = logging.getLogger(__name__)
+
+
+class ContextCommands:
+    """Owns no state: contexts are the executor's, turns the run queue's."""
+
+    def __init__(
+        self,
+        *,
+        memory: Executor,
+        turns: Turns,
+        idle: IdlePrefill,
+        clock: Callable[[], float],
+    ) -> None:
+        self._memory = memory
+        self._turns = turns
+        self._idle = idle
+        self._clock = clock
+
+    def handle(self, command: ContextCommand) -> None:
+        """See `EngineLoop.handle`."""
+        memory = self._memory
+        match command:
+            case SetContext():
+                self._set(command)
+            case ForkContext():
+                self._fork(command)
+            case TruncateContext():
+                self._truncate(command)
+            case ReleaseContext() | ParkContext():  # there is no tier below the device
+                self._release(command)
+            case CloseContext(session=session):
+                self._close(session)
+                memory.eviction.forget(session)
+            case EditContext():
+                self._edit(command)
+            case HintContext(session=session, ttl_s=ttl_s, priority=priority):
+                memory.eviction.usage.hint(
+                    session, ttl_s=ttl_s, priority=priority, now_s=self._clock()
+                )
+            case _:
+                assert_never(command)
+
+    def _set(self, command: SetContext) -> None:
+        context = self._memory.contexts.get(command.session)
+        if context is None or command.edits or context.salt != command.salt:
+            self._close(command.session)
+            try:
+                self._memory.open(
+                    command.session, command.salt, command.ids, command.computed, command.edits
+                )
+            except BadEditsError as error:
+                _log.error("context of %s can't be set: %s", command.session, error)
+            return
+        self._end_turn_of(context)
+        self._memory.forget_edits(context)
+        same = common_prefix(context.ids, command.ids)
+        self._turns.reclaim(context, "replaced", length=same)
+        self._memory.extend(context, command.ids[same:], command.computed)
+
+    def _edit(self, command: EditContext) -> None:
+        context = self._memory.contexts.get(command.session)
+        if context is None:
+            return
+        self._end_turn_of(context)
+        try:
+            self._memory.edit(context, command.edit)
+        except (BadEditsError, BadSpansError) as error:
+            _log.error("context of %s can't be edited: %s", command.session, error)
+            self._close(command.session)
+
+    def _fork(self, command: ForkContext) -> None:
+        self._close(command.session)
+        parent = self._memory.contexts.get(command.parent)
+        if parent is not None and command.length <= parent.committed:
+            self._memory.fork(parent, command.session, command.length)
+
+    def _truncate(self, command: TruncateContext) -> None:
+        context = self._memory.contexts.get(command.session)
+        if context is None:
+            return
+        self._end_turn_of(context)
+        if command.length <= len(context.ids):
+            self._turns.reclaim(context, "truncated", length=command.length)
+        else:
+            self._close(command.session)
+
+    def _release(self, command: ReleaseContext | ParkContext) -> None:
+        context = self._memory.contexts.get(command.session)
+        # A turn may have been submitted since the sender saw the session idle: it needs its KV.
+        if context is not None and context.activity is Activity.IDLE:
+            self._turns.reclaim(context, "released", length=len(context.ids), release=True)
+
+    def _close(self, session: SessionId) -> None:
+        context = self._memory.contexts.get(session)
+        if context is None:
+            return
+        self._end_turn_of(context)
+        self._turns.reclaim(context, "closed", length=0, release=True)
+        self._idle.forget(session)
+        del self._memory.contexts[session]
+
+    def _end_turn_of(self, context: Context) -> None:
+        slot = self._turns.queue.of_session(context.session)
+        if slot is not None:
+            self._turns.cancel(CancelTurn(turn=slot.turn, keep=False))
