@@ -179,7 +179,8 @@ class ChatSession:
                 self._screen.problem(str(error))
                 return
             facts = self._api.set_policy(session_id, policy)
-        self._screen.remark(f"policy {facts.get('policy')}, {facts.get('fidelity')}")
+        # a policy's fidelity shows in the KV once it drops something
+        self._screen.remark(f"policy {facts.get('policy')}, KV so far {facts.get('fidelity')}")
 
     def _session(self) -> str | None:
         if self._client.session_id is None:

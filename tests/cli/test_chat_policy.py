@@ -44,11 +44,11 @@ async def test_a_policy_is_shown_set_kept_to_and_cleared(stack):
         )
     assert code == 0
     said = [line for line in remarks.splitlines() if "policy" in line or "context" in line]
-    assert said[0] == "policy none, exact"
-    assert said[1] == "policy last_turns, exact"
+    assert said[0] == "policy none, KV so far exact"
+    assert said[1] == "policy last_turns, KV so far exact"
     assert said[2].startswith("[context changed (trimmed): ")
     assert said[2].endswith("1 turn dropped]")
-    assert said[3] == "policy none, exact"
+    assert said[3] == "policy none, KV so far exact"
     assert "There is no conversation yet" in remarks
 
 
