@@ -92,17 +92,22 @@ class Turns:
         self.queue.admit(slot)
         context, counters = slot.context, self._counters
         if slot.started_s is not None:
+            restored, _ = context.take_restored()
+            counters.restored_tokens += restored
             again = context.computed_len - context.table.kept_len
             counters.recomputed_tokens += max(0, again)
             return
         slot.start(self._clock())
         counters.reused_tokens += slot.reused_tokens
+        counters.restored_tokens += slot.restored_tokens
         counters.recomputed_tokens += slot.recomputed_tokens
         counters.new_tokens += slot.new_tokens
         self._emit(
             TurnStarted(
                 turn=slot.turn,
                 reused_tokens=slot.reused_tokens,
+                restored_tokens=slot.restored_tokens,
+                restored_from=slot.restored_from,
                 recomputed_tokens=slot.recomputed_tokens,
                 new_tokens=slot.new_tokens,
                 rebuilt_exact=context.rebuilt_exact,
@@ -129,12 +134,13 @@ class Turns:
     def preempt_youngest(self) -> Slot:
         """Take the youngest running turn's blocks; it keeps its place and what it has said.
 
-        Its ids, sampled ones included, are fed again when it returns. The sampler draws by output
-        index, so nothing changes for the reader.
+        KV that no tier keeps is computed again when it returns, that of sampled ids included. The
+        sampler draws by output index, so nothing changes for the reader.
         """
         slot = self.queue.preempt_youngest()
-        self._memory.release(slot.context)
+        self._memory.swap_out(slot.context)
         self._counters.preemptions += 1
+        self._counters.swapped_preemptions += len(self._memory.movement.tiers) > 0
         return slot
 
     def _enqueue(self, command: SubmitTurn, context: Context) -> None:
