@@ -3,8 +3,8 @@
 The same chat over the socket under each context policy, each on a server of its own: time to first
 token of turns with and without a trim, how often there is one, and memory. Every so often a fresh
 conversation of the size of the chat's last trimmed turn begins, so that a trim and a prefill of
-what is kept are measured side by side. `none` is refused once the window is full, and goes on being
-refused.
+what is kept are measured side by side. `none` is refused once the window is full, and from then on at
+every turn.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ _PREFILL_EVERY = 15  # turns
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlayedChat:
-    """One policy's chat. `pss`: both processes after the first turn, a quarter, and the last."""
+    """One policy's chat. `pss`: both processes after the first turn, half of them, and the last."""
 
     policy: str
     turns: Sequence[WindowTurn]
@@ -76,7 +76,7 @@ class WindowChat:
         async with LoadClient(self._url, **self._fields) as client:
             for number in range(count):
                 self.turns.append(await self._turn(client, number))
-                if number in {0, count // 4, count - 1}:
+                if number in {0, count // 2, count - 1}:
                     self.pss.append(sum(map(pss_bytes, self._pids)))
                 if number % _PREFILL_EVERY == _PREFILL_EVERY - 1:
                     await self._prefill(number)
@@ -160,7 +160,7 @@ def table_of(chats: Mapping[str, WindowFigures], pss: Mapping[str, Sequence[int]
         "fresh prefill, TTFT": [_in_words(one.prefill) for one in chats.values()],
         "  tokens computed, fresh": [str(one.prefill_computed_tokens) for one in chats.values()],
         "trim / fresh prefill": [_ratio(one.trimmed_to_prefill) for one in chats.values()],
-        "PSS, MB: first, 1/4, last": [
+        "PSS, MB: first, half, last": [
             ", ".join(f"{size / MIB:.0f}" for size in pss[name]) for name in chats
         ],
     }

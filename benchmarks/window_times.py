@@ -93,7 +93,7 @@ def figures(turns: Sequence[WindowTurn], prefills: Sequence[Prefill]) -> WindowF
     refused = [turn for turn in turns if turn.refusal is not None]
     return WindowFigures(
         turns=len(turns),
-        refusals=Counter(turn.refusal for turn in refused if turn.refusal is not None),
+        refusals=dict(Counter(turn.refusal for turn in refused if turn.refusal is not None)),
         first_refusal=refused[0].turn if refused else None,
         trims=len(trimmed),
         longest_context_tokens=max(

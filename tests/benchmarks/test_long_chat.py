@@ -59,4 +59,4 @@ def test_the_table_tells_what_was_refused_and_what_a_trim_costs():
     assert rows["turns with a trim, TTFT"] == ["400.0 (400.0)", "-"]
     assert rows["/ last quarter"] == ["40.00", "-"]
     assert rows["refused, from turn"] == ["0", "20 context_length_exceeded, from 0"]
-    assert rows["PSS, MB: first, 1/4, last"] == ["100, 110, 120", "1, 1, 1"]
+    assert rows["PSS, MB: first, half, last"] == ["100, 110, 120", "1, 1, 1"]

@@ -1,5 +1,8 @@
 """What is made of the turns of a chat in a window."""
 
+import json
+from dataclasses import asdict
+
 import pytest
 
 from benchmarks.window_times import Prefill, WindowTurn, figures
@@ -52,5 +55,6 @@ def test_refusals_are_counted_and_have_no_times():
     assert (found.turns, found.first_refusal) == (8, 4)
     assert found.refusals == {"context_length_exceeded": 4}
     assert (found.longest_context_tokens, found.longest_reply_tokens) == (316, 16)
+    assert json.loads(json.dumps(asdict(found)))["refusals"] == found.refusals
     assert found.last_quarter is None
     assert found.last_to_first is found.trimmed_to_prefill is None
