@@ -3,7 +3,7 @@
 The same chat over the socket under each context policy, each on a server of its own: time to first
 token of turns with and without a trim, how often there is one, and memory. Every so often a fresh
 conversation of the size of the chat's last trimmed turn begins, so that a trim and a prefill of
-what is kept are measured side by side. `none` is refused once the window is full, and from then on at
+what is kept are measured side by side. `none` is refused once the window is full, from then on at
 every turn.
 """
 
