@@ -1,9 +1,9 @@
 """A chat of 300 turns in a window of 1,024 tokens: `python -m benchmarks.long_chat`.
 
 The same chat over the socket under each context policy, each on a server of its own: time to first
-token of turns with and without a trim, how often there is one, and memory. Every so often a fresh
-conversation of the size of the chat's last trimmed turn begins, so that a trim and a prefill of
-what is kept are measured side by side. `none` is refused once the window is full, from then on at
+token of turns with and without a trim, how often there is one, and memory. Right after every trim a
+fresh conversation of the size of that turn begins, so that a trim and a prefill of what is kept are
+measured side by side. `none` is refused once the window is full, from then on at
 every turn.
 """
 
@@ -44,7 +44,6 @@ _DRAWN = ("sliding_window exact", "sliding_window shifted")
 _POOL = "128MiB"  # some 5,800 tokens: all of it has been written to soon, so that memory is flat
 _MESSAGE_TOKENS, _REPLY_TOKENS = 14, 16
 _OVERHEAD_TOKENS = 32  # system prompt and template of a fresh conversation
-_PREFILL_EVERY = 15  # turns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,8 +77,8 @@ class WindowChat:
                 self.turns.append(await self._turn(client, number))
                 if number in {0, count // 2, count - 1}:
                     self.pss.append(sum(map(pss_bytes, self._pids)))
-                if number % _PREFILL_EVERY == _PREFILL_EVERY - 1:
-                    await self._prefill(number)
+                if self.turns[-1].trimmed:
+                    await self._prefill(self.turns[-1])
 
     async def _turn(self, client: LoadClient, number: int) -> WindowTurn:
         text = message("window", 0, number, _MESSAGE_TOKENS)
@@ -99,18 +98,16 @@ class WindowChat:
             output_tokens=stats.output_tokens,
         )
 
-    async def _prefill(self, number: int) -> None:
-        trims = [turn for turn in self.turns if turn.trimmed]
-        if not trims:
-            return
-        tokens = trims[-1].input_tokens - _OVERHEAD_TOKENS
+    async def _prefill(self, trimmed: WindowTurn) -> None:
+        tokens = trimmed.input_tokens - _OVERHEAD_TOKENS
         async with LoadClient(self._url, **self._fields) as client:
-            turn, _ = await _ask(client, message("prefill", 0, number, tokens))
+            turn, _ = await _ask(client, message("prefill", 0, trimmed.turn, tokens))
         stats = turn.end.stats if turn.end else None
         if stats is None or stats.ttft_s is None:
             raise RuntimeError(f"a prefill of {tokens} tokens brought no reply: {turn.end}")
         self.prefills.append(
             Prefill(
+                turn=trimmed.turn,
                 ttft_ms=1e3 * stats.ttft_s,
                 computed_tokens=stats.recomputed_tokens + stats.new_tokens,
             )
@@ -159,7 +156,9 @@ def table_of(chats: Mapping[str, WindowFigures], pss: Mapping[str, Sequence[int]
         "  / last quarter": [_ratio(one.trimmed_to_plain) for one in chats.values()],
         "fresh prefill, TTFT": [_in_words(one.prefill) for one in chats.values()],
         "  tokens computed, fresh": [str(one.prefill_computed_tokens) for one in chats.values()],
-        "trim / fresh prefill": [_ratio(one.trimmed_to_prefill) for one in chats.values()],
+        "trim / fresh prefill, in pairs": [
+            _ratio(one.trimmed_to_prefill) for one in chats.values()
+        ],
         "PSS, MB: first, half, last": [
             ", ".join(f"{size / MIB:.0f}" for size in pss[name]) for name in chats
         ],

@@ -27,8 +27,9 @@ class WindowTurn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prefill:
-    """The first turn of a fresh conversation, of the size of the chat's last trimmed turn."""
+    """The first turn of a fresh conversation as large as `turn`, a trimmed one, right after it."""
 
+    turn: int
     ttft_ms: float
     computed_tokens: int
 
@@ -59,6 +60,7 @@ class WindowFigures:
     trimmed_computed_tokens: int
     prefill: Times | None
     prefill_computed_tokens: int
+    trimmed_to_prefill: float | None  # the median over pairs of TTFT to TTFT
 
     @property
     def trims_per_turn(self) -> float:
@@ -79,11 +81,6 @@ class WindowFigures:
     def trimmed_to_plain(self) -> float | None:
         """Median TTFT of turns with a trim to that of the last quarter's turns without one."""
         return _ratio(self.trimmed, self.last_quarter)
-
-    @property
-    def trimmed_to_prefill(self) -> float | None:
-        """The same to a prefill of what is kept, and of the turn, in a fresh conversation."""
-        return _ratio(self.trimmed, self.prefill)
 
 
 def figures(turns: Sequence[WindowTurn], prefills: Sequence[Prefill]) -> WindowFigures:
@@ -107,6 +104,7 @@ def figures(turns: Sequence[WindowTurn], prefills: Sequence[Prefill]) -> WindowF
         trimmed_computed_tokens=_middle([turn.computed_tokens for turn in trimmed]),
         prefill=_times([one.ttft_ms for one in prefills]),
         prefill_computed_tokens=_middle([one.computed_tokens for one in prefills]),
+        trimmed_to_prefill=_of_pairs(trimmed, prefills),
     )
 
 
@@ -121,6 +119,12 @@ def _times(values: Sequence[float]) -> Times | None:
     return Times(
         turns=len(values), median_ms=statistics.median(values), p95_ms=percentile(values, 95)
     )
+
+
+def _of_pairs(trimmed: Sequence[WindowTurn], prefills: Sequence[Prefill]) -> float | None:
+    ttft_ms = {turn.turn: turn.ttft_ms for turn in trimmed}
+    ratios = [ttft_ms[one.turn] / one.ttft_ms for one in prefills]
+    return statistics.median(ratios) if ratios else None
 
 
 def _middle(values: Sequence[int]) -> int:

@@ -39,13 +39,16 @@ def test_quarters_leave_out_turns_with_a_trim():
 
 
 def test_trims_are_counted_and_compared():
-    found = figures(chat(), [Prefill(ttft_ms=308.0, computed_tokens=820)])
+    pairs = [(4, 608.0), (9, 309.0), (14, 157.0)]
+    found = figures(
+        chat(), [Prefill(turn=turn, ttft_ms=ms, computed_tokens=820) for turn, ms in pairs]
+    )
     assert (found.trims, found.trims_per_turn) == (3, 3 / 16)
     assert found.trimmed is not None
     assert (found.trimmed.median_ms, found.trimmed.p95_ms) == (309, 314)
     assert (found.trimmed_computed_tokens, found.prefill_computed_tokens) == (800, 820)
     assert found.trimmed_to_plain == pytest.approx(309 / 15)
-    assert found.trimmed_to_prefill == pytest.approx(309 / 308)
+    assert found.trimmed_to_prefill == pytest.approx(1), "the median of 0.5, 1 and 2"
 
 
 def test_refusals_are_counted_and_have_no_times():
