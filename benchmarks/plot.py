@@ -95,9 +95,9 @@ def _ceiling(value: float) -> float:
 
 
 def _apart(y: float, taken: Sequence[float]) -> float:
-    """A place for a label near `y` that is 16 below every other."""
+    """A place for a label near `y` that is 16 away from every other: above, off the axis."""
     while any(abs(y - other) < 16 for other in taken):
-        y += 4
+        y -= 4
     return y
 
 

@@ -31,6 +31,7 @@ from benchmarks.fidelity.measures import (
     groups,
     only_one,
     perplexity,
+    places,
     recall,
 )
 from benchmarks.fidelity.playing import (
@@ -55,7 +56,6 @@ _CHATS, _CHAT_TOKENS = 20, 2500
 _QUICK_CHATS, _QUICK_CHAT_TOKENS = 2, 1500
 _MOST_TOKENS = 8192  # of an untrimmed chat: what the default model takes
 _MAIN = pair_name((EXACT, SHIFTED))
-_PLACES = {"kept text": True, "text just dropped": False}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,8 +83,7 @@ class Findings:
         """By where the answer was told, then by context."""
         return {
             place: {name: recall(rows, name) for name in CONTEXTS}
-            for place, kept in _PLACES.items()
-            if (rows := [row for row in self.probes if row.kept is kept])
+            for place, rows in places(self.probes).items()
         }
 
 
@@ -95,8 +94,9 @@ def main(  # noqa: PLR0913 -- one parameter per option of the command line
         Path, typer.Option(help="Folder of *.jsonl files as in tests/data/dialogues.")
     ] = DIALOGUES,
     seed: Annotated[int, typer.Option(help="Which dialogues make a chat, and the words.")] = 1,
+    chats: Annotated[int, typer.Option(min=1, help="How many.")] = _CHATS,
     window: Annotated[int, typer.Option(min=512, help="Tokens that the model sees.")] = 1024,
-    quick: Annotated[bool, typer.Option(help="Half a minute instead of ten.")] = False,
+    quick: Annotated[bool, typer.Option(help="A minute instead of ten or more.")] = False,
     output: Annotated[Path | None, typer.Option(help="Where the JSON goes.")] = None,
 ) -> None:
     """Play the chats; print tables; write JSON."""
@@ -104,12 +104,12 @@ def main(  # noqa: PLR0913 -- one parameter per option of the command line
     tokenizer = load_tokenizer(path)
     language = Language(form=load_chat_format(path, tokenizer), tokenizer=tokenizer)
     plan = ChatPlan(
-        chats=_QUICK_CHATS if quick else _CHATS,
+        chats=_QUICK_CHATS if quick else chats,
         tokens=_QUICK_CHAT_TOKENS if quick else _CHAT_TOKENS,
         seed=seed,
     )
-    chats = load_chats(dialogues, plan, lambda text: len(tokenizer.encode(text)))
-    findings = measure(path, language, chats, window)
+    played = load_chats(dialogues, plan, lambda text: len(tokenizer.encode(text)))
+    findings = measure(path, language, played, window)
     _show(findings)
     stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H%M%SZ")
     target = output or _RESULTS / f"fidelity-{stamp}{'-quick' if quick else ''}.json"
@@ -145,8 +145,8 @@ def _show(findings: Findings) -> None:
     console.print(_distance_table(f"{_MAIN}, by replies", findings.parts))
     console.print(_perplexity_table(findings))
     console.print(_recall_table(findings))
-    for place, kept in _PLACES.items():
-        only = only_one(findings.probes, EXACT, SHIFTED, kept=kept)
+    for place, rows in places(findings.probes).items():
+        only = only_one(rows, EXACT, SHIFTED)
         console.print(
             f"likeliest word, {place}: {only[0]} by exact only, {only[1]} by shifted only"
         )

@@ -57,6 +57,7 @@ class ProbeRow:
     """One question after a trim. `kept`: the turn that told the answer is in the kept text."""
 
     chat: int
+    language: str
     trims: int
     kept: bool
     word: str
@@ -161,6 +162,16 @@ def groups(rows: Sequence[TurnRow]) -> dict[str, list[TurnRow]]:
     return {name: some for name, some in found.items() if some}
 
 
+def places(rows: Sequence[ProbeRow]) -> dict[str, list[ProbeRow]]:
+    """The questions by where the answer was told; none of them empty."""
+    kept = [row for row in rows if row.kept]
+    found = {"kept text": kept}
+    for language in sorted({row.language for row in kept}):
+        found[f"kept text, {language}"] = [row for row in kept if row.language == language]
+    found["text just dropped"] = [row for row in rows if not row.kept]
+    return {name: some for name, some in found.items() if some}
+
+
 def recall(rows: Sequence[ProbeRow], context: str) -> Recall:
     """Summarise one context's answers, of which there is at least one."""
     answers = [row.answers[context] for row in rows]
@@ -173,15 +184,10 @@ def recall(rows: Sequence[ProbeRow], context: str) -> Recall:
     )
 
 
-def only_one(rows: Sequence[ProbeRow], one: str, other: str, *, kept: bool) -> tuple[int, int]:
+def only_one(rows: Sequence[ProbeRow], one: str, other: str) -> tuple[int, int]:
     """Questions for which the word is the likeliest in one of two contexts and not in the other."""
-    first = second = 0
-    for row in rows:
-        if row.kept is kept:
-            right, rights = row.answers[one].rank == 0, row.answers[other].rank == 0
-            first += right and not rights
-            second += rights and not right
-    return first, second
+    right = [(row.answers[one].rank == 0, row.answers[other].rank == 0) for row in rows]
+    return right.count((True, False)), right.count((False, True))
 
 
 def _spread(

@@ -142,6 +142,7 @@ class Play:
                 self.probes.append(
                     ProbeRow(
                         chat=self._number,
+                        language=self._chat.language,
                         trims=self.trims,
                         kept=span in after.turns,
                         word=fact.word,

@@ -19,6 +19,7 @@ from benchmarks.fidelity.measures import (
     nats,
     only_one,
     perplexity,
+    places,
     recall,
 )
 
@@ -38,12 +39,12 @@ def row(divergence=0.0, top=1.0, *, tokens=1, chat=0, trims=1, since_trim=0, nat
     )
 
 
-def question(a_rank, b_rank, *, kept=True, said=False, probability=0.5):
+def question(a_rank, b_rank, *, kept=True, said=False, probability=0.5, language="en"):
     ranks = {"a": a_rank, "b": b_rank}
     answers = {
         name: Answer(said=said, probability=probability, rank=rank) for name, rank in ranks.items()
     }
-    return ProbeRow(chat=0, trims=1, kept=kept, word="candle", answers=answers)
+    return ProbeRow(chat=0, language=language, trims=1, kept=kept, word="candle", answers=answers)
 
 
 def test_log_probabilities_are_those_of_the_softmax():
@@ -124,6 +125,14 @@ def test_recall_counts_shares():
     assert math.isfinite(found.mean_nats), "an impossible word is a large number"
 
 
-def test_what_one_context_alone_knows_is_counted_where_it_was_told():
+def test_what_one_context_alone_knows_is_counted():
     rows = [question(0, 1), question(0, 2), question(5, 0), question(0, 0), question(7, 7)]
-    assert only_one([*rows, question(0, 1, kept=False)], "a", "b", kept=True) == (2, 1)
+    assert only_one(rows, "a", "b") == (2, 1)
+
+
+def test_questions_are_parted_by_where_the_answer_was_told():
+    rows = [question(0, 0), question(0, 0, language="zh"), question(0, 0, kept=False)]
+    assert {name: len(some) for name, some in places(rows).items()} == {
+        "kept text": 2, "kept text, en": 1, "kept text, zh": 1, "text just dropped": 1,
+    }  # fmt: skip
+    assert "text just dropped" not in places(rows[:2])
