@@ -155,7 +155,7 @@ def _dialogue(
 
 
 def _deal(by_language: Mapping[str, Sequence[_Dialogue]], plan: ChatPlan) -> list[Chat]:
-    draws = {one: random.Random(f"{plan.seed}/{one}") for one in by_language}  # noqa: S311
+    draws = {one: random.Random(f"{plan.seed}/{one}") for one in by_language}  # noqa: S311 -- no secret
     stacks: dict[str, list[_Dialogue]] = {one: [] for one in by_language}
     languages = sorted(by_language)
     chats: list[Chat] = []
