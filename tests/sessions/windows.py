@@ -35,6 +35,8 @@ class Scripted:
 class Summarizing:
     """Wants a summary of all but the last turn when the window is full."""
 
+    summarizes = True
+
     def plan(self, view):
         if view.needed_tokens <= view.limit_tokens:
             return KeepAll()
