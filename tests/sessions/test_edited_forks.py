@@ -110,9 +110,9 @@ class TestSummaries:
         yield world
         await world.stop()
 
-    def plan(self, world):
+    def plan(self, world, tokens=64):
         fallback = KeepTurns(turns=(1,))
-        plan = Summarize(keep_last=1, summary_tokens=64, fallback=fallback)
+        plan = Summarize(keep_last=1, summary_tokens=tokens, fallback=fallback)
         world.policies.scripted.plans.append(plan)
 
     async def stored(self, world, session, pair):
@@ -178,11 +178,11 @@ class TestSummaries:
     async def test_without_a_summary_that_fits_the_fallback_is_done_and_told(
         self, world, engine, too_long
     ):
-        """One of 64 tokens can't be written here: the messages around it are longer."""
+        """One of 40 tokens can't be written here: the messages around it are longer."""
         session, added = await chat(world, "one", "two")
         if too_long:
-            await self.stored(world, session, [9] * 65)
-        self.plan(world)
+            await self.stored(world, session, [9] * 41)
+        self.plan(world, tokens=40)
         told = await facts(await world.begin(ask("three", conversation=session)))
         (change,) = changes(told)
         assert (change.reason, change.context) == ("summary_failed", "trimmed")
