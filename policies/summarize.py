@@ -33,7 +33,7 @@ class Compaction:
         if self.compact_threshold is not None:
             need_count("compact_threshold", self.compact_threshold)
         need_count("keep_turns", self.keep_turns, least=0)
-        need_count("summary_tokens", self.summary_tokens, least=16)
+        need_count("summary_tokens", self.summary_tokens, least=48)
 
     def plan(self, view: ConversationView) -> ContextPlan:
         """Ask for a summary where one saves something."""
