@@ -6,7 +6,7 @@ import time
 import pytest
 
 from benchmarks.load_client import LoadClient
-from benchmarks.server_process import running_server
+from benchmarks.server_process import NO_REUSE, running_server
 from engine.files.catalog import resolve_model
 from sessiond.assembly import load_text_format
 from sessiond.sessions.summary_request import QUESTION
@@ -103,4 +103,36 @@ async def test_a_long_chat_is_summarised_and_goes_on(server, folder):
     assert len(kept) >= KEPT
     told_output = sum(response["usage"]["output_tokens"] for response in responses)
     assert usage["output_tokens"] > told_output, "the summaries are charged"
+    assert_all_blocks_come_back(server)
+
+
+async def talk(url, turns, **policy):
+    """The replies of a chat, and what was told of its context."""
+    fields = {"temperature": 0, "max_output_tokens": 40, "instructions": SYSTEM}
+    replies, reasons = [], []
+    async with LoadClient(url, context_management=[POLICY | policy], **fields) as client:
+        for number in range(turns):
+            turn, changes, response = await ask(client, QUESTION_OF_TURN.format(number))
+            replies.append(turn.text)
+            reasons.append(
+                [(change["reason"], response["sessiond"]["summary_tokens"]) for change in changes]
+            )
+    return replies, reasons
+
+
+async def test_replies_after_summaries_are_those_of_a_server_that_computes_all_anew(
+    server, tmp_path
+):
+    """Summaries included: they are drawn greedily, from the same ids.
+
+    The threshold is never reached before the window is full: then a turn waits for its summary, so
+    that both servers have it at the same turn.
+    """
+    turns = 30
+    flags = ["--max-model-len", str(WINDOW), *NO_REUSE]
+    with running_server(tmp_path / "recomputing", flags) as recomputing:
+        expected = await talk(recomputing.url, turns, compact_threshold=WINDOW)
+    told = await talk(server.url, turns, compact_threshold=WINDOW)
+    assert told == expected
+    assert sum(map(bool, told[1])) >= 2
     assert_all_blocks_come_back(server)
