@@ -44,7 +44,7 @@ class Compaction:
         self._limits = parts.limits
         self._writer = SummaryWriter(parts, transcript=transcript)
         self._works: dict[SessionId, _Work] = {}
-        self._ending: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._retry_at: OrderedDict[SessionId, int] = OrderedDict()  # turns of the session
         self._closed = False
 
@@ -93,7 +93,7 @@ class Compaction:
         self._closed = True
         for session in list(self._works):
             self.cancel(session)
-        await asyncio.gather(*self._ending, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _ready(
         self, live: LiveSession, tip_id: str | None, shape: Shape, plan: Summarize
@@ -134,13 +134,20 @@ class Compaction:
         task = asyncio.create_task(self._write(writing))
         loop = asyncio.get_running_loop()
         timer = loop.call_later(self._limits.background_summary_s, task.cancel)
+        work = _Work(writing=writing, task=task, timer=timer)
         if not writing.background:
             timer.cancel()
-        work = _Work(writing=writing, task=task, timer=timer)
         self._works[writing.live.id] = work
-        self._ending.add(task)
-        task.add_done_callback(self._ending.discard)
+        self._tasks.add(task)
+        task.add_done_callback(lambda _: self._forget(work))
         return work
+
+    def _forget(self, work: _Work) -> None:
+        work.timer.cancel()
+        self._tasks.discard(work.task)
+        session = work.writing.live.id
+        if self._works.get(session) is work:
+            del self._works[session]
 
     async def _write(self, writing: Writing) -> None:
         live, tip_id = writing.live, writing.left.tip_id
@@ -155,11 +162,6 @@ class Compaction:
         except Exception:
             logger.exception("writing a summary of %s met a fault", live.id)
             self._fail(writing, "a fault")
-        finally:
-            work = self._works.get(live.id)
-            if work is not None and work.writing is writing:
-                work.timer.cancel()
-                del self._works[live.id]
 
     async def _wait(self, work: _Work, patience: Patience) -> None:
         """Until it is written, or the turn's patience is over: then nobody wants it."""

@@ -2,8 +2,7 @@
 
 import pytest
 
-from engine.ids import SessionId
-from engine.messages import HurryContext, TurnFailed
+from engine.messages import TurnFailed
 from tests.engine.harness import Engine
 from tests.fakes.fake_model import expected_reply
 
@@ -95,8 +94,8 @@ def test_hurried_it_is_like_any_other(engine, before) -> None:
     other = engine.submit("other", [5] * 40, max_output_tokens=30, stop_ids=[])
     engine.step(3)
     assert turn not in engine.events
-    engine.loop.handle(HurryContext(session=SessionId("back")))
-    engine.loop.handle(HurryContext(session=SessionId("nobody")))
+    engine.hurry("back")
+    engine.hurry("nobody")
     while not has_ended(engine, turn):
         engine.step()
     assert not has_ended(engine, other)
