@@ -169,9 +169,24 @@ async def test_a_fork_that_must_drop_turns_waits_for_a_summary_of_its_own(start)
     assert after.output_tokens > before.output_tokens, "it is told where its turns were made"
 
 
-@pytest.mark.parametrize("fidelity", ["exact", "shifted"])
-async def test_summaries_of_a_shifted_context_make_it_exact(start, fidelity):
-    chat, twin = Chat(await start(rig(), policy=compaction(fidelity))), Twin()
-    changed = [await twin.say(chat, said(number)) for number in range(30)]
-    assert "summarized" in changed
-    assert chat.usages[-1].fidelity == "exact"
+@pytest.mark.parametrize("lost", [False, True])
+async def test_a_summary_of_a_shifted_context_makes_it_exact(start, lost):
+    """Written on a fork of the shifted KV; what follows it is computed from the ids."""
+    world = await start(rig(), policy=compaction())
+    chat = Chat(world)
+    window = PolicyChoice(type="sliding_window", parameters={"max_tokens": 900}, fidelity="shifted")
+    while not any(chat.changes):
+        await chat.say(said(len(chat.replies)), policy=window)
+    assert chat.usages[-1].fidelity == "shifted"
+    seen = chat.visible
+    if lost:
+        world.service._retention.unplace(world.service._parts.sessions.get(chat.session))
+    await chat.say("x" * 300, max_output_tokens=WINDOW - len(seen) - 200)
+    assert [change.reason for change in chat.changes[-1]] == ["summarized"]
+    for number in range(3):
+        assert chat.visible[: len(FRONT) + len(HEAD)] == FRONT + HEAD
+        tail = chat.prompt[len(FRONT) + chat.usages[-1].summary_tokens :]
+        assert tail[0] == ROLES["user"]
+        assert chat.usages[-1].fidelity == "exact"
+        assert chat.replies[-1] == reply_after(chat.prompt, len(chat.replies[-1]) or 24)
+        await chat.say(said(number))
