@@ -57,7 +57,7 @@ class ContextCommands:
                 self._fork(command)
             case TruncateContext():
                 self._truncate(command)
-            case ReleaseContext() | ParkContext():  # there is no tier below the device
+            case ReleaseContext() | ParkContext():
                 self._release(command)
             case CloseContext(session=session):
                 self._close(session)
@@ -77,14 +77,24 @@ class ContextCommands:
 
     def _set(self, command: SetContext) -> None:
         context = self._memory.contexts.get(command.session)
-        if context is None or command.edits or context.salt != command.salt:
+        is_another = context is not None and (context.salt, context.volatile) != (
+            command.salt,
+            command.volatile,
+        )
+        if context is None or command.edits or is_another:
             self._close(command.session)
             try:
                 self._memory.open(
-                    command.session, command.salt, command.ids, command.computed, command.edits
+                    command.session,
+                    command.salt,
+                    command.ids,
+                    command.computed,
+                    command.edits,
                 )
             except BadEditsError as error:
                 _log.error("context of %s can't be set: %s", command.session, error)
+                return
+            self._memory.contexts[command.session].volatile = command.volatile
             return
         self._end_turn_of(context)
         self._memory.forget_edits(context)
@@ -123,6 +133,8 @@ class ContextCommands:
         context = self._memory.contexts.get(command.session)
         # A turn may have been submitted since the sender saw the session idle: it needs its KV.
         if context is not None and context.activity is Activity.IDLE:
+            if isinstance(command, ParkContext):
+                self._memory.movement.swap_out(context)
             self._turns.reclaim(context, "released", length=len(context.ids), release=True)
 
     def _close(self, session: SessionId) -> None:

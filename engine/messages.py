@@ -9,6 +9,7 @@ from typing import Literal
 import msgspec
 
 from engine.ids import SessionId, TurnId
+from engine.tier_reports import RestoredFrom, TierInfo, TierStats
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,7 +42,7 @@ class SetContext(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     `ids` are all that the context ever held, in order; `edits` rise in `at` (which counts visible
     ids, after earlier edits). Without edits the context is exactly `ids`. `computed`: how many of
     `ids` were computed by an earlier turn, so that computing them once more is told as recomputed
-    and not as new.
+    and not as new. `volatile`: its KV is never written to disk.
     """
 
     session: SessionId
@@ -49,6 +50,7 @@ class SetContext(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     ids: list[int]
     computed: int = 0
     edits: tuple[Edit, ...] = ()
+    volatile: bool = False
 
 
 class EditContext(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -176,7 +178,7 @@ class TurnStarted(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     turn: TurnId
     reused_tokens: int
     restored_tokens: int = 0
-    restored_from: Literal["none", "host", "disk"] = "none"
+    restored_from: RestoredFrom = "none"
     rebuilt_exact: bool = False
     recomputed_tokens: int
     new_tokens: int
@@ -200,7 +202,7 @@ class TurnCounts(msgspec.Struct, frozen=True, kw_only=True):
 
     reused_tokens: int = 0
     restored_tokens: int = 0
-    restored_from: Literal["none", "host", "disk"] = "none"
+    restored_from: RestoredFrom = "none"
     rebuilt_exact: bool = False
     recomputed_tokens: int = 0
     new_tokens: int = 0
@@ -281,7 +283,10 @@ class PageView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ContextView(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """What one session holds. An unknown session has no tokens and `known` false."""
+    """What one session holds. An unknown session has no tokens and `known` false.
+
+    `host_blocks` and `disk_blocks` are copies there of full blocks, on the device or not.
+    """
 
     session: SessionId
     known: bool
@@ -292,10 +297,15 @@ class ContextView(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     shared_blocks: int
     kv_bytes: int
     page_table: list[PageView]
+    host_blocks: int = 0
+    disk_blocks: int = 0
 
 
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Gauges of now and `*_total` counters since start. free + cached + active = total."""
+    """Gauges of now and `*_total` counters since start. free + cached + active = total.
+
+    `parked` of the `contexts` have KV in tiers only.
+    """
 
     total_blocks: int
     free_blocks: int
@@ -304,22 +314,26 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     running: int
     waiting: int
     contexts: int
+    parked: int = 0
     kept_tokens: int
     steps_total: int
     step_seconds_total: float
     generated_tokens_total: int
     reused_tokens_total: int
+    restored_tokens_total: int = 0
     recomputed_tokens_total: int
     new_tokens_total: int
     prefix_queries_total: int
     prefix_hits_total: int
     preemptions_total: int
+    swapped_preemptions_total: int = 0
     accepted_drafts_total: int
     rejected_drafts_total: int
     placement_policy: str
     evictions_total: dict[str, int]
     reclaims_total: dict[str, int]
     reclaim_seconds_total: dict[str, float]
+    tiers: dict[str, TierStats] = {}
 
 
 class AuditReport(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -333,6 +347,8 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     active_blocks: int
     leaked_blocks: int
     device_bytes: int
+    host_bytes: int = 0
+    disk_bytes: int = 0
     rss_bytes: int
 
 
@@ -367,6 +383,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     max_num_waiting: int
     fingerprint: str
     shiftable: bool = True
+    tiers: tuple[TierInfo, ...] = ()
 
     @property
     def arithmetic(self) -> str:

@@ -93,17 +93,22 @@ class Turns:
         self.queue.admit(slot)
         context, counters = slot.context, self._counters
         if slot.started_s is not None:
+            restored, _ = context.take_restored()
+            counters.restored_tokens += restored
             again = context.computed_len - context.table.kept_len
             counters.recomputed_tokens += max(0, again)
             return
         slot.start(self._clock())
         counters.reused_tokens += slot.reused_tokens
+        counters.restored_tokens += slot.restored_tokens
         counters.recomputed_tokens += slot.recomputed_tokens
         counters.new_tokens += slot.new_tokens
         self._emit(
             TurnStarted(
                 turn=slot.turn,
                 reused_tokens=slot.reused_tokens,
+                restored_tokens=slot.restored_tokens,
+                restored_from=slot.restored_from,
                 recomputed_tokens=slot.recomputed_tokens,
                 new_tokens=slot.new_tokens,
                 rebuilt_exact=context.rebuilt_exact,
@@ -132,11 +137,14 @@ class Turns:
     def preempt_youngest(self) -> Slot:
         """Take the youngest running turn's blocks; it keeps its place and what it has said.
 
-        Its ids, sampled ones included, are fed again when it returns. The sampler draws by output
-        index, so nothing changes for the reader.
+        KV that no tier keeps is computed again when it returns, that of sampled ids included. The
+        sampler draws by output index, so nothing changes for the reader.
         """
         slot = self.queue.running[-1]
-        self._preempt(slot)
+        self.queue.preempt(slot)
+        self._memory.swap_out(slot.context)
+        self._counters.preemptions += 1
+        self._counters.swapped_preemptions += len(self._memory.movement.tiers) > 0
         return slot
 
     def restrain_background(self) -> None:
@@ -148,7 +156,9 @@ class Turns:
         for slot in self.queue.background:
             if slot.context.activity is Activity.RUNNING:
                 if self.queue.foreground_count:
-                    self._preempt(slot)
+                    self.queue.preempt(slot)
+                    self._memory.release(slot.context)
+                    self._counters.preemptions += 1
             elif not self.queue.foreground_count and not self._has_spare_blocks(slot):
                 self.fail(slot, "queue_full", "no blocks are free for a turn in the background")
 
@@ -159,11 +169,6 @@ class Turns:
         tokens += slot.tokens_left * command.generate + len(command.close_ids)
         needed = blocks_for(tokens, self._config.block_size) + 1  # a tail may have to be copied
         return needed <= self._memory.pool.available_count
-
-    def _preempt(self, slot: Slot) -> None:
-        self.queue.preempt(slot)
-        self._memory.release(slot.context)
-        self._counters.preemptions += 1
 
     def _enqueue(self, command: SubmitTurn, context: Context) -> None:
         now_s = self._clock()

@@ -45,6 +45,10 @@ def _default_db() -> str:
     return f"sqlite+aiosqlite:///{data_folder() / 'sessiond.db'}"
 
 
+def _default_tier_path() -> str:
+    return str(data_folder() / "kv")
+
+
 def _read_bytes(value: object) -> object:
     return parse_bytes(value) if isinstance(value, str) else value
 
@@ -178,6 +182,24 @@ class Settings(BaseSettings):
         0, ge=0, description="Largest number of KV blocks of one user; 0 sets no limit."
     )
 
+    host_tier_size: ByteSize = Field(
+        0,
+        ge=0,
+        description="Main memory for KV that leaves the device, as in 4GiB; 0: none. On a CPU it "
+        "is the same memory as the pool's.",
+    )
+    disk_tier_size: ByteSize = Field(
+        2 * 2**30,
+        ge=0,
+        description="Disk space for KV of sessions that are idle or not there, as in 2GiB, so that "
+        "they go on after a restart without being computed again; 0: none.",
+    )
+    disk_tier_path: str = Field(
+        default_factory=_default_tier_path,
+        min_length=1,
+        description="Folder of the disk tier; one server at a time.",
+    )
+
     default_max_output_tokens: int = Field(
         1024, ge=1, description="Longest reply when a request does not say."
     )
@@ -249,6 +271,9 @@ class Settings(BaseSettings):
             kv_high_watermark=self.kv_high_watermark,
             max_resident_blocks=self.max_resident_blocks,
             max_user_resident_blocks=self.max_user_resident_blocks,
+            host_tier_size=self.host_tier_size,
+            disk_tier_size=self.disk_tier_size,
+            disk_tier_path=self.disk_tier_path,
         )
 
 

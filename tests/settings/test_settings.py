@@ -183,6 +183,9 @@ def test_every_engine_setting_reaches_the_engine():
         "kv_high_watermark": 0.75,
         "max_resident_blocks": 100,
         "max_user_resident_blocks": 200,
+        "host_tier_size": 2**20,
+        "disk_tier_size": 2**21,
+        "disk_tier_path": "kv",
     }
     config = load_settings(changed).engine_config()
     expected = {("max_num_waiting" if k == "max_queue" else k): v for k, v in changed.items()}
