@@ -142,7 +142,8 @@ class ContextCommands:
         if context is None:
             return
         self._end_turn_of(context)
-        self._turns.reclaim(context, "closed", length=0, release=True)
+        # Nothing is cut: a session that is only forgotten may come back for its KV in the tiers.
+        self._turns.reclaim(context, "closed", length=len(context.ids), release=True)
         self._idle.forget(session)
         del self._memory.contexts[session]
 

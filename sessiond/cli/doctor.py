@@ -35,7 +35,7 @@ def _show(report: dict[str, object], sound: bool) -> None:
         console.print(str(report["arithmetic"]), markup=False)
     tiers = report.get("tiers")
     for tier in tiers if isinstance(tiers, list) else []:
-        console.print(_tier_line(tier), markup=False)
+        console.print(_tier_line(tier), markup=False, soft_wrap=True)
     table = Table.grid(padding=(0, 2))
     for name, value in report.items():
         if isinstance(value, int) and not isinstance(value, bool):

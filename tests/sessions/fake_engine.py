@@ -104,6 +104,8 @@ class FakeEngine:
         self.by_hand: Callable[[SubmitTurn], bool] = lambda _: False
         self.contexts: dict[str, list[int]] = {}
         self.cached: dict[str, int] = {}  # tokens whose KV is there
+        self.has_disk_tier = False
+        self.on_disk: dict[str, int] = {}  # blocks
         self.edits: dict[str, list[Edit]] = {}
         self.commands: list[ContextCommand | SubmitTurn | CancelTurn] = []
         self.turns: dict[str, FakeEvents] = {}
@@ -153,6 +155,8 @@ class FakeEngine:
                 self.cached[session] = min(self.cached[session], length)
             case ReleaseContext(session=session) | ParkContext(session=session):
                 assert not self._is_busy(session), command
+                if self.has_disk_tier and isinstance(command, ParkContext):
+                    self.on_disk[session] = self.cached[session] // 16
                 self.cached[session] = 0
             case CloseContext(session=session):
                 assert self.hangs or not self._is_busy(session), command
@@ -207,6 +211,7 @@ class FakeEngine:
             shared_blocks=0,
             kv_bytes=kept * 16,
             page_table=[page] * blocks,
+            disk_blocks=self.on_disk.get(query.session, 0),
         )
 
     # --- what the test makes happen ------------------------------------------------------------

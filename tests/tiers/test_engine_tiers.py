@@ -302,6 +302,15 @@ def test_another_models_file_is_not_used(make, make_engine, tmp_path: Path) -> N
     assert again(later, ids).restored_tokens == 0
 
 
+def test_a_session_that_was_forgotten_comes_back_for_its_kv(make, tier: str) -> None:
+    engine = make(tier)
+    ids = used(engine)
+    engine.close("a")
+    fill(engine)
+    engine.open("a", ids)
+    assert again(engine, ids).restored_tokens == 96
+
+
 def test_other_tenants_never_hit_each_others_kv(make, tier: str) -> None:
     engine = make(tier)
     engine.open("a", salt=b"one")
