@@ -19,6 +19,7 @@ from engine.messages import (
     EditContext,
     ForkContext,
     HintContext,
+    HurryContext,
     ParkContext,
     ReleaseContext,
     SetContext,
@@ -67,6 +68,10 @@ class ContextCommands:
                 memory.eviction.usage.hint(
                     session, ttl_s=ttl_s, priority=priority, now_s=self._clock()
                 )
+            case HurryContext(session=session):
+                slot = self._turns.queue.of_session(session)
+                if slot is not None:
+                    self._turns.queue.hurry(slot)
             case _:
                 assert_never(command)
 

@@ -196,6 +196,7 @@ class EngineLoop:
         if not self.has_work:
             return self._step_idle(tell)
         started_s = self._clock()
+        self._turns.restrain_background()
         due = self._gather()
         if due:
             self._counters.steps += 1

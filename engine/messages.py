@@ -78,6 +78,12 @@ class HintContext(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     priority: int = 1
 
 
+class HurryContext(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The session's turn, if it has one in the background, is one like others from now on."""
+
+    session: SessionId
+
+
 class ForkContext(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Open `session` as the first `length` tokens of `parent`: blocks shared, tail copied."""
 
@@ -115,6 +121,10 @@ class SubmitTurn(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     `draft_ids`: what the session's next turn will most likely begin with. While nothing else runs,
     the engine computes the owed ids and these in advance; a turn that begins otherwise is answered
     as if it had not. No number in an event or an answer counts them.
+
+    `background`: it runs while no other turn waits or runs, and gives up its KV for them as soon as
+    one comes; it takes no block that another session holds, and fails with `queue_full` where it
+    would have to. It takes no place in the queue from others.
     """
 
     turn: TurnId
@@ -126,6 +136,7 @@ class SubmitTurn(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     sampling: Sampling = Sampling()
     max_output_tokens: int = 1
     generate: bool = True
+    background: bool = False
 
 
 class CancelTurn(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -149,6 +160,7 @@ ContextCommand = (
     | EditContext
     | ParkContext
     | HintContext
+    | HurryContext
 )
 Command = ContextCommand | SubmitTurn | CancelTurn
 

@@ -3,6 +3,7 @@
 Loop thread only.
 """
 
+from collections import Counter
 from collections.abc import Callable
 
 from engine.context import Context
@@ -60,10 +61,17 @@ class Prefixes:
             self._hash(context, context.table.block(index), context.keys(full)[index])
 
     def hash_sealed(self, context: Context) -> None:
-        """Hash what an edit has sealed: never written again, its last block is as good as full."""
-        count = context.table.sealed_count
-        for index in range(count if self.caching else 0):
-            self._hash(context, context.table.block(index), context.keys(count)[index])
+        """Hash what an edit has sealed: never written again, its last block is as good as full.
+
+        A block of which another context may hold more, under ids of its own, is not hashed.
+        """
+        table = context.table
+        count = table.sealed_count if self.caching else 0
+        own = Counter(table.blocks)
+        for index in range(count):
+            block = table.block(index)
+            if self.pool.references(block) == own[block]:
+                self._hash(context, block, context.keys(count)[index])
 
     def adopt(self, block: BlockId, key: bytes) -> None:
         """A block that the caller refers to has been filled with the KV of a key."""

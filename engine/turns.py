@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Literal, Protocol, assert_never
 
 from engine.admission import AdmissionView, refusal
+from engine.capacity import blocks_for
 from engine.config import EngineConfig
 from engine.context import Activity, Context
 from engine.counters import Counters
@@ -118,10 +119,12 @@ class Turns:
     @property
     def admissible(self) -> list[Slot]:
         """Waiting turns that no limit of their user's keeps from running, in order."""
-        limit = self._config.max_user_resident_blocks
+        limit, admissible = self._config.max_user_resident_blocks, self.queue.waiting
+        if self.queue.foreground_count and self.queue.background:
+            admissible = [slot for slot in admissible if not self.queue.is_background(slot)]
         if not limit:
-            return self.queue.waiting
-        waiting, running = map(self._demands, (self.queue.waiting, self.queue.running))
+            return admissible
+        waiting, running = map(self._demands, (admissible, self.queue.running))
         return within_limit(waiting, running, limit)
 
     def _demands(self, slots: Sequence[Slot]) -> list[Demand[Slot]]:
@@ -137,11 +140,35 @@ class Turns:
         KV that no tier keeps is computed again when it returns, that of sampled ids included. The
         sampler draws by output index, so nothing changes for the reader.
         """
-        slot = self.queue.preempt_youngest()
+        slot = self.queue.running[-1]
+        self.queue.preempt(slot)
         self._memory.swap_out(slot.context)
         self._counters.preemptions += 1
         self._counters.swapped_preemptions += len(self._memory.movement.tiers) > 0
         return slot
+
+    def restrain_background(self) -> None:
+        """Keep turns in the background from being anybody's loss.
+
+        Where another turn waits or runs they give up their KV: what is full of it is found again.
+        Where none does, one that would take blocks from an idle session fails.
+        """
+        for slot in self.queue.background:
+            if slot.context.activity is Activity.RUNNING:
+                if self.queue.foreground_count:
+                    self.queue.preempt(slot)
+                    self._memory.release(slot.context)
+                    self._counters.preemptions += 1
+            elif not self.queue.foreground_count and not self._has_spare_blocks(slot):
+                self.fail(slot, "queue_full", "no blocks are free for a turn in the background")
+
+    def _has_spare_blocks(self, slot: Slot) -> bool:
+        """Whether a waiting turn can run to its end on blocks that no session holds."""
+        context, command = slot.context, slot.command
+        tokens = self._memory.outstanding(context, len(context.ids) - command.generate)
+        tokens += slot.tokens_left * command.generate + len(command.close_ids)
+        needed = blocks_for(tokens, self._config.block_size) + 1  # a tail may have to be copied
+        return needed <= self._memory.pool.available_count
 
     def _enqueue(self, command: SubmitTurn, context: Context) -> None:
         now_s = self._clock()
@@ -169,7 +196,7 @@ class Turns:
         return AdmissionView(
             context_tokens=context_tokens,
             busy=context is not None and context.activity is not Activity.IDLE,
-            turns=len(self.queue),
+            turns=self.queue.foreground_count,
             max_turns=self._config.max_num_seqs + self._config.max_num_waiting,
             total_blocks=pool.total,
             block_size=self._config.block_size,
@@ -237,7 +264,10 @@ class Turns:
                 assert_never(command.reason)
 
     def fail(
-        self, slot: Slot, code: Literal["internal_error", "queue_timeout"], message: str
+        self,
+        slot: Slot,
+        code: Literal["internal_error", "queue_timeout", "queue_full"],
+        message: str,
     ) -> None:
         """End a turn without an answer."""
         counts = self._roll_back(slot, code)

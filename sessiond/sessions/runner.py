@@ -11,6 +11,8 @@ from sessiond.facts import AttachmentId, TurnFinished
 from sessiond.sessions.bound import BoundTurn
 from sessiond.sessions.drain_rate import DrainRate
 from sessiond.sessions.driver import TurnDriver
+from sessiond.sessions.foresight import Foresight
+from sessiond.sessions.lifecycle import Event
 from sessiond.sessions.parts import Parts
 from sessiond.sessions.retention import Retention
 from sessiond.sessions.starter import TurnStarter
@@ -27,11 +29,13 @@ class TurnRunner:
         parts: Parts,
         *,
         starter: TurnStarter,
+        foresight: Foresight,
         retention: Retention,
         on_turn_ended: Callable[[TurnFinished], None],
     ) -> None:
         self._starter = starter
         self._driver = TurnDriver(parts, retention=retention)
+        self._foresight = foresight
         self._retention = retention
         self._on_turn_ended = on_turn_ended
         self._limits = parts.limits
@@ -161,6 +165,8 @@ class TurnRunner:
     async def _drive(self, turn: Turn, events: TurnEvents) -> None:
         finished, event = await self._driver.drive(turn, events)
         bound = turn.bound
+        if event is Event.ADVANCE:
+            await self._foresight.look(turn)
         bound.live.leave(bound.claim, event)
         self._settle(bound)
         turn.stream.put(finished)  # the session is free: its reader may begin the next turn

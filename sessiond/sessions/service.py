@@ -26,8 +26,10 @@ from sessiond.facts import (
 )
 from sessiond.sessions.binding import Binder
 from sessiond.sessions.bound import BoundTurn
+from sessiond.sessions.compaction import Compaction
 from sessiond.sessions.context_policies import ContextPolicies, MakePolicy
 from sessiond.sessions.conversations import Conversations
+from sessiond.sessions.foresight import Foresight
 from sessiond.sessions.inspection import Inspector
 from sessiond.sessions.limits import ServiceLimits
 from sessiond.sessions.live import LiveSessions
@@ -39,7 +41,6 @@ from sessiond.sessions.retention import Retention
 from sessiond.sessions.runner import TurnRunner
 from sessiond.sessions.starter import TurnStarter
 from sessiond.sessions.steering import Steering
-from sessiond.sessions.summaries import NoSummaries, Summaries
 from sessiond.sessions.text_format import TextFormat
 from sessiond.sessions.transcript import Transcript
 from sessiond.sessions.turn import Turn
@@ -76,7 +77,6 @@ class SessionService:
         ignore_eos: bool = False,
         default_policy: PolicyChoice = _NO_POLICY,
         make_policy: MakePolicy = _BUILT_IN.make,
-        summaries: Summaries | None = None,
     ) -> None:
         parts = Parts(
             engine=engine,
@@ -89,18 +89,23 @@ class SessionService:
         )
         transcript = Transcript(text, ignore_eos=ignore_eos)
         self._policies = ContextPolicies(parts, default=default_policy, make=make_policy)
+        self._compaction = Compaction(parts, transcript=transcript)
         planner = Planner(
             parts,
             transcript=transcript,
             policies=self._policies,
-            summaries=summaries or NoSummaries(),
+            summaries=self._compaction,
         )
         starter = TurnStarter(parts, planner=planner, placer=Placer(parts), transcript=transcript)
         self._parts = parts
-        self._retention = Retention(parts)
+        self._retention = Retention(parts, on_given_back=self._compaction.cancel)
         self._binder = Binder(parts, retention=self._retention)
         self._runner = TurnRunner(
-            parts, starter=starter, retention=self._retention, on_turn_ended=on_turn_ended
+            parts,
+            starter=starter,
+            foresight=Foresight(planner=planner, compaction=self._compaction),
+            retention=self._retention,
+            on_turn_ended=on_turn_ended,
         )
         self._conversations = Conversations(
             parts,
@@ -122,6 +127,7 @@ class SessionService:
 
     async def drain(self) -> None:
         """Refuse new turns, wait for those that run, then cancel them with what they have."""
+        self._compaction.drain()
         await self._runner.drain()
 
     async def stop(self) -> None:
@@ -130,6 +136,7 @@ class SessionService:
             self._reaper.cancel()
             await asyncio.gather(self._reaper, return_exceptions=True)
         await self._runner.stop()
+        await self._compaction.stop()
 
     async def bind(
         self,

@@ -1,6 +1,7 @@
 """From a bound turn that holds its session to one that the engine has: plan, commit 1, submit."""
 
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -16,6 +17,7 @@ from sessiond.sessions.parts import Parts
 from sessiond.sessions.placing import Placer
 from sessiond.sessions.planning import Planner, TurnPlan
 from sessiond.sessions.request_form import pack_policy, pack_request
+from sessiond.sessions.summaries import Patience
 from sessiond.sessions.transcript import Transcript
 from sessiond.sessions.turn import Turn
 from sessiond.store.errors import StoreError
@@ -36,6 +38,7 @@ class TurnStarter:
         self._planner = planner
         self._placer = placer
         self._transcript = transcript
+        self._limits = parts.limits
         self._clock = parts.clock
         self._new_id = parts.new_id
 
@@ -48,7 +51,8 @@ class TurnStarter:
         live = bound.live
         try:
             await self._sessions.refresh(live)
-            plan = await self._planner.plan(live, bound.request)
+            patience = self._patience(bound)
+            plan = await self._planner.plan(live, bound.request, patience=patience)
             accepted = self._accept(bound, plan)
             await self._store_running(bound, plan, accepted)
             try:
@@ -60,6 +64,15 @@ class TurnStarter:
             logger.warning("turn %s can't be stored: %s", bound.response_id, error)
             raise RequestError("internal_error", "the turn could not be stored") from error
         return Turn(bound=bound, plan=plan, accepted=accepted, engine=self._engine), events
+
+    def _patience(self, bound: BoundTurn) -> Patience:
+        seconds = math.inf
+        if self._limits.turn_timeout_s:
+            seconds = self._limits.turn_timeout_s
+        if bound.request.deadline_ms is not None:
+            left = bound.request.deadline_ms / 1000 - (self._clock() - bound.received_at)
+            seconds = min(seconds, max(0.0, left))
+        return Patience(stopped=bound.stopped, seconds=seconds)
 
     def _accept(self, bound: BoundTurn, plan: TurnPlan) -> TurnAccepted:
         return TurnAccepted(

@@ -22,6 +22,7 @@ from sessiond.store.records import (
     SessionHints,
     SessionRecord,
     StoredContext,
+    StoredSummary,
     TurnRecord,
 )
 from sessiond.store.shape import Shape, View
@@ -141,6 +142,18 @@ class Store:
     async def add_summary(self, summary: NewSummary) -> None:
         """Store a summary; no context has it until a turn's view names it."""
         await self._database.write(lambda connection: summaries.insert(connection, summary))
+
+    async def newest_summary(self, user_id: str, tip_id: str | None) -> StoredSummary | None:
+        """The summary that read the most of a context, used or not."""
+        return await self._database.read(
+            lambda connection: summaries.newest(connection, user_id, tip_id)
+        )
+
+    async def turn_ending_at(self, user_id: str, tip_id: str, history_tokens: int) -> str | None:
+        """The turn up to which a context has so many history tokens; None: none ends there."""
+        return await self._database.read(
+            lambda connection: summaries.turn_ending_at(connection, user_id, tip_id, history_tokens)
+        )
 
     # --- sessions --------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from engine.messages import (
     GetContext,
     GetStats,
     HintContext,
+    HurryContext,
     ParkContext,
     ReleaseContext,
     Sampling,
@@ -139,6 +140,9 @@ class Engine:
 
     def hint(self, session: str, *, ttl_s: float | None = None, priority: int = 1) -> None:
         self.loop.handle(HintContext(session=SessionId(session), ttl_s=ttl_s, priority=priority))
+
+    def hurry(self, session: str) -> None:
+        self.loop.handle(HurryContext(session=SessionId(session)))
 
     def cancel(self, turn: TurnId, *, keep: bool = True, reason: str = "cancelled") -> None:
         self.loop.handle(CancelTurn(turn=turn, keep=keep, reason=reason))

@@ -38,6 +38,7 @@ class _Expected:
     prompt: list[int] = field(default_factory=list)
     max_output_tokens: int = 0
     generate: bool = True
+    background: bool = False
 
     def __post_init__(self) -> None:
         self.history = self.history or self.ids.copy()
@@ -104,6 +105,7 @@ class RandomOperations:
         self.drafts_discarded = 0
         self.shifted_turns = 0
         self.rebuilt_turns = 0
+        self.held_back = 0
         self.apart = backend.runner(-(-4 * _MAX_TOKENS // self.block_size) * 4, self.block_size)
 
     def new_engine(self, **settings: object) -> Engine:
@@ -140,6 +142,7 @@ class RandomOperations:
             self.shorten: 1,
             self.shift: 3,
             self.hint: 2,
+            self.hurry: 1,
             self.cancel: 3,
             self.fail: 1,
         }
@@ -178,6 +181,7 @@ class RandomOperations:
             assert self.drafts_discarded > 0
             assert self.shifted_turns > 0
             assert self.rebuilt_turns > 0
+            assert self.held_back > 0
 
     # --- operations
 
@@ -205,6 +209,7 @@ class RandomOperations:
         if session is None or len(session.ids) + len(prompt) + output > _MAX_TOKENS:
             return
         generate = self.random.random() < 0.9
+        background = self.random.random() < 0.15
         drafts = self._drafts(name)
         if self.random.random() < 0.5:  # what was guessed comes true
             prompt = drafts + prompt
@@ -217,16 +222,19 @@ class RandomOperations:
             draft_ids=self._ids(self.random.choice([0, 1, 5, 5])),
             max_output_tokens=output,
             generate=generate,
+            background=background,
         )
         if isinstance(self.engine.ending(turn), TurnFailed):
             empty = not session.ids and not prompt
             full = self.engine.loop._queue
-            assert session.turn is not None or empty or len(full) == 7, self.engine.ending(turn)
+            assert session.turn is not None or empty or full.foreground_count == 7, (
+                self.engine.ending(turn)
+            )
             return
         self.drafts_used += bool(drafts) and prompt[: len(drafts)] == drafts
         self.drafts_discarded += bool(drafts) and prompt[: len(drafts)] != drafts
         session.turn, session.prompt, session.generate = turn, prompt, generate
-        session.max_output_tokens = output
+        session.max_output_tokens, session.background = output, background
 
     def fork(self) -> None:
         parent, child = self.random.sample(_NAMES, 2)
@@ -300,6 +308,9 @@ class RandomOperations:
             name = self.random.choice(sorted(self.sessions))
             self.engine.hint(name, ttl_s=ttl_s, priority=self.random.randrange(3))
 
+    def hurry(self) -> None:
+        self.engine.hurry(self.random.choice(_NAMES))
+
     def settle(self) -> None:
         for name, session in self.sessions.items():
             ending = self.engine.ending(session.turn) if session.turn else None
@@ -323,6 +334,10 @@ class RandomOperations:
             return  # the first tokens are of another context than the last
         before = session.ids + session.prompt
         match ending:
+            case TurnFailed(code="queue_full"):
+                assert session.background
+                self.held_back += 1
+                return
             case TurnFailed(code=code):
                 assert code == "internal_error"
                 assert self.faulted
