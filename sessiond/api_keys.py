@@ -11,7 +11,7 @@ _FORM = re.compile(r"sk-([0-9a-f]{16})\.([A-Za-z0-9_-]{43})")
 _IN_TEXT = re.compile(
     r"(?P<known>(?<![A-Za-z0-9])sk-[0-9a-f]{16}\.)[A-Za-z0-9_-]+"
     r"|(?P<other>(?<![A-Za-z0-9])sk-)[A-Za-z0-9._-]{8,}"
-    r"|(?P<place>openai-insecure-api-key\.|(?i:bearer)[ +]+)[^\s\"',;)\]}]+"
+    r"|(?P<place>openai-insecure-api-key\.|(?i:bearer)[ +]+)(?!sk-)[^\s\"',;)\]}]+"
 )
 SALT_BYTES = 16
 _REMOVED = "[removed]"
