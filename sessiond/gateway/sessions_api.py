@@ -94,13 +94,21 @@ class SessionsApi:
         caller, user_id = self._admin(request), request.path_params["user_id"]
         policy = await self._read_policy(request)
         await self._service.set_user_policy(caller, user_id, policy)
+        await self._write_down(caller, user_id, policy.type)
         return json_response({"user": user_id, "policy": policy_object(policy)})
 
     async def clear_user_policy(self, request: Request) -> Response:
         """`DELETE /admin/users/{id}/policy`: that of the server holds."""
         caller, user_id = self._admin(request), request.path_params["user_id"]
         await self._service.set_user_policy(caller, user_id, None)
+        await self._write_down(caller, user_id, None)
         return json_response({"user": user_id, "policy": None})
+
+    async def _write_down(self, caller: Caller, user_id: str, policy: str | None) -> None:
+        if self._gateway.accounts is not None:
+            await self._gateway.accounts.write_down(
+                caller.user_id, "user.policy", user_id, policy=policy
+            )
 
     def _admin(self, request: Request) -> Caller:
         caller = caller_of(request, self._gateway.auth)
