@@ -2,14 +2,14 @@
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any, get_args
 
-from sessiond.api_keys import ApiKey, hash_secret, new_api_key
+from sessiond.api_keys import hash_secret, new_api_key
 from sessiond.errors import RequestError
 from sessiond.store.account_records import (
     Audit,
     AuditRecord,
+    Issued,
     KeyRecord,
     NewKey,
     NewUser,
@@ -20,20 +20,10 @@ from sessiond.store.accounts import AccountStore
 from sessiond.store.user_salt import new_salt
 
 ROLES: tuple[UserRole, ...] = get_args(UserRole)
-COMMAND_LINE = "command line"
-"""Who acts where somebody works on the database itself."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}")
 _ALLOWED_NAME = "up to 64 of A-Z a-z 0-9 . _ @ + -, beginning with a letter or digit"
 _RESERVED = ("local", "user_")  # the user of `--auth none`; how ids begin
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Issued:
-    """A new key, whole: the only time that it is seen."""
-
-    record: KeyRecord
-    key: ApiKey
 
 
 class Accounts:

@@ -4,20 +4,24 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from sessiond.accounts import ROLES, Accounts, Issued
+from sessiond.accounts import ROLES, Accounts
 from sessiond.gateway.admission import admission_of
 from sessiond.gateway.http import page_limit, read_body
 from sessiond.gateway.parts import Gateway
 from sessiond.gateway.protocol import fields
+from sessiond.gateway.protocol.accounts import (
+    audit_object,
+    issued_object,
+    key_object,
+    user_object,
+)
 from sessiond.gateway.protocol.json_text import parse_object
 from sessiond.gateway.protocol.resources import Json, list_object
 from sessiond.gateway.refusal import json_response
-from sessiond.store.account_records import AuditRecord, KeyRecord, UserRecord
 
 logger = logging.getLogger(__name__)
 
@@ -166,26 +170,6 @@ class AdminApi:
 
 
 _NOT_KEPT = {"Cache-Control": "no-store"}
-
-
-def user_object(user: UserRecord) -> Json:
-    """Build a user."""
-    return {"object": "user", **msgspec.to_builtins(user)}
-
-
-def key_object(key: KeyRecord) -> Json:
-    """Build a key, without its secret."""
-    return {"object": "key", **msgspec.to_builtins(key)}
-
-
-def issued_object(issued: Issued) -> Json:
-    """Build a new key, whole."""
-    return key_object(issued.record) | {"key": issued.key.text}
-
-
-def audit_object(row: AuditRecord) -> Json:
-    """Build a row of the audit log."""
-    return {"object": "audit", "id": row.id, **msgspec.to_builtins(row.audit)}
 
 
 def _actor(request: Request) -> str:

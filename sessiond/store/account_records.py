@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sessiond.api_keys import HashedSecret
+from sessiond.api_keys import ApiKey, HashedSecret
 
 UserRole = Literal["user", "admin"]
 
@@ -38,6 +38,14 @@ class KeyRecord:
     user_id: str
     created_at: float
     revoked_at: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Issued:
+    """A new key, whole: the only time that it is seen."""
+
+    record: KeyRecord
+    key: ApiKey
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
