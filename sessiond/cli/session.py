@@ -6,7 +6,14 @@ from typing import Annotated, Any
 import typer
 
 from engine.byte_size import format_bytes
-from sessiond.cli.ask_server import DEFAULT_URL, JsonOption, UrlOption, print_json, server_at
+from sessiond.cli.ask_server import (
+    DEFAULT_URL,
+    JsonOption,
+    KeyOption,
+    UrlOption,
+    print_json,
+    server_at,
+)
 from sessiond.cli.tables import ago, plain_table, print_plain
 
 app = typer.Typer(help="Look at a server's sessions, empty or close them.", no_args_is_help=True)
@@ -15,9 +22,11 @@ SessionId = Annotated[str, typer.Argument(metavar="SESSION", help="A session's i
 
 
 @app.command("list")
-def list_sessions(url: UrlOption = DEFAULT_URL, as_json: JsonOption = False) -> None:
+def list_sessions(
+    url: UrlOption = DEFAULT_URL, api_key: KeyOption = None, as_json: JsonOption = False
+) -> None:
     """List the open sessions, latest activity first."""
-    with server_at(url) as server:
+    with server_at(url, api_key) as server:
         sessions = list(server.sessions())
     if as_json:
         print_json(sessions)
@@ -36,9 +45,14 @@ def list_sessions(url: UrlOption = DEFAULT_URL, as_json: JsonOption = False) -> 
 
 
 @app.command("show")
-def show(session: SessionId, url: UrlOption = DEFAULT_URL, as_json: JsonOption = False) -> None:
+def show(
+    session: SessionId,
+    url: UrlOption = DEFAULT_URL,
+    api_key: KeyOption = None,
+    as_json: JsonOption = False,
+) -> None:
     """Show one session with its turns."""
-    with server_at(url) as server:
+    with server_at(url, api_key) as server:
         found = server.session(session)
     if as_json:
         print_json(found)
@@ -57,17 +71,27 @@ def show(session: SessionId, url: UrlOption = DEFAULT_URL, as_json: JsonOption =
 
 
 @app.command("reset")
-def reset(session: SessionId, url: UrlOption = DEFAULT_URL, as_json: JsonOption = False) -> None:
+def reset(
+    session: SessionId,
+    url: UrlOption = DEFAULT_URL,
+    api_key: KeyOption = None,
+    as_json: JsonOption = False,
+) -> None:
     """Empty a session's context; its instructions stay."""
-    with server_at(url) as server:
+    with server_at(url, api_key) as server:
         found = server.reset(session)
     print_json(found) if as_json else typer.echo(f"{session} is empty")
 
 
 @app.command("close")
-def close(session: SessionId, url: UrlOption = DEFAULT_URL, as_json: JsonOption = False) -> None:
+def close(
+    session: SessionId,
+    url: UrlOption = DEFAULT_URL,
+    api_key: KeyOption = None,
+    as_json: JsonOption = False,
+) -> None:
     """End a session and give back its memory."""
-    with server_at(url) as server:
+    with server_at(url, api_key) as server:
         answer = server.close(session)
     print_json(answer) if as_json else typer.echo(f"{session} is closed")
 
