@@ -82,6 +82,7 @@ async def real_stack(
     policy=NO_POLICY,
     auth=None,
     keys=False,
+    keys_every_s=0.02,
     **limits,
 ):
     """Serve until the block ends; then everything must have been given back.
@@ -114,7 +115,7 @@ async def real_stack(
         store.accounts.unusable if keys else None,
         at_work=service.keys_at_work,
         on_revoked=service.end_work_of_key,
-        every_s=0.02,
+        every_s=keys_every_s,
     )
     accounts = Accounts(store.accounts, clock=time.time, new_id=new_id, on_revoked=key_watch.revoke)
     gateway = Gateway(
