@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import subprocess
+import sys
 
 import pytest
 from typer.testing import CliRunner
@@ -139,3 +141,18 @@ def test_a_bad_url_is_wrong_usage():
     result = CliRunner().invoke(build_cli(), ["user", "list", "--db", "mysql://x/y"])
     assert result.exit_code == 2
     assert "allowed is" in result.output
+
+
+def test_t51_several_that_come_first_at_once_make_one_database_with_all_of_them(url, run):
+    """T51: three replicas found no tables and each made them."""
+    command = [sys.executable, "-m", "sessiond", "user", "add"]
+    started = [
+        subprocess.Popen(
+            [*command, name, "--db", url], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        for name in ("ada", "bob", "eve")
+    ]
+    errors = [process.communicate()[1].decode() for process in started]
+    assert [process.returncode for process in started] == [0, 0, 0], errors
+    users = json.loads(run("list", "--json").stdout)
+    assert sorted(user["name"] for user in users) == ["ada", "bob", "eve"]

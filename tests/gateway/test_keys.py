@@ -121,13 +121,15 @@ async def test_a_database_that_is_down_lets_nobody_in_and_says_why():
 async def test_a_revoked_key_closes_its_sockets_and_ends_its_turns_at_once(keyed):
     async with keyed() as running:
         root, ann, bob = [await Person.join(running, name) for name in ("root", "ann", "bob")]
-        running.model.script([120] * 4000)
         accounts = running.served.gateway.accounts
         async with ann.socket() as line, ann.socket() as other, bob.socket() as neighbour:
-            await line.create("hi", max_output_tokens=4000)
-            await line.hear("response.output_text.delta")
             session = (await neighbour.turn("I am Bob"))["response"]["conversation"]["id"]
+            running.model.script([120] * 4000)
+            running.model.gate = threading.Event()  # so that the turn can't end by itself
+            await line.create("hi", max_output_tokens=4000)
+            await line.hear("response.created")
             await accounts.revoke_key(root.id, ann.id, ann.key_id)
+            running.model.gate.set()
             assert await line.closed() == 1008
             assert await other.closed() == 1008
             assert line.ws.close_reason == "the API key was revoked"
@@ -186,12 +188,14 @@ async def test_turns_over_http_end_with_their_key(keyed, stream):
     async with keyed() as running:
         ann = await Person.join(running, "ann")
         running.model.script([120] * 4000)
+        running.model.gate = threading.Event()
         body = {"model": MODEL, "input": "hi", "max_output_tokens": 4000, "stream": stream}
         async with ann.http() as http:
             asked = asyncio.create_task(http.post("/v1/responses", json=body))
-            while running.model.steps < 3:  # noqa: ASYNC110 -- the engine's thread counts
+            while running.model.steps == 0:  # noqa: ASYNC110 -- the engine's thread counts
                 await asyncio.sleep(0.001)
             await running.served.gateway.accounts.revoke_key("x", ann.id, ann.key_id)
+            running.model.gate.set()
             answer = await asyncio.wait_for(asked, 20)
         assert answer.status_code == 200  # it had begun; this is how it ended
         assert ("response.incomplete" in answer.text) == stream
