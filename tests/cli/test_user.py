@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from sessiond.__main__ import build_cli
 from sessiond.api_keys import read_api_key
-from sessiond.gateway.auth import KeyAuth
+from sessiond.gateway.auth import LOCAL, KeyAuth
 from sessiond.store import migrate
 from sessiond.store.store import Store
 
@@ -96,6 +96,20 @@ def test_keys_are_listed_for_people(run):
     assert run("key", "revoke", key.id).stdout == f"{key.id} is revoked\n"
     run("add", "bob", "--no-key")
     assert "bob has no keys" in run("key", "list", "bob").stdout
+
+
+def test_conversations_of_the_time_before_keys_can_be_given_a_key(run, url):
+    async def come_without_a_key():
+        store = Store(url)
+        await store.set_user_policy(LOCAL.user_id, None, 1.0)  # as with a first turn
+        await store.close()
+
+    migrate.upgrade(url)
+    asyncio.run(come_without_a_key())
+    key = run("key", "add", "local").stdout.strip()
+    who = caller(url, key)
+    assert (who.user_id, who.is_admin) == (LOCAL.user_id, False)
+    assert len(who.salt) == 32
 
 
 def test_a_database_without_users_says_what_to_do(run, url, tmp_path):
