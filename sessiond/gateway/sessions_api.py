@@ -93,6 +93,7 @@ class SessionsApi:
         """`PUT /admin/users/{id}/policy`: for sessions that have none of their own."""
         caller, user_id = self._admin(request), request.path_params["user_id"]
         policy = await self._read_policy(request)
+        await self._check_user(caller, user_id)
         await self._service.set_user_policy(caller, user_id, policy)
         await self._write_down(caller, user_id, policy.type)
         return json_response({"user": user_id, "policy": policy_object(policy)})
@@ -100,9 +101,15 @@ class SessionsApi:
     async def clear_user_policy(self, request: Request) -> Response:
         """`DELETE /admin/users/{id}/policy`: that of the server holds."""
         caller, user_id = self._admin(request), request.path_params["user_id"]
+        await self._check_user(caller, user_id)
         await self._service.set_user_policy(caller, user_id, None)
         await self._write_down(caller, user_id, None)
         return json_response({"user": user_id, "policy": None})
+
+    async def _check_user(self, caller: Caller, user_id: str) -> None:
+        """A name that was mistyped must not become a user; one's own need not be stored yet."""
+        if self._gateway.accounts is not None and user_id != caller.user_id:
+            await self._gateway.accounts.user(user_id)
 
     async def _write_down(self, caller: Caller, user_id: str, policy: str | None) -> None:
         if self._gateway.accounts is not None:

@@ -202,9 +202,9 @@ class SessionService:
         return frozenset(key_id for key_id in ids if key_id is not None)
 
     def end_work_of_key(self, key_id: str) -> None:
-        """A key was revoked: end its turns that belong to no socket; sockets end their own."""
+        """A key was revoked: end its turns, as if whoever waits for them had gone."""
         for bound in self._runner.bound_turns():
-            if bound.caller.key_id == key_id and bound.attachment is None:
+            if bound.caller.key_id == key_id:
                 refusal = RequestError("invalid_api_key", "the API key was revoked")
                 self._runner.drop(bound, refusal)
                 bound.stop(keep=False, reason="disconnected")

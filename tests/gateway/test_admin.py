@@ -232,3 +232,20 @@ async def test_a_drain_is_begun_over_http_and_ends_turns_in_order(keyed):
                 while not (await http.get("/admin/drain")).json()["done"]:
                     pass
             assert (await audits(http))[0][1:] == ("drain", None, {})
+
+
+async def test_a_policy_for_a_user_that_is_not_there_makes_none(keyed):
+    async with keyed() as running:
+        root = await Person.join(running, "root", "admin")
+        async with root.http() as http:
+            path = "/admin/users/user_typo/policy"
+            for answer in (
+                await http.put(path, json={"type": "last_turns", "turns": 1}),
+                await http.delete(path),
+            ):
+                assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
+            own = f"/admin/users/{root.id}/policy"
+            set_ = await http.put(own, json={"type": "last_turns", "turns": 1})
+            assert set_.status_code == 200
+            users = (await http.get("/admin/users")).json()["data"]
+            assert [one["id"] for one in users] == [root.id]
