@@ -9,7 +9,6 @@ from starlette.types import Receive, Scope
 from sessiond.errors import RequestError
 from sessiond.facts import Caller
 from sessiond.gateway.admission import admission_of
-from sessiond.gateway.auth import Authenticator
 from sessiond.gateway.protocol import fields
 
 MAX_PAGE = 100
@@ -50,7 +49,7 @@ async def watch_disconnect(receive: Receive, gone: Callable[[], None]) -> None:
     gone()
 
 
-def caller_of(request: Request, auth: Authenticator) -> Caller:  # noqa: ARG001 -- until all call it without
+def caller_of(request: Request) -> Caller:
     """Tell who asks.
 
     Raises:
