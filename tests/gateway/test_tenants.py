@@ -76,12 +76,12 @@ async def test_many_at_once_hit_their_own_only(running):
     assert len([count for count in cached if count == 0]) >= 4
 
 
-async def test_a_salt_is_secret_random_and_outlasts_the_server(running, tmp_path):
+async def test_a_salt_is_secret_random_and_outlasts_the_server(running):
     ann, bob = await Person.join(running, "ann"), await Person.join(running, "bob")
     one, other = [await KeyAuth(running.store.accounts).caller(person.key) for person in (ann, bob)]
     assert one.salt != other.salt
     assert len(one.salt) == 32
-    again = Store(f"sqlite+aiosqlite:///{tmp_path / 'sessiond.db'}")
+    again = Store(running.store._database._writer.url.render_as_string(hide_password=False))
     try:
         assert await KeyAuth(again.accounts).caller(ann.key) == one
     finally:
