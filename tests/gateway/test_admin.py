@@ -5,6 +5,7 @@ import asyncio
 import pytest
 from websockets.exceptions import InvalidStatus
 
+from tests.docs.blocks import table_column
 from tests.gateway.tenants import Person
 
 
@@ -113,6 +114,22 @@ ADMIN_ONLY = [
 ]
 
 
+def admin_routes(running):
+    """(method, path) of each, with the ids of `ADMIN_ONLY`."""
+    return {
+        (method, route.path.format(user_id="user_x", key_id="k"))
+        for route in running.served.server.config.app.routes
+        if route.path.startswith("/admin")
+        for method in route.methods - {"HEAD"}
+    }
+
+
+def documented():
+    """Rows of the page's table, likewise."""
+    for row in table_column("docs/admin.md", "## Users"):
+        yield row.replace("{id}", "user_x").replace("{key id}", "k")
+
+
 async def test_nobody_else_may_do_any_of_it(keyed):
     async with keyed() as running:
         ada = await Person.join(running, "ada")
@@ -121,17 +138,9 @@ async def test_nobody_else_may_do_any_of_it(keyed):
                 answer = await http.request(method, path)
                 assert answer.status_code == 403, path
                 assert answer.json()["error"]["code"] == "permission_denied"
-        routes = {
-            (method, route.path)
-            for route in running.served.server.config.app.routes
-            if route.path.startswith("/admin")
-            for method in route.methods - {"HEAD"}
-        }
-        tried = {
-            (method, path.replace("user_x", "{user_id}").replace("/k/", "/{key_id}/"))
-            for method, path in ADMIN_ONLY
-        }
-        assert routes <= {(m, p[:-1] + "{key_id}" if p.endswith("/k") else p) for m, p in tried}
+        routes = admin_routes(running)
+        assert routes <= set(ADMIN_ONLY)
+        assert routes == {tuple(row.split(" ")) for row in documented()}
         assert not running.served.gateway.connections.draining
 
 

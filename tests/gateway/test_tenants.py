@@ -1,6 +1,7 @@
 """What users share of memory: their own prefixes with themselves, nothing with each other."""
 
 import asyncio
+import dataclasses
 
 import pytest
 
@@ -116,6 +117,17 @@ async def test_t58_a_session_header_is_echoed_and_opens_nothing(running, header)
         answer = await http.post("/v1/responses", json=body, headers={header: session})
         assert answer.headers["x-session-id"] == session
         assert answer.json()["sessiond"]["reused_tokens"] > 0
+
+
+async def test_t39_t41_all_keys_of_a_user_are_one_user_to_limits_and_shares(running):
+    """T39, T41: limits and fair shares go by user and salt, so another key buys no second one."""
+    ann, bob = await Person.join(running, "ann"), await Person.join(running, "bob")
+    second = await running.served.gateway.accounts.add_key("x", ann.id)
+    auth = KeyAuth(running.store.accounts)
+    one, same, other = [await auth.caller(k) for k in (ann.key, second.key.text, bob.key)]
+    assert dataclasses.replace(one, key_id=None) == dataclasses.replace(same, key_id=None)
+    assert one.key_id != same.key_id
+    assert (one.user_id == other.user_id, one.salt == other.salt) == (False, False)
 
 
 async def test_lists_show_what_is_ones_own(running):
