@@ -119,6 +119,7 @@ class AccountStore:
             user = await users.find(connection, key.user_id)
             if user is None or user.revoked_at is not None:
                 return False
+            await users.ensure_salt(connection, key.user_id)
             await users.insert_key(connection, key)
             await users.insert_audits(connection, [audit])
             return True

@@ -18,6 +18,7 @@ from sessiond.store.account_records import (
     UserRole,
 )
 from sessiond.store.schema import audit_log, keys, users
+from sessiond.store.user_salt import new_salt
 
 _USER = sa.select(users.c.id, users.c.name, users.c.role, users.c.created_at, users.c.revoked_at)
 _KEY = sa.select(keys.c.id, keys.c.user_id, keys.c.created_at, keys.c.revoked_at)
@@ -63,6 +64,13 @@ async def page(
     ordered = select.order_by(users.c.created_at, users.c.id).limit(limit + 1)
     rows = (await connection.execute(ordered)).all()
     return tuple(_user(row) for row in rows[:limit]), len(rows) > limit
+
+
+async def ensure_salt(connection: AsyncConnection, user_id: str) -> None:
+    """Give a user a salt who has none: a server of an older version stored it."""
+    await connection.execute(
+        users.update().where(users.c.id == user_id, users.c.salt.is_(None)).values(salt=new_salt())
+    )
 
 
 async def set_role(connection: AsyncConnection, user_id: str, role: UserRole) -> bool:

@@ -7,6 +7,7 @@ import pytest
 
 from sessiond.api_keys import hash_secret
 from sessiond.store.account_records import Audit, NewKey, NewUser
+from sessiond.store.schema import users
 from sessiond.store.store import Store
 
 SECRET = hash_secret("s")
@@ -151,6 +152,21 @@ async def test_t48_fifty_writers_of_keys_and_fifty_readers_meet_no_lock(url, sto
         assert len(await store.accounts.list_keys("user_1")) == 51
     finally:
         await other.close()
+
+
+async def test_a_user_without_a_salt_gets_one_with_its_first_key(store):
+    """A server of the version before, on the same database, stores users without."""
+
+    async def as_before(connection):
+        await connection.execute(users.insert().values(id="old", created_at=1.0))
+
+    await store._database.write(as_before)
+    for name in ("one", "two"):
+        new = NewKey(id=name, user_id="old", secret=SECRET, created_at=1.0)
+        assert await store.accounts.add_key(new, audit())
+    one, two = [await store.accounts.key_owner(name) for name in ("one", "two")]
+    assert len(one.salt) == 32
+    assert one.salt == two.salt
 
 
 async def test_a_user_that_comes_with_a_first_turn_has_a_secret_salt_of_its_own(store):
