@@ -2,6 +2,7 @@
 
 import ipaddress
 import os
+import re
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -66,6 +67,9 @@ Milliseconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Pause = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
+_ORIGIN = re.compile(r"https?://([a-z0-9._-]+|\[[0-9a-f:]+\])(:[0-9]{1,5})?", re.IGNORECASE)
+
+
 class Settings(BaseSettings):
     """All settings of `sessiond serve`. `sessiond.setting_errors.load_settings` makes them.
 
@@ -89,8 +93,15 @@ class Settings(BaseSettings):
         (),
         description="Host names, beside the one listened on, that requests may be addressed to.",
     )
-    auth: Literal["none"] = Field(
-        "none", description="Who may come in; `none` (everyone) only on this machine's loopback."
+    allowed_origins: Names = Field(
+        (),
+        description="Origins of web pages, as in https://chat.example, that may use the server "
+        "beside pages of its own address.",
+    )
+    auth: Literal["none", "keys"] = Field(
+        "none",
+        description="Who may come in: `none` (everyone) only on this machine's loopback, `keys` "
+        "(whoever has a key of `sessiond user`) anywhere.",
     )
     db: str = Field(
         default_factory=_default_db,
@@ -240,7 +251,13 @@ class Settings(BaseSettings):
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         if self.auth == "none" and not _is_loopback(self.host):
-            raise ConfigError("host", self.host, "127.0.0.1, ::1 or localhost while auth is none")
+            allowed = "127.0.0.1, ::1 or localhost while auth is none; --auth keys allows any"
+            raise ConfigError("host", self.host, allowed)
+        for origin in self.allowed_origins:
+            if not _ORIGIN.fullmatch(origin):
+                raise ConfigError(
+                    "allowed_origins", origin, "https://HOST or http://HOST, maybe with :PORT"
+                )
         self.engine_config()
         return self
 

@@ -5,16 +5,25 @@ from rich.console import Console
 from rich.table import Table
 
 from engine.byte_size import format_bytes
-from sessiond.cli.ask_server import DEFAULT_URL, JsonOption, UrlOption, print_json, server_at
+from sessiond.cli.ask_server import (
+    DEFAULT_URL,
+    JsonOption,
+    KeyOption,
+    UrlOption,
+    print_json,
+    server_at,
+)
 from sessiond.cli.fail import FAILED
 
 
-def doctor(url: UrlOption = DEFAULT_URL, as_json: JsonOption = False) -> None:
+def doctor(
+    url: UrlOption = DEFAULT_URL, api_key: KeyOption = None, as_json: JsonOption = False
+) -> None:
     """Audit a server's memory: every block is free, cached or in use, and counted right.
 
     Exit code 1 if it is not. Says what arithmetic runs, too.
     """
-    with server_at(url) as server:
+    with server_at(url, api_key) as server:
         report = server.memory()
     sound = bool(report.get("ok"))
     if as_json:

@@ -42,7 +42,7 @@ async def whole_response(turn: Turn, request: Request, limits: GatewayLimits) ->
         watch.cancel()
     if error is not None:
         raise RequestError(error.code, error.message, retry_after_s=_retry_after_s(error, limits))
-    headers = {"X-Session-Id": turn.accepted.session_id}
+    headers = {"x-session-id": turn.accepted.session_id}  # the client's own name for it wins
     headers |= {
         key.decode(): value.decode("latin-1") for key, value in session_header(request.scope)
     }

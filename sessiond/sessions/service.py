@@ -203,6 +203,19 @@ class SessionService:
         for live in freed:
             self._retention.settle(live, attachment)
 
+    def keys_at_work(self) -> frozenset[str]:
+        """Keys under which turns run or wait."""
+        ids = (bound.caller.key_id for bound in self._runner.bound_turns())
+        return frozenset(key_id for key_id in ids if key_id is not None)
+
+    def end_work_of_key(self, key_id: str) -> None:
+        """A key was revoked: end its turns, as if whoever waits for them had gone."""
+        for bound in self._runner.bound_turns():
+            if bound.caller.key_id == key_id:
+                refusal = RequestError("invalid_api_key", "the API key was revoked")
+                self._runner.drop(bound, refusal)
+                bound.stop(keep=False, reason="disconnected")
+
     async def hold(self, session_id: str, seconds: float) -> None:
         """Keep an unattached session's KV for so long from now."""
         live = self._parts.sessions.get(session_id)

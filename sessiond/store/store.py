@@ -9,6 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from sessiond.facts import ItemPage, ItemView
 from sessiond.store import chains, items, sessions, summaries, turns
+from sessiond.store.accounts import AccountStore
 from sessiond.store.database import Database
 from sessiond.store.items import Order
 from sessiond.store.records import (
@@ -38,6 +39,7 @@ class Store:
 
     def __init__(self, url: str) -> None:
         self._database = Database(url)
+        self.accounts = AccountStore(self._database)
 
     async def close(self) -> None:
         """Wait for what runs and close every connection."""
