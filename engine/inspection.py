@@ -1,10 +1,12 @@
 """Answers to questions about the engine's state. Changes nothing."""
 
+from collections.abc import Mapping
+
 from engine.context import Activity, Context
 from engine.counters import Counters
 from engine.ids import SessionId
 from engine.memory.block_pool import BlockPool
-from engine.messages import ContextView, EngineStats, PageView
+from engine.messages import ContextView, EngineStats, PageView, Residency
 from engine.run_queue import RunQueue
 
 
@@ -35,6 +37,20 @@ def context_view(
         shared_blocks=sum(page.references > 1 for page in pages),
         kv_bytes=blocks * kv_bytes_per_block,
         page_table=pages,
+    )
+
+
+def residency(
+    contexts: Mapping[SessionId, Context], pool: BlockPool, kv_bytes_per_block: int
+) -> Residency:
+    """Who holds how much; sums to the bytes of all active blocks that contexts hold."""
+    shares = {
+        session: sum(1 / pool.references(block) for block in context.table.blocks)
+        for session, context in contexts.items()
+        if context.table.block_count
+    }
+    return Residency(
+        kv_bytes={session: share * kv_bytes_per_block for session, share in shares.items()}
     )
 
 

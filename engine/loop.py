@@ -16,13 +16,14 @@ from engine.counters import Counters
 from engine.eviction import PlacementConfig
 from engine.executor import Executor
 from engine.idle_prefill import IdlePrefill
-from engine.inspection import context_view, engine_stats
+from engine.inspection import context_view, engine_stats, residency
 from engine.messages import (
     Answer,
     CancelTurn,
     Command,
     GetAudit,
     GetContext,
+    GetResidency,
     GetStats,
     Query,
     SubmitTurn,
@@ -147,6 +148,8 @@ class EngineLoop:
             case GetContext(session=session):
                 context = memory.contexts.get(session)
                 return context_view(session, context, memory.pool, self._kv_bytes_per_block)
+            case GetResidency():
+                return residency(memory.contexts, memory.pool, self._kv_bytes_per_block)
             case _:
                 assert_never(query)
 

@@ -11,6 +11,7 @@ from sessiond.cli.doctor import doctor
 from sessiond.cli.serve import serve
 from sessiond.cli.setting_flags import with_setting_flags
 from sessiond.cli.simulate import simulate
+from sessiond.cli.user_quota import quota
 
 
 def build_cli() -> typer.Typer:
@@ -29,6 +30,9 @@ def build_cli() -> typer.Typer:
     cli.add_typer(model.app, name="model")
     cli.add_typer(session.app, name="session")
     cli.add_typer(db.app, name="db")
+    user = typer.Typer(help="Look at users and what they may take.", no_args_is_help=True)
+    user.command("quota")(quota)
+    cli.add_typer(user, name="user")
     cli.command("doctor")(doctor)
     cli.command("simulate")(simulate)
     return cli

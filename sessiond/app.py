@@ -16,6 +16,7 @@ from sessiond.gateway.conversations import ConversationsApi
 from sessiond.gateway.health import HealthApi
 from sessiond.gateway.jobs import internal_error
 from sessiond.gateway.parts import Gateway
+from sessiond.gateway.quota_api import QuotaApi
 from sessiond.gateway.refusal import error_response, plain_error_response
 from sessiond.gateway.rest import ResponsesApi
 from sessiond.gateway.security import HostOriginCheck
@@ -40,6 +41,7 @@ def build_app(gateway: Gateway, *, allowed_hosts: Iterable[str] = ()) -> Starlet
             *ResponsesApi(gateway).routes(),
             *ConversationsApi(gateway).routes(),
             *SessionsApi(gateway).routes(),
+            *QuotaApi(gateway).routes(),
             *HealthApi(gateway).routes(),
         ],
         middleware=[Middleware(HostOriginCheck, allowed_hosts=tuple(allowed_hosts))],

@@ -45,10 +45,14 @@ class Quota:
     weight: float = 1.0
 
     @property
-    def most_tokens(self) -> int | None:
-        """More than these no turn can ever take; None: there is no such limit."""
-        limits = (self.tokens_per_minute, self.tokens_per_day)
-        return min((limit for limit in limits if limit is not None), default=None)
+    def context_caps(self) -> dict[str, int]:
+        """The limits that bound a context with its reply, by what they are called.
+
+        A window's tokens are among them: KV may be lost, and then a turn takes all that it sees.
+        """
+        names = ("max_context_tokens", "tokens_per_minute", "tokens_per_day")
+        limits = {f"the quota's {name}": getattr(self, name) for name in names}
+        return {name: limit for name, limit in limits.items() if limit is not None}
 
     @property
     def is_counted(self) -> bool:
@@ -103,6 +107,10 @@ class Account:
 
     quota: Quota
     use: QuotaUse
+
+    def at(self, now: float) -> "Account":
+        """The same with what was taken in the windows of now."""
+        return Account(quota=self.quota, use=self.use.at(now))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ def json_response(
 
 def error_response(error: RequestError) -> Response:
     """Build the response to a refused request: the inner error, with `Retry-After` if known."""
-    headers = {}
+    headers = dict(error.headers)
     if error.retry_after_s is not None:
         headers["Retry-After"] = str(error.retry_after_s)
     return json_response({"error": request_error_object(error)}, error.status, headers)

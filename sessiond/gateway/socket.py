@@ -69,8 +69,18 @@ class SocketEndpoint:
         except RequestError as error:
             await websocket.send_denial_response(error_response(error))
             return
-        await websocket.accept(subprotocol, session_header(websocket.scope))
+        rates = await self._rate_headers(caller)
+        await websocket.accept(subprotocol, [*session_header(websocket.scope), *rates])
         await SocketConnection(self._gateway, websocket, caller).run()
+
+    async def _rate_headers(self, caller: Caller) -> list[tuple[bytes, bytes]]:
+        """Of no worth to a client whose turns will be told the same: no reason to refuse it."""
+        try:
+            headers = await self._gateway.service.rate_headers(caller)
+        except Exception:
+            logger.exception("a caller's quota can't be read")
+            return []
+        return [(name.encode(), value.encode()) for name, value in headers.items()]
 
 
 class SocketConnection:

@@ -41,8 +41,13 @@ async def whole_response(turn: Turn, request: Request, limits: GatewayLimits) ->
                 error = fact.error
         watch.cancel()
     if error is not None:
-        raise RequestError(error.code, error.message, retry_after_s=_retry_after_s(error, limits))
-    headers = {"X-Session-Id": turn.accepted.session_id}
+        raise RequestError(
+            error.code,
+            error.message,
+            retry_after_s=_retry_after_s(error, limits),
+            headers=turn.headers,
+        )
+    headers = {**turn.headers, "X-Session-Id": turn.accepted.session_id}
     headers |= {
         key.decode(): value.decode("latin-1") for key, value in session_header(request.scope)
     }
@@ -71,6 +76,7 @@ class EventStream:
         ]
         echoed = session_header(scope)
         headers = [*headers[:-1], *echoed] if echoed else headers
+        headers += [(name.encode(), value.encode()) for name, value in self._turn.headers.items()]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         async with asyncio.TaskGroup() as tasks:
             watch = tasks.create_task(watch_disconnect(receive, self._leave_behind))

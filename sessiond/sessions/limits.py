@@ -11,6 +11,9 @@ class ServiceLimits:
     or wait; `max_cold_contexts` the sessions without KV whose ids the engine still remembers.
     An engine may hang: `ask_timeout_s` bounds questions to it, `cancel_timeout_s` the wait for the
     end of a turn that it was told to stop.
+    What a turn has reserved of a quota is given back `reservation_s` after its server died; limits
+    that another server has set are known after `quota_fresh_s`; residency is looked at every
+    `residency_every_s`.
     """
 
     default_max_output_tokens: int = 1024
@@ -24,3 +27,6 @@ class ServiceLimits:
     ask_timeout_s: float = 5.0
     reap_every_s: float = 1.0
     max_cold_contexts: int = 1024
+    reservation_s: float = 30.0
+    quota_fresh_s: float = 1.0
+    residency_every_s: float = 5.0

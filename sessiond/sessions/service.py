@@ -2,8 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import Literal
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
 
 from engine.client import EngineClient
 from policies.registry import ContextPolicyRegistry
@@ -24,16 +24,19 @@ from sessiond.facts import (
     TurnRequest,
     Unset,
 )
+from sessiond.quota import Account
 from sessiond.sessions.binding import Binder
 from sessiond.sessions.bound import BoundTurn
 from sessiond.sessions.context_policies import ContextPolicies, MakePolicy
 from sessiond.sessions.conversations import Conversations
+from sessiond.sessions.drain_rate import DrainRate
 from sessiond.sessions.inspection import Inspector
 from sessiond.sessions.limits import ServiceLimits
 from sessiond.sessions.live import LiveSessions
 from sessiond.sessions.parts import Parts
 from sessiond.sessions.placing import Placer
 from sessiond.sessions.planning import Planner
+from sessiond.sessions.quotas import Quotas
 from sessiond.sessions.refusals import response_not_found
 from sessiond.sessions.retention import Retention
 from sessiond.sessions.runner import TurnRunner
@@ -73,6 +76,7 @@ class SessionService:
         new_id: Callable[[str], str],
         new_seed: Callable[[], int],
         on_turn_ended: Callable[[TurnFinished], None] = lambda _: None,
+        on_quota_refused: Callable[[str], None] = lambda _: None,
         ignore_eos: bool = False,
         default_policy: PolicyChoice = _NO_POLICY,
         make_policy: MakePolicy = _BUILT_IN.make,
@@ -88,19 +92,32 @@ class SessionService:
             new_seed=new_seed,
         )
         transcript = Transcript(text, ignore_eos=ignore_eos)
+        drain_rate = DrainRate()
+        self._quotas = Quotas(parts, drain_rate=drain_rate, on_refused=on_quota_refused)
         self._policies = ContextPolicies(parts, default=default_policy, make=make_policy)
         planner = Planner(
             parts,
             transcript=transcript,
             policies=self._policies,
+            quotas=self._quotas,
             summaries=summaries or NoSummaries(),
         )
-        starter = TurnStarter(parts, planner=planner, placer=Placer(parts), transcript=transcript)
+        starter = TurnStarter(
+            parts,
+            planner=planner,
+            placer=Placer(parts),
+            transcript=transcript,
+            quotas=self._quotas,
+        )
         self._parts = parts
         self._retention = Retention(parts)
         self._binder = Binder(parts, retention=self._retention)
         self._runner = TurnRunner(
-            parts, starter=starter, retention=self._retention, on_turn_ended=on_turn_ended
+            parts,
+            starter=starter,
+            retention=self._retention,
+            drain_rate=drain_rate,
+            on_turn_ended=on_turn_ended,
         )
         self._conversations = Conversations(
             parts,
@@ -108,9 +125,14 @@ class SessionService:
             planner=planner,
             runner=self._runner,
             retention=self._retention,
+            quotas=self._quotas,
         )
         self._steering = Steering(
-            parts, binder=self._binder, retention=self._retention, policies=self._policies
+            parts,
+            binder=self._binder,
+            retention=self._retention,
+            policies=self._policies,
+            quotas=self._quotas,
         )
         self._inspector = Inspector(parts, policies=self._policies)
         self._reaper: asyncio.Task[None] | None = None
@@ -260,6 +282,18 @@ class SessionService:
             raise RequestError("permission_denied", "only an admin changes other users")
         await self._policies.set_of_user(user_id, choice)
 
+    async def account(self, user_id: str) -> Account:
+        """A user's limits, and what it has taken of them."""
+        return await self._quotas.account(user_id)
+
+    async def set_quota(self, caller: Caller, user_id: str, limits: Mapping[str, Any]) -> Account:
+        """Replace a user's limits that are named (fields of `Quota`); for admins."""
+        return await self._quotas.set(caller, user_id, limits)
+
+    async def rate_headers(self, caller: Caller) -> dict[str, str]:
+        """`x-ratelimit-*` of now; nothing of a caller without limits."""
+        return await self._quotas.headers(caller.user_id)
+
     async def close_session(self, caller: Caller, session_id: str) -> None:
         """Cancel what runs, give back all KV, end the session."""
         await self._conversations.close(caller, session_id)
@@ -342,5 +376,6 @@ class SessionService:
             await asyncio.sleep(self._parts.limits.reap_every_s)
             try:
                 self._retention.reap()
+                await self._quotas.tend(self._runner.begun_ids())
             except Exception:
                 logger.exception("the reaper met a fault; it goes on")

@@ -58,19 +58,22 @@ class Store:
         session: NewSession | None,
         prompt: NewPrompt | None,
         reservation: NewReservation | None = None,
-    ) -> Account | None:
+    ) -> Account:
         """Commit 1: a running turn with its items, and what it is the first to use.
 
-        With what it reserves of its user's quota; without that it is a turn that costs nothing.
+        Returns what its user has left when the turn has reserved its part. Without a reservation
+        the turn is charged only when it ends.
 
         Raises:
             QuotaExceededError: there is not enough left to reserve.
         """
 
-        async def work(connection: AsyncConnection) -> Account | None:
-            user_id, left = turn.user_id, None
+        async def work(connection: AsyncConnection) -> Account:
+            user_id = turn.user_id
             await sessions.ensure_user(connection, user_id, turn.created_at)
-            if reservation is not None:
+            if reservation is None:
+                left = await quotas.account(connection, user_id)
+            else:
                 opens = session is not None
                 left = await quotas.reserve(connection, user_id, reservation, opens=opens)
             await _insert_front(connection, user_id, session, prompt, turn.created_at)

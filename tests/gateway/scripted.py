@@ -116,6 +116,7 @@ class ScriptedTurn:
 
     def __init__(self, accepted, script, bound):
         self.accepted = accepted
+        self.headers = {}
         self._script = script
         self._bound = bound
         self.reasons = []
@@ -171,6 +172,9 @@ class ScriptedService:
 
     async def start(self):
         pass
+
+    async def rate_headers(self, caller):
+        return {}
 
     async def stop(self):
         pass
