@@ -212,7 +212,7 @@ class EngineLoop:
         plan = plan_step(self._view())
         preemptions = self._counters.preemptions
         tokens_of = {item.turn: item.tokens for item in plan.work}
-        # Oldest first: whoever must give way for one of them has not been counted in yet.
+        # In their order: whoever must give way for one of them has not been counted in yet.
         work = [
             (slot, tokens)
             for slot in list(self._queue.running)
@@ -220,7 +220,7 @@ class EngineLoop:
             if (tokens := min(tokens_of.get(slot.turn, 0), slot.context.pending))
             and self._make_room(slot, tokens)
         ]
-        # First come, first served: whoever was preempted just now holds up those behind.
+        # Whoever was preempted just now holds up those behind.
         if self._counters.preemptions == preemptions:
             work += self._admit(plan.admissions)
         drafts = self._speculation.drafts(work, self._cost.price)
@@ -247,7 +247,7 @@ class EngineLoop:
             running=[self._load(slot, slot.context.outstanding) for slot in queue.running],
             waiting=[
                 self._load(slot, self._memory.outstanding(slot.context, _limit(slot)))
-                for slot in ([] if full else self._turns.admissible[: config.max_num_seqs])
+                for slot in ([] if full else self._turns.admissible(config.max_num_seqs))
             ],
             max_num_seqs=config.max_num_seqs,
             block_size=config.block_size,
@@ -262,13 +262,14 @@ class EngineLoop:
     def _load(self, slot: Slot, pending: int) -> TurnLoad:
         first = max(0, len(slot.context.ids) - pending)
         key = self._memory.next_key(slot.context, first, _limit(slot)) if pending > 1 else None
-        return TurnLoad(slot.turn, pending, first, key)
+        priority, served = slot.command.terms.priority, self._queue.served(slot)
+        return TurnLoad(slot.turn, pending, first, key, priority, served)
 
     def _make_room(self, slot: Slot, tokens: int) -> bool:
-        """Get blocks for a running turn, from the youngest running one if need be.
+        """Get blocks for a running turn, from the last running one if need be.
 
-        The oldest always gets them, for alone it fits; so some turn always ends. False when it is
-        itself the youngest, or has given way already.
+        The first always gets them, for alone it fits; so some turn always ends. False when it is
+        itself the last, or has given way already.
         """
         if slot.context.activity is not Activity.RUNNING:
             return False

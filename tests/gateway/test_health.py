@@ -166,6 +166,6 @@ async def test_no_label_names_a_session_or_a_user():
     found = samples((await get("/metrics", turns=[WARM])).text)
     labels = {name for key in found for name, _ in key[1:]}
     assert labels <= {
-        "outcome", "path", "tier", "state", "source", "kind", "policy", "action", "cause", "le", "reason",
-        "engine", "model_name", "block_size", "num_gpu_blocks",
+        "outcome", "path", "tier", "state", "source", "kind", "policy", "action", "cause", "le",
+        "reason", "engine", "model_name", "block_size", "num_gpu_blocks",
     }  # fmt: skip
