@@ -26,7 +26,8 @@ async def reserve(
     """
     wanted = Wanted(tokens=reservation.tokens, sessions=int(opens))
     row = (await connection.execute(_take(user_id, wanted, reservation.now))).one_or_none()
-    if row is None and await _ensure(connection, user_id):
+    if row is None:  # too little, or no row yet
+        await _ensure(connection, user_id)
         row = (await connection.execute(_take(user_id, wanted, reservation.now))).one_or_none()
     if row is None:
         raise QuotaExceededError(user_id, await account(connection, user_id), wanted)
@@ -188,13 +189,12 @@ async def _give_back(  # noqa: PLR0913 -- the parts of one sum, private
     )
 
 
-async def _ensure(connection: AsyncConnection, user_id: str) -> bool:
-    """Give a user a row without limits; returns whether it had none."""
+async def _ensure(connection: AsyncConnection, user_id: str) -> None:
+    """Give a user who has none a row without limits."""
     dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
-    made = await connection.execute(
+    await connection.execute(
         dialect.insert(quotas).values(user_id=user_id).on_conflict_do_nothing()
     )
-    return made.rowcount == 1
 
 
 async def _open_sessions(connection: AsyncConnection, user_id: str) -> int:
