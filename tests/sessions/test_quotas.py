@@ -1,0 +1,481 @@
+"""Quotas as a user meets them: refused early and in words, charged what was computed, never more."""
+
+import asyncio
+import random
+
+import pytest
+
+from sessiond.errors import RequestError
+from sessiond.facts import PolicyChoice
+from sessiond.quota import charged_tokens, windows_at
+from sessiond.store.errors import StoreError
+from sessiond.store.store import Store
+from tests.sessions.world import ANN, BOB, SOCKET, ByteFormat, World, ask, finish, settled, until
+
+FRONT = len(ByteFormat().open(None))
+
+
+async def limit(world, user_id="ann", **limits):
+    await world.store.set_quota(user_id, limits, world.clock())
+    world.clock.advance(1.1)  # what was remembered is forgotten
+
+
+async def use_of(world, user_id="ann"):
+    return (await world.store.account(user_id)).use
+
+
+async def use_when(world, condition):
+    """What is taken as soon as it is so; timers of the service bring it about."""
+    async with asyncio.timeout(10):
+        while not condition(use := await use_of(world)):  # noqa: ASYNC110 -- no event of its own
+            await asyncio.sleep(0.001)
+    return use
+
+
+async def refusal_of(world, request, **where):
+    with pytest.raises(RequestError) as refused:
+        await world.begin(request, **where)
+    return refused.value
+
+
+def to_minute(world, second):
+    """Move the clock to this second of the next minute."""
+    minute = windows_at(world.clock.now_s).minute + 60
+    world.clock.now_s = minute + second
+
+
+class TestCharges:
+    async def test_a_turn_costs_what_was_computed_and_written(self, world):
+        _, finished = await world.turn(ask("hi"))
+        use = await use_of(world)
+        assert use.total_tokens == charged_tokens(finished.usage) > 0
+        assert (use.turns, use.day_tokens) == (0, use.total_tokens)
+
+    async def test_while_it_runs_its_worst_case_is_taken(self, world, engine):
+        engine.auto = False
+        turn = await world.begin(ask("hi", max_output_tokens=50))
+        use = await use_of(world)
+        assert (use.turns, use.minute_tokens) == (1, FRONT + len("hi") + 4 + 50)
+        engine.finish(turn.accepted.response_id)
+        await finish(turn)
+
+    @pytest.mark.parametrize(
+        "end",
+        ["done", "max_output_tokens", "cancelled", "rolled back", "deadline", "queue_timeout"],
+    )
+    async def test_every_ending_settles(self, world, engine, end):
+        engine.auto = False
+        turn = await world.begin(ask("hello there"))
+        name = turn.accepted.response_id
+        engine.begin(name)
+        engine.say(name, "some")
+        match end:
+            case "done":
+                engine.finish(name)
+            case "rolled back":
+                turn.cancel(keep=False)
+            case "queue_timeout":
+                engine.fail(name, "queue_timeout")
+            case _:
+                engine.incomplete(name, end)
+        finished = await finish(turn)
+        use = await use_of(world)
+        assert finished.usage.output_tokens == 4
+        assert (use.turns, use.day_tokens) == (0, charged_tokens(finished.usage))
+
+    async def test_a_client_that_leaves_is_charged_what_it_took(self, world, engine):
+        engine.auto = False
+        turn = await world.begin(ask("hello"))
+        engine.begin(turn.accepted.response_id)
+        engine.say(turn.accepted.response_id, "abc")
+        await world.service.detach(SOCKET)
+        use = await use_of(world)
+        assert use.turns == 0
+        usage = (await world.service.get_response(ANN, turn.accepted.response_id)).finished.usage
+        assert use.total_tokens == charged_tokens(usage) == usage.input_tokens + 3
+
+    async def test_a_lost_engine_refunds_the_output(self, world, engine):
+        engine.auto = False
+        turn = await world.begin(ask("hello"))
+        engine.begin(turn.accepted.response_id)
+        engine.say(turn.accepted.response_id, "abc")
+        engine.lose()
+        finished = await finish(turn)
+        assert finished.error.code == "engine_restarted"
+        use = await use_of(world)
+        assert use.turns == 0
+        assert use.total_tokens == finished.usage.recomputed_tokens + finished.usage.new_tokens
+
+    async def test_a_reply_that_cannot_be_stored_settles_too(self, world, monkeypatch):
+        async def broken(_):
+            raise StoreError("no")
+
+        monkeypatch.setattr(world.store, "keep_turn", broken)
+        monkeypatch.setattr("sessiond.sessions.driver._COMMIT_PAUSES_S", (None,))
+        _, finished = await world.turn(ask("hi"))
+        assert finished.error.code == "internal_error"
+        use = await use_of(world)
+        assert (use.turns, use.day_tokens) == (0, finished.usage.new_tokens)
+
+    async def test_a_turn_that_the_engine_never_got_costs_nothing(self, url, engine):
+        world = await World.start(url, engine, engine_ready_timeout_s=0.01)
+        engine.go_away()
+        with pytest.raises(RequestError, match="restarts"):
+            await world.begin(ask("hi"))
+        use = await use_of(world)
+        assert (use.turns, use.day_tokens) == (0, 0)
+        await world.stop()
+
+    async def test_items_that_no_engine_works_on_cost_nothing_until_they_are_computed(self, world):
+        view = await world.service.create_conversation(ANN, ask("one", "two").input, {})
+        assert (await use_of(world)).total_tokens == 0
+        _, finished = await world.turn(ask("three", conversation=view.id))
+        assert (await use_of(world)).total_tokens == charged_tokens(finished.usage)
+
+    async def test_a_prefill_is_charged_its_input(self, world):
+        _, finished = await world.turn(ask("hello", generate=False))
+        assert finished.usage.output_tokens == 0
+        assert (await use_of(world)).total_tokens == finished.usage.input_tokens > 0
+
+
+class TestWindows:
+    @pytest.mark.parametrize("second", [0.0, 12.25, 58.5, 59.999])
+    async def test_retry_after_is_right_within_a_second(self, world, second):
+        await limit(world, tokens_per_minute=200)
+        world.clock.tick_s = 0.0
+        to_minute(world, second)
+        await world.turn(ask("x" * 100, max_output_tokens=6))
+        request = ask("x" * 100, max_output_tokens=6)
+        refused = await refusal_of(world, request)
+        assert refused.code == "rate_limit_exceeded"
+        assert refused.status == 429
+        assert 0 <= refused.retry_after_s - (60 - second) < 1
+        start_s = world.clock.now_s
+        world.clock.now_s = start_s + refused.retry_after_s - 1.001
+        if world.clock.now_s > start_s:
+            assert (await refusal_of(world, request)).code == "rate_limit_exceeded"
+        world.clock.now_s = start_s + refused.retry_after_s
+        await world.turn(request)
+
+    async def test_a_day_that_is_used_up_ends_at_midnight(self, world):
+        await limit(world, tokens_per_day=200)
+        world.clock.tick_s = 0.0
+        await world.turn(ask("x" * 100, max_output_tokens=6))
+        refused = await refusal_of(world, ask("x" * 100, max_output_tokens=6))
+        assert refused.code == "quota_exceeded"
+        midnight = windows_at(world.clock.now_s).day + 86_400
+        assert 0 <= refused.retry_after_s - (midnight - world.clock.now_s) < 1
+
+    async def test_the_longer_wait_is_told(self, world):
+        await limit(world, tokens_per_day=200, tokens_per_minute=200)
+        await world.turn(ask("x" * 100, max_output_tokens=6))
+        refused = await refusal_of(world, ask("x" * 100, max_output_tokens=6))
+        assert refused.code == "quota_exceeded"
+
+    async def test_other_users_are_not_held_up(self, world):
+        await limit(world, tokens_per_minute=60)
+        await world.turn(ask("x" * 20, max_output_tokens=6))
+        await refusal_of(world, ask("x" * 20, max_output_tokens=6))
+        await world.turn(ask("x" * 20, max_output_tokens=6), caller=BOB)
+
+    async def test_nothing_is_tokenised_for_a_user_who_has_nothing_left(self, world, monkeypatch):
+        await limit(world, tokens_per_minute=FRONT + 15)
+        turn, _ = await world.turn(ask("12345", max_output_tokens=6))
+        assert (await use_of(world)).minute_tokens == FRONT + 15
+        rendered = []
+        plain = ByteFormat.message
+        monkeypatch.setattr(
+            ByteFormat, "message", lambda *args: rendered.append(args) or plain(*args)
+        )
+        refused = await refusal_of(world, ask("more", conversation=turn.accepted.session_id))
+        assert refused.code == "rate_limit_exceeded"
+        await refusal_of(world, ask("more"))
+        assert rendered == []
+        rows = await world.store.session_detail("ann", turn.accepted.session_id)
+        assert (len(rows.context), len(rows.others)) == (1, 0)
+
+    async def test_a_refused_turn_leaves_its_session_as_it_was(self, world):
+        await limit(world, tokens_per_minute=200)
+        turn, _ = await world.turn(ask("x" * 100, max_output_tokens=6))
+        session = turn.accepted.session_id
+        before = await world.context(session)
+        await refusal_of(world, ask("y" * 20, conversation=session, max_output_tokens=50))
+        assert await world.context(session) == before
+        to_minute(world, 0)
+        await world.turn(ask("again", conversation=session, max_output_tokens=6))
+
+    async def test_a_default_reply_is_no_longer_than_a_minute_allows(self, world, engine):
+        await limit(world, tokens_per_minute=100)
+        engine.auto = False
+        turn = await world.begin(ask("hi"))
+        assert turn.plan.max_output_tokens == 100 - FRONT - 6 - 2
+        engine.finish(turn.accepted.response_id)
+        await finish(turn)
+
+
+class TestTurnsAtATime:
+    async def test_one_more_than_allowed_is_refused_and_told_to_come_back(self, world, engine):
+        await limit(world, max_concurrent_turns=2)
+        engine.auto = False
+        turns = [await world.begin(ask("hi")) for _ in range(2)]
+        refused = await refusal_of(world, ask("hi"))
+        assert (refused.code, refused.status) == ("rate_limit_exceeded", 429)
+        assert refused.retry_after_s >= 1
+        assert "max_concurrent_turns is 2" in refused.message
+        engine.finish(turns[0].accepted.response_id)
+        await finish(turns[0])
+        turns.append(await world.begin(ask("hi")))
+        for turn in turns[1:]:
+            engine.finish(turn.accepted.response_id)
+            await finish(turn)
+
+    async def test_turns_of_a_lane_wait_for_their_place_and_count_when_they_run(
+        self, world, engine
+    ):
+        await limit(world, max_concurrent_turns=1)
+        engine.auto = False
+        first = await world.begin(ask("one"))
+        session = first.accepted.session_id
+        waiting = asyncio.create_task(world.begin(ask("two", conversation=session)))
+        engine.finish(first.accepted.response_id)
+        await finish(first)
+        second = await waiting
+        engine.finish(second.accepted.response_id)
+        assert (await finish(second)).status == "completed"
+
+
+class TestSessions:
+    async def test_no_more_are_opened_than_allowed_forks_included(self, world):
+        await limit(world, max_sessions=2)
+        first, _ = await world.turn(ask("one"))
+        await world.turn(ask("two", conversation=first.accepted.session_id))
+        await world.turn(ask("fork", previous_response_id=first.accepted.response_id))
+        for request in (ask("new"), ask("f", previous_response_id=first.accepted.response_id)):
+            refused = await refusal_of(world, request)
+            assert (refused.code, refused.status) == ("quota_exceeded", 429)
+            assert refused.retry_after_s is None, "no waiting helps"
+        with pytest.raises(RequestError, match="max_sessions is 2"):
+            await world.service.create_conversation(ANN, (), {})
+        await world.service.close_session(ANN, first.accepted.session_id)
+        await world.service.create_conversation(ANN, (), {})
+
+    async def test_an_open_session_goes_on_where_no_other_may_be_opened(self, world):
+        turn, _ = await world.turn(ask("one"))
+        await limit(world, max_sessions=0)
+        await world.turn(ask("two", conversation=turn.accepted.session_id))
+
+
+class TestContexts:
+    async def test_a_session_is_trimmed_to_what_its_user_may_hold(self, url, engine):
+        world = await World.start(url, engine, policy=PolicyChoice(type="sliding_window"))
+        await limit(world, max_context_tokens=120)
+        turn, _ = await world.turn(ask("x" * 30, max_output_tokens=6))
+        for _ in range(4):
+            turn, _ = await world.turn(
+                ask("x" * 30, conversation=turn.accepted.session_id, max_output_tokens=6)
+            )
+            assert len(await world.context(turn.accepted.session_id)) <= 120
+        await world.stop()
+
+    async def test_without_trimming_it_is_refused_by_the_name_of_the_limit(self, world):
+        await limit(world, max_context_tokens=60)
+        refused = await refusal_of(world, ask("x" * 60))
+        assert refused.code == "context_length_exceeded"
+        assert "the quota's max_context_tokens allows 60" in refused.message
+        with pytest.raises(RequestError, match="max_context_tokens"):
+            await world.service.create_conversation(ANN, ask("x" * 60).input, {})
+
+
+class TestTerms:
+    async def test_the_engine_is_told_the_users_limits_and_share(self, world, engine):
+        await limit(world, weight=2.5, max_resident_blocks=7, max_host_bytes=8, max_disk_bytes=9)
+        turn, _ = await world.turn(ask("hi"))
+        terms = engine.turns[turn.accepted.response_id].command.terms
+        assert (terms.weight, terms.priority, terms.max_blocks) == (2.5, 1, 7)
+        assert (terms.max_host_bytes, terms.max_disk_bytes) == (8, 9)
+
+    @pytest.mark.parametrize(
+        ("wanted", "most", "given"),
+        [("high", None, 2), ("high", "normal", 1), ("high", "low", 0), ("low", "high", 0)],
+    )
+    async def test_a_priority_is_never_above_what_the_user_may_have(
+        self, world, engine, wanted, most, given
+    ):
+        await limit(world, max_priority=most)
+        turn, _ = await world.turn(ask("hi", priority=wanted))
+        assert engine.turns[turn.accepted.response_id].command.terms.priority == given
+        session = turn.accepted.session_id
+        await world.service.update_session(ANN, session, priority=wanted)
+        turn, _ = await world.turn(ask("and", conversation=session))
+        assert engine.turns[turn.accepted.response_id].command.terms.priority == given
+
+
+class TestHeaders:
+    async def test_they_tell_what_is_left(self, world, engine):
+        await limit(world, tokens_per_minute=300, tokens_per_day=1000, max_concurrent_turns=3)
+        world.clock.tick_s = 0.0
+        to_minute(world, 20)
+        engine.auto = False
+        turn = await world.begin(ask("hi", max_output_tokens=50))
+        taken = FRONT + 6 + 50
+        assert turn.headers == {
+            "x-ratelimit-limit-requests": "3",
+            "x-ratelimit-remaining-requests": "2",
+            "x-ratelimit-reset-requests": "0s",
+            "x-ratelimit-limit-tokens": "300",
+            "x-ratelimit-remaining-tokens": str(300 - taken),
+            "x-ratelimit-reset-tokens": "40s",
+        }
+        refused = await refusal_of(world, ask("hi", max_output_tokens=280 - FRONT))
+        assert refused.headers["x-ratelimit-remaining-tokens"] == str(300 - taken)
+        assert await world.service.rate_headers(ANN) == turn.headers
+        engine.finish(turn.accepted.response_id)
+        await finish(turn)
+
+    async def test_the_window_with_less_left_is_told(self, world):
+        await limit(world, tokens_per_minute=300, tokens_per_day=100)
+        headers = await world.service.rate_headers(ANN)
+        assert headers["x-ratelimit-limit-tokens"] == "100"
+        assert headers["x-ratelimit-reset-tokens"] == "0s", "nothing was taken"
+
+    async def test_without_limits_nothing_is_said(self, world):
+        turn, _ = await world.turn(ask("hi"))
+        assert turn.headers == {}
+        assert await world.service.rate_headers(ANN) == {}
+
+
+class TestTimers:
+    async def test_a_running_turn_keeps_its_reservation(self, url, engine, monkeypatch):
+        world = await World.start(url, engine, reap_every_s=0.001)
+        reaps, reap = [], world.store.reap_reservations
+
+        async def noted(now):
+            reaps.append(await reap(now))
+
+        monkeypatch.setattr(world.store, "reap_reservations", noted)
+        engine.auto = False
+        turn = await world.begin(ask("hi"))
+        for _ in range(10):
+            seen = len(reaps)
+            world.clock.advance(15)
+            await until(lambda seen=seen: len(reaps) > seen)
+        assert set(reaps) == {0}
+        assert (await use_of(world)).turns == 1
+        engine.finish(turn.accepted.response_id)
+        await finish(turn)
+        await world.stop()
+
+    async def test_what_a_server_that_died_had_reserved_comes_back(self, url, engine):
+        dead = await World.start(url, engine)
+        engine.auto = False
+        await dead.begin(ask("hi"))
+        await dead.stop()
+        world = await World.start(url, engine, reap_every_s=0.001)
+        assert (await use_of(world)).turns == 1
+        world.clock.advance(60)
+        use = await use_when(world, lambda use: use.turns == 0)
+        assert use.day_tokens == 0
+        await world.stop()
+
+    async def test_residency_is_charged_by_the_time_it_lasts(self, url, engine):
+        world = await World.start(url, engine, reap_every_s=0.001)
+        await world.turn(ask("hi"))
+        (held,) = engine.cached.values()
+        start = (await use_of(world)).byte_seconds
+        for _ in range(3):
+            world.clock.advance(100)
+            before = (await use_of(world)).byte_seconds
+            await use_when(world, lambda use, before=before: use.byte_seconds > before)
+        assert (await use_of(world)).byte_seconds - start == pytest.approx(300 * held, rel=0.02)
+        await world.stop()
+
+    async def test_a_database_that_fails_does_not_stop_the_timers(self, url, engine, monkeypatch):
+        world = await World.start(url, engine, reap_every_s=0.001)
+        calls = []
+
+        async def broken(now):
+            calls.append(now)
+            raise StoreError("down")
+
+        monkeypatch.setattr(world.store, "reap_reservations", broken)
+        for _ in range(2):
+            seen = len(calls)
+            world.clock.advance(11)
+            await until(lambda seen=seen: len(calls) > seen)
+        await world.stop()
+
+
+class TestRefusalsAreCounted:
+    async def test_by_the_limit_that_refused(self, world, monkeypatch):
+        seen = []
+        monkeypatch.setattr(world.service._quotas, "_on_refused", seen.append)
+        await limit(world, max_sessions=1, tokens_per_minute=200)
+        await world.turn(ask("x" * 100, max_output_tokens=6))
+        await refusal_of(world, ask("x" * 100))
+        await limit(world, max_sessions=None)
+        await refusal_of(world, ask("x" * 100, max_output_tokens=6))
+        assert seen == ["max_sessions", "tokens_per_minute"]
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_200_turns_at_once_take_no_token_too_many_and_sql_has_the_sum_of_the_events(
+    url, engine, seed
+):
+    """T39: reserved before, refunded after; whatever ends a turn, and however many run."""
+    chance = random.Random(seed)
+    world = await World.start(url, engine)
+    engine.auto = False
+    limits = {"tokens_per_minute": 6000, "max_concurrent_turns": 40}
+    await limit(world, **limits)
+    usages, refused = [], []
+
+    async def one(number):
+        text = "x" * chance.randint(1, 80)
+        try:
+            turn = await world.begin(
+                ask(text, max_output_tokens=chance.randint(1, 60)), lane=f"lane{number}"
+            )
+        except RequestError as error:
+            refused.append(error.code)
+            return
+        account = await world.store.account("ann")
+        assert account.use.minute_tokens <= 6000
+        assert account.use.turns <= 40
+        name = turn.accepted.response_id
+        engine.begin(name)
+        engine.say(name, "y" * chance.randint(0, turn.plan.max_output_tokens))
+        await asyncio.sleep(0)
+        match chance.randrange(4):
+            case 0:
+                engine.finish(name)
+            case 1:
+                engine.incomplete(name, "max_output_tokens")
+            case 2:
+                turn.cancel(keep=True)
+            case _:
+                turn.cancel(keep=False, reason="disconnected")
+        usages.append((await finish(turn)).usage)
+
+    outcomes = await settled(*(one(number) for number in range(200)))
+    assert [error for error in outcomes if error is not None] == []
+    use = await use_of(world)
+    assert use.turns == 0
+    assert use.total_tokens == sum(charged_tokens(usage) for usage in usages)
+    assert use.minute_tokens == use.day_tokens == use.total_tokens <= 6000
+    assert set(refused) == {"rate_limit_exceeded"}
+    await world.stop()
+
+
+async def test_t50_no_connection_is_held_while_replies_are_written(world, engine, url):
+    engine.auto = False
+    await limit(world, tokens_per_minute=10**6, max_concurrent_turns=60)
+    turns = [await world.begin(ask("hi"), lane=f"lane{number}") for number in range(50)]
+    pools = {world.store._database._writer.pool, world.store._database._reader.pool}
+    await until(lambda: all(pool.checkedout() == 0 for pool in pools))
+    other = Store(url)  # nobody holds SQLite's lock either
+    async with asyncio.timeout(5):
+        await other.set_quota("bob", {"max_sessions": 1}, 0.0)
+    await other.close()
+    for turn in turns:
+        engine.finish(turn.accepted.response_id)
+        await finish(turn)
