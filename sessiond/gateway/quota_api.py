@@ -18,7 +18,7 @@ class QuotaApi:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self._service = gateway.service
+        self._quotas = gateway.service.quotas
 
     def routes(self) -> list[BaseRoute]:
         """List the routes."""
@@ -32,7 +32,7 @@ class QuotaApi:
         """`GET /admin/users/{id}/quota`: the limits, and what has been taken."""
         self._admin(request)
         user_id = request.path_params["user_id"]
-        account = await self._service.account(user_id)
+        account = await self._quotas.account(user_id)
         return json_response(quota_object(user_id, account))
 
     async def change(self, request: Request) -> Response:
@@ -40,7 +40,7 @@ class QuotaApi:
         caller, user_id = self._admin(request), request.path_params["user_id"]
         body = await read_body(request, self._gateway.limits.max_body_bytes)
         limits = decode_limits(parse_object(body))
-        account = await self._service.set_quota(caller, user_id, limits)
+        account = await self._quotas.set(caller, user_id, limits)
         return json_response(quota_object(user_id, account))
 
     def _admin(self, request: Request) -> Caller:

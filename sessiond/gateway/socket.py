@@ -76,7 +76,7 @@ class SocketEndpoint:
     async def _rate_headers(self, caller: Caller) -> list[tuple[bytes, bytes]]:
         """Of no worth to a client whose turns will be told the same: no reason to refuse it."""
         try:
-            headers = await self._gateway.service.rate_headers(caller)
+            headers = await self._gateway.service.quotas.headers(caller.user_id)
         except Exception:
             logger.exception("a caller's quota can't be read")
             return []

@@ -3,6 +3,8 @@
 Owns what is remembered of users' limits; what they have taken is in SQL only. Asyncio thread only.
 """
 
+import asyncio
+import logging
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -25,6 +27,8 @@ from sessiond.sessions.parts import Parts
 from sessiond.sessions.questions import ask_in_time
 from sessiond.store.errors import QuotaExceededError
 from sessiond.store.records import NewReservation
+
+logger = logging.getLogger(__name__)
 
 _MAX_KNOWN_USERS = 10_000
 _RENEWALS = 3  # while one reservation lasts: one that fails has not lost it
@@ -55,6 +59,17 @@ class Quotas:
         self._known: OrderedDict[str, _Known] = OrderedDict()  # the last read is last
         self._tended_at = parts.clock()
         self._measured_at = self._tended_at
+        self._timer: asyncio.Task[None] | None = None
+
+    def start(self, running: Callable[[], Sequence[str]]) -> None:
+        """Begin to tend what `running` turns (their ids) have reserved, and to measure."""
+        self._timer = asyncio.create_task(self._tend_always(running))
+
+    async def stop(self) -> None:
+        """End the timer."""
+        if self._timer is not None:
+            self._timer.cancel()
+            await asyncio.gather(self._timer, return_exceptions=True)
 
     # --- limits ----------------------------------------------------------------------------------
 
@@ -158,12 +173,16 @@ class Quotas:
 
     # --- timers ----------------------------------------------------------------------------------
 
-    async def tend(self, turn_ids: Sequence[str]) -> None:
-        """Renew what running turns have reserved, reap what nobody renews, measure residency.
+    async def _tend_always(self, running: Callable[[], Sequence[str]]) -> None:
+        while True:
+            await asyncio.sleep(self._limits.reap_every_s)
+            try:
+                await self._tend(running())
+            except Exception:
+                logger.exception("quotas can't be tended now; it goes on")
 
-        Raises:
-            StoreError: the database failed; the next time may do better.
-        """
+    async def _tend(self, turn_ids: Sequence[str]) -> None:
+        """Renew what running turns have reserved, reap what nobody renews, measure residency."""
         now = self._clock()
         if now - self._tended_at >= self._limits.reservation_s / _RENEWALS:
             self._tended_at = now

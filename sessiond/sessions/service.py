@@ -2,8 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Literal
 
 from engine.client import EngineClient
 from policies.registry import ContextPolicyRegistry
@@ -24,7 +24,6 @@ from sessiond.facts import (
     TurnRequest,
     Unset,
 )
-from sessiond.quota import Account
 from sessiond.sessions.binding import Binder
 from sessiond.sessions.bound import BoundTurn
 from sessiond.sessions.context_policies import ContextPolicies, MakePolicy
@@ -62,7 +61,8 @@ class SessionService:
     """See the module. Errors that the caller is told are raised as `RequestError`.
 
     `clock` gives unix seconds; `new_id("resp")` gives `resp_…`, never the same twice.
-    `on_turn_ended` is called once per turn, whether or not someone reads its facts.
+    `on_turn_ended` is called once per turn, whether or not someone reads its facts;
+    `on_quota_refused` with the name of the limit that refused a request.
     """
 
     def __init__(  # noqa: PLR0913 -- the whole wiring, each part by its name
@@ -93,13 +93,13 @@ class SessionService:
         )
         transcript = Transcript(text, ignore_eos=ignore_eos)
         drain_rate = DrainRate()
-        self._quotas = Quotas(parts, drain_rate=drain_rate, on_refused=on_quota_refused)
+        self.quotas = Quotas(parts, drain_rate=drain_rate, on_refused=on_quota_refused)
         self._policies = ContextPolicies(parts, default=default_policy, make=make_policy)
         planner = Planner(
             parts,
             transcript=transcript,
             policies=self._policies,
-            quotas=self._quotas,
+            quotas=self.quotas,
             summaries=summaries or NoSummaries(),
         )
         starter = TurnStarter(
@@ -107,7 +107,7 @@ class SessionService:
             planner=planner,
             placer=Placer(parts),
             transcript=transcript,
-            quotas=self._quotas,
+            quotas=self.quotas,
         )
         self._parts = parts
         self._retention = Retention(parts)
@@ -125,14 +125,14 @@ class SessionService:
             planner=planner,
             runner=self._runner,
             retention=self._retention,
-            quotas=self._quotas,
+            quotas=self.quotas,
         )
         self._steering = Steering(
             parts,
             binder=self._binder,
             retention=self._retention,
             policies=self._policies,
-            quotas=self._quotas,
+            quotas=self.quotas,
         )
         self._inspector = Inspector(parts, policies=self._policies)
         self._reaper: asyncio.Task[None] | None = None
@@ -141,6 +141,7 @@ class SessionService:
         """Mark what an earlier run left running as failed; start the reaper."""
         await self._parts.store.fail_running(self._parts.clock())
         self._reaper = asyncio.create_task(self._reap())
+        self.quotas.start(self._runner.begun_ids)
 
     async def drain(self) -> None:
         """Refuse new turns, wait for those that run, then cancel them with what they have."""
@@ -151,6 +152,7 @@ class SessionService:
         if self._reaper is not None:
             self._reaper.cancel()
             await asyncio.gather(self._reaper, return_exceptions=True)
+        await self.quotas.stop()
         await self._runner.stop()
 
     async def bind(
@@ -282,18 +284,6 @@ class SessionService:
             raise RequestError("permission_denied", "only an admin changes other users")
         await self._policies.set_of_user(user_id, choice)
 
-    async def account(self, user_id: str) -> Account:
-        """A user's limits, and what it has taken of them."""
-        return await self._quotas.account(user_id)
-
-    async def set_quota(self, caller: Caller, user_id: str, limits: Mapping[str, Any]) -> Account:
-        """Replace a user's limits that are named (fields of `Quota`); for admins."""
-        return await self._quotas.set(caller, user_id, limits)
-
-    async def rate_headers(self, caller: Caller) -> dict[str, str]:
-        """`x-ratelimit-*` of now; nothing of a caller without limits."""
-        return await self._quotas.headers(caller.user_id)
-
     async def close_session(self, caller: Caller, session_id: str) -> None:
         """Cancel what runs, give back all KV, end the session."""
         await self._conversations.close(caller, session_id)
@@ -376,6 +366,5 @@ class SessionService:
             await asyncio.sleep(self._parts.limits.reap_every_s)
             try:
                 self._retention.reap()
-                await self._quotas.tend(self._runner.begun_ids())
             except Exception:
                 logger.exception("the reaper met a fault; it goes on")

@@ -155,6 +155,13 @@ class ScriptedTurn:
         self._bound.cancelled.set()
 
 
+class ScriptedQuotas:
+    """Nobody has a limit."""
+
+    async def headers(self, user_id):
+        return {}
+
+
 class ScriptedService:
     """Takes turns and plays `script(request)` for each; remembers what was asked of it."""
 
@@ -169,12 +176,10 @@ class ScriptedService:
         self.closed_sessions = []
         self.drain_began = asyncio.Event()
         self.bind_error = None
+        self.quotas = ScriptedQuotas()
 
     async def start(self):
         pass
-
-    async def rate_headers(self, caller):
-        return {}
 
     async def stop(self):
         pass

@@ -1,4 +1,4 @@
-"""Quotas as a user meets them: refused early and in words, charged what was computed, never more."""
+"""Quotas as a user meets them: refused early, in words; charged what was computed, never more."""
 
 import asyncio
 import random
@@ -328,20 +328,20 @@ class TestHeaders:
         }
         refused = await refusal_of(world, ask("hi", max_output_tokens=280 - FRONT))
         assert refused.headers["x-ratelimit-remaining-tokens"] == str(300 - taken)
-        assert await world.service.rate_headers(ANN) == turn.headers
+        assert await world.service.quotas.headers("ann") == turn.headers
         engine.finish(turn.accepted.response_id)
         await finish(turn)
 
     async def test_the_window_with_less_left_is_told(self, world):
         await limit(world, tokens_per_minute=300, tokens_per_day=100)
-        headers = await world.service.rate_headers(ANN)
+        headers = await world.service.quotas.headers("ann")
         assert headers["x-ratelimit-limit-tokens"] == "100"
         assert headers["x-ratelimit-reset-tokens"] == "0s", "nothing was taken"
 
     async def test_without_limits_nothing_is_said(self, world):
         turn, _ = await world.turn(ask("hi"))
         assert turn.headers == {}
-        assert await world.service.rate_headers(ANN) == {}
+        assert await world.service.quotas.headers("ann") == {}
 
 
 class TestTimers:
@@ -408,7 +408,7 @@ class TestTimers:
 class TestRefusalsAreCounted:
     async def test_by_the_limit_that_refused(self, world, monkeypatch):
         seen = []
-        monkeypatch.setattr(world.service._quotas, "_on_refused", seen.append)
+        monkeypatch.setattr(world.service.quotas, "_on_refused", seen.append)
         await limit(world, max_sessions=1, tokens_per_minute=200)
         await world.turn(ask("x" * 100, max_output_tokens=6))
         await refusal_of(world, ask("x" * 100))
