@@ -33,6 +33,8 @@ from sessiond.store.errors import QuotaExceededError, StoreError
 from sessiond.store.items import Order
 from sessiond.store.records import NewSession, SessionRecord
 
+_ABANDONED = {State.COLD, State.PARKED}  # neither a socket nor a request holds its KV
+
 
 @dataclass(slots=True)
 class _Change:
@@ -73,7 +75,7 @@ class Conversations:
         Raises:
             RequestError: its user has as many as may be open, or the items can't join it.
         """
-        await self._quotas.check_session(caller.user_id)
+        await self._quotas.check_session(caller)
         session_id = SessionId(self._new_id("conv"))
         now = self._clock()
         prompt = await self._planner.new_front(None, None)
@@ -202,6 +204,23 @@ class Conversations:
                 self._retention.forget(live)
             else:
                 self._retention.settle(live, None)
+
+    async def close_idle_fork(self, caller: Caller, *, keep: SessionId | None) -> bool:
+        """End the fork that was used least recently of those that nobody holds, but not `keep`.
+
+        Returns:
+            False: there is none.
+        """
+        for session_id in await self._store.idle_forks(caller.user_id):
+            live = self._sessions.find(caller.user_id, session_id)
+            if session_id == keep:
+                continue
+            if live is None:
+                return await self._store.close_session(caller.user_id, session_id, self._clock())
+            if live.state in _ABANDONED:
+                await self.close(caller, session_id)
+                return True
+        return False
 
     @asynccontextmanager
     async def _held(self, live: LiveSession) -> AsyncIterator[_Change]:

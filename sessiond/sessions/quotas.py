@@ -6,9 +6,11 @@ Owns what is remembered of users' limits; what they have taken is in SQL only. A
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
+from engine.ids import SessionId
 from engine.messages import GetResidency, Residency, Terms
 from sessiond.errors import RequestError
 from sessiond.facts import Caller
@@ -31,6 +33,7 @@ from sessiond.store.records import NewReservation
 logger = logging.getLogger(__name__)
 
 _MAX_KNOWN_USERS = 10_000
+GiveWay = Callable[[Caller, SessionId | None], Awaitable[bool]]
 _RENEWALS = 3  # while one reservation lasts: one that fails has not lost it
 
 
@@ -43,11 +46,17 @@ class Quotas:
     """`on_refused` is called with the limit's name whenever one refuses a request.
 
     Limits are remembered for `quota_fresh_s`, for what is decided before SQL is asked: it has the
-    last word. `drain_rate` tells when a turn will have ended.
+    last word. `drain_rate` tells when a turn will have ended; `give_way` closes one of a user's
+    sessions that nobody misses, for another one, if there is such.
     """
 
     def __init__(
-        self, parts: Parts, *, drain_rate: DrainRate, on_refused: Callable[[str], None]
+        self,
+        parts: Parts,
+        *,
+        drain_rate: DrainRate,
+        give_way: GiveWay,
+        on_refused: Callable[[str], None],
     ) -> None:
         self._engine = parts.engine
         self._store = parts.store
@@ -55,6 +64,7 @@ class Quotas:
         self._limits = parts.limits
         self._clock = parts.clock
         self._drain_rate = drain_rate
+        self._give_way = give_way
         self._on_refused = on_refused
         self._known: OrderedDict[str, _Known] = OrderedDict()  # the last read is last
         self._tended_at = parts.clock()
@@ -106,30 +116,35 @@ class Quotas:
 
     # --- turns -----------------------------------------------------------------------------------
 
-    async def check(self, user_id: str, *, opens: bool) -> None:
-        """Refuse, before any work, what can't be served however little it takes.
+    async def check_turn(
+        self, caller: Caller, *, opens: bool, base: SessionId | None = None
+    ) -> None:
+        """Refuse, before any work, a turn that can't be served however little it takes.
+
+        `opens`: it opens a session, perhaps a fork of `base`.
 
         Raises:
             RequestError: a limit is reached already.
         """
-        if not (await self.of(user_id)).is_counted:
-            return
-        wanted = Wanted(sessions=int(opens))
-        account = await self.account(user_id)
-        if refusal(account, wanted, self._clock()) is not None:
-            raise self._refuse(account, wanted)
+        await self._check(caller, Wanted(sessions=int(opens)), base)
 
-    async def check_session(self, user_id: str) -> None:
+    async def check_session(self, caller: Caller) -> None:
         """Refuse a session without a turn, before any work.
 
         Raises:
             RequestError: as many are open as may be.
         """
-        if (await self.of(user_id)).max_sessions is None:
+        await self._check(caller, Wanted(tokens=0, turns=0, sessions=1), None)
+
+    async def _check(self, caller: Caller, wanted: Wanted, base: SessionId | None) -> None:
+        if not (await self.of(caller.user_id)).is_counted:
             return
-        wanted = Wanted(tokens=0, turns=0, sessions=1)
-        account = await self.account(user_id)
-        if refusal(account, wanted, self._clock()) is not None:
+        account = await self.account(caller.user_id)
+        found = refusal(account, wanted, self._clock())
+        if found is None:
+            return
+        only_sessions = refusal(account, replace(wanted, sessions=0), self._clock()) is None
+        if not (only_sessions and await self._give_way(caller, base)):
             raise self._refuse(account, wanted)
 
     def reservation(self, turn_id: str, tokens: int) -> NewReservation:

@@ -93,7 +93,12 @@ class SessionService:
         )
         transcript = Transcript(text, ignore_eos=ignore_eos)
         drain_rate = DrainRate()
-        self.quotas = Quotas(parts, drain_rate=drain_rate, on_refused=on_quota_refused)
+        self.quotas = Quotas(
+            parts,
+            drain_rate=drain_rate,
+            give_way=lambda caller, base: self._conversations.close_idle_fork(caller, keep=base),
+            on_refused=on_quota_refused,
+        )
         self._policies = ContextPolicies(parts, default=default_policy, make=make_policy)
         planner = Planner(
             parts,

@@ -56,7 +56,9 @@ class TurnStarter:
         """
         live = bound.live
         try:
-            await self._quotas.check(live.user_id, opens=not live.stored)
+            await self._quotas.check_turn(
+                bound.caller, opens=not live.stored, base=live.base_session_id
+            )
             await self._sessions.refresh(live)
             plan = await self._planner.plan(live, bound.request)
             accepted = self._accept(bound, plan)

@@ -12,6 +12,7 @@ from sessiond.quota import QUOTA_FIELDS, Account, Quota, QuotaUse, Wanted, Windo
 from sessiond.store.errors import QuotaExceededError
 from sessiond.store.records import NewReservation
 from sessiond.store.schema import quotas, reservations, sessions
+from sessiond.store.sessions import ensure_user
 
 _HELD = (reservations.c.tokens, reservations.c.minute_start, reservations.c.day_start)
 
@@ -26,7 +27,8 @@ async def reserve(
     """
     wanted = Wanted(tokens=reservation.tokens, sessions=int(opens))
     row = (await connection.execute(_take(user_id, wanted, reservation.now))).one_or_none()
-    if row is None:  # too little, or no row yet
+    if row is None:  # too little, or no row yet, perhaps not even of the user
+        await ensure_user(connection, user_id, reservation.now)
         await _ensure(connection, user_id)
         row = (await connection.execute(_take(user_id, wanted, reservation.now))).one_or_none()
     if row is None:

@@ -70,13 +70,13 @@ class Store:
 
         async def work(connection: AsyncConnection) -> Account:
             user_id = turn.user_id
-            await sessions.ensure_user(connection, user_id, turn.created_at)
             if reservation is None:
+                await sessions.ensure_user(connection, user_id, turn.created_at)
                 left = await quotas.account(connection, user_id)
             else:
                 opens = session is not None
                 left = await quotas.reserve(connection, user_id, reservation, opens=opens)
-            await _insert_front(connection, user_id, session, prompt, turn.created_at)
+            await _insert_front(connection, user_id, session, prompt)
             await turns.insert(connection, turn)
             return left
 
@@ -181,8 +181,9 @@ class Store:
         """
 
         async def work(connection: AsyncConnection) -> None:
+            await sessions.ensure_user(connection, session.user_id, session.created_at)
             await quotas.admit_session(connection, session.user_id)
-            await _insert_front(connection, session.user_id, session, prompt, session.created_at)
+            await _insert_front(connection, session.user_id, session, prompt)
 
         await self._database.write(work)
 
@@ -231,6 +232,12 @@ class Store:
             return tuple(details), has_more
 
         return await self._database.read(work)
+
+    async def idle_forks(self, user_id: str) -> tuple[str, ...]:
+        """Some open forks of a user in which no turn runs, the one used least recently first."""
+        return await self._database.read(
+            lambda connection: sessions.idle_forks(connection, user_id)
+        )
 
     async def reset_session(self, user_id: str, session_id: str, now: float) -> bool:
         """Empty the context but for its front; returns whether the session was open."""
@@ -355,9 +362,7 @@ async def _insert_front(
     user_id: str,
     session: NewSession | None,
     prompt: NewPrompt | None,
-    now: float,
 ) -> None:
-    await sessions.ensure_user(connection, user_id, now)
     if prompt is not None:
         await sessions.insert_prompt(connection, user_id, prompt)
     if session is not None:

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from sessiond.errors import RequestError
-from sessiond.facts import PolicyChoice
+from sessiond.facts import AttachmentId, PolicyChoice
 from sessiond.quota import charged_tokens, windows_at
 from sessiond.store.errors import StoreError
 from sessiond.store.store import Store
@@ -30,6 +30,11 @@ async def use_when(world, condition):
         while not condition(use := await use_of(world)):  # noqa: ASYNC110 -- no event of its own
             await asyncio.sleep(0.001)
     return use
+
+
+async def states(world, forks):
+    views = [await world.service.get_session(ANN, session) for session, _ in forks]
+    return [view.state for view in views]
 
 
 async def refusal_of(world, request, **where):
@@ -258,6 +263,34 @@ class TestSessions:
             await world.service.create_conversation(ANN, (), {})
         await world.service.close_session(ANN, first.accepted.session_id)
         await world.service.create_conversation(ANN, (), {})
+
+    async def test_a_fork_that_nobody_holds_makes_room_the_least_recently_used_first(self, world):
+        await limit(world, max_sessions=4)
+        main, _ = await world.turn(ask("main"))
+        tip = main.accepted.response_id
+        await world.turn(ask("on", conversation=main.accepted.session_id))
+        forks = []
+        for number in range(3):
+            world.clock.advance(1)
+            other = AttachmentId(f"sock_of_fork_{number}")
+            world.service.attach(other)
+            request = ask(f"fork {number}", previous_response_id=tip)
+            fork, _ = await world.turn(request, attachment=other)
+            forks.append((fork.accepted.session_id, fork.accepted.response_id))
+            request = ask("on", conversation=fork.accepted.session_id)
+            await world.turn(request, attachment=other)
+            if number > 0:
+                await world.service.detach(other)  # the first goes on being held
+        new, _ = await world.turn(ask("new"))
+        assert await states(world, forks) == ["idle", "closed", "cold"]
+        # The last one would be next, but a fork does not take away what it is built on.
+        refused = await refusal_of(world, ask("deeper", previous_response_id=forks[2][1]))
+        assert refused.code == "quota_exceeded"
+        view = await world.service.create_conversation(ANN, (), {})
+        assert await states(world, forks) == ["idle", "closed", "closed"]
+        await refusal_of(world, ask("one too many"))
+        for session in (main.accepted.session_id, new.accepted.session_id, view.id):
+            assert (await world.service.get_session(ANN, session)).state != "closed"
 
     async def test_an_open_session_goes_on_where_no_other_may_be_opened(self, world):
         turn, _ = await world.turn(ask("one"))
