@@ -17,6 +17,69 @@ from sessiond.store.sessions import ensure_user
 _HELD = (reservations.c.tokens, reservations.c.minute_start, reservations.c.day_start)
 
 
+def _within(value: sa.ColumnElement[Any], limit: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
+    return sa.or_(limit.is_(None), value <= limit)
+
+
+def _take() -> ReturningUpdate[Any]:
+    """Take turns and tokens if they are there, in windows that never go back.
+
+    Clocks of several servers differ: a window that one of them has begun goes on for the others.
+    """
+    table, given = quotas.c, sa.bindparam
+    is_minute, is_day = table.minute_start >= given("minute"), table.day_start >= given("day")
+    minute_tokens = sa.case((is_minute, table.minute_tokens), else_=0) + given("more_tokens")
+    day_tokens = sa.case((is_day, table.day_tokens), else_=0) + given("more_tokens")
+    return (
+        quotas.update()
+        .where(
+            table.user_id == given("of_user"),
+            _within(table.turns + given("more_turns"), table.max_concurrent_turns),
+            _within(minute_tokens, table.tokens_per_minute),
+            _within(day_tokens, table.tokens_per_day),
+        )
+        .values(
+            turns=table.turns + given("more_turns"),
+            minute_start=sa.case((is_minute, table.minute_start), else_=given("minute")),
+            minute_tokens=minute_tokens,
+            day_start=sa.case((is_day, table.day_start), else_=given("day")),
+            day_tokens=day_tokens,
+        )
+        .returning(*quotas.c)
+    )
+
+
+def _give_back_to() -> sa.Update:
+    """Give back what was taken, to the windows that it was taken from if they still go on."""
+    table, given = quotas.c, sa.bindparam
+    minute = sa.case((table.minute_start == given("minute"), given("more_tokens")), else_=0)
+    day = sa.case((table.day_start == given("day"), given("more_tokens")), else_=0)
+    return (
+        quotas.update()
+        .where(table.user_id == given("of_user"))
+        .values(
+            turns=table.turns - given("less_turns"),
+            minute_tokens=table.minute_tokens + minute,
+            day_tokens=table.day_tokens + day,
+            total_tokens=table.total_tokens + given("used"),
+        )
+    )
+
+
+# Built once: every turn executes them, and building one costs more than its execution.
+_TAKE = _take()
+_GIVE_BACK = _give_back_to()
+_RESERVE = reservations.insert()
+_END_RESERVATION = (
+    reservations.delete()
+    .where(
+        reservations.c.turn_id == sa.bindparam("of_turn"),
+        reservations.c.user_id == sa.bindparam("of_user"),
+    )
+    .returning(*_HELD)
+)
+
+
 async def reserve(
     connection: AsyncConnection, user_id: str, reservation: NewReservation, *, opens: bool
 ) -> Account:
@@ -26,11 +89,13 @@ async def reserve(
         QuotaExceededError: there is not enough.
     """
     wanted = Wanted(tokens=reservation.tokens, sessions=int(opens))
-    row = (await connection.execute(_take(user_id, wanted, reservation.now))).one_or_none()
+    sums = {"more_turns": wanted.turns, "more_tokens": wanted.tokens}
+    taken = {"of_user": user_id, **windows_at(reservation.now)._asdict(), **sums}
+    row = (await connection.execute(_TAKE, taken)).one_or_none()
     if row is None:  # too little, or no row yet, perhaps not even of the user
         await ensure_user(connection, user_id, reservation.now)
         await _ensure(connection, user_id)
-        row = (await connection.execute(_take(user_id, wanted, reservation.now))).one_or_none()
+        row = (await connection.execute(_TAKE, taken)).one_or_none()
     if row is None:
         raise QuotaExceededError(user_id, await account(connection, user_id), wanted)
     # The update has locked the user's row: nobody else opens a session meanwhile.
@@ -38,14 +103,15 @@ async def reserve(
     if opens:
         _check_sessions(user_id, found, wanted)
     await connection.execute(
-        reservations.insert().values(
-            turn_id=reservation.turn_id,
-            user_id=user_id,
-            tokens=reservation.tokens,
-            minute_start=row.minute_start,
-            day_start=row.day_start,
-            expires_at=reservation.expires_at,
-        )
+        _RESERVE,
+        {
+            "turn_id": reservation.turn_id,
+            "user_id": user_id,
+            "tokens": reservation.tokens,
+            "minute_start": row.minute_start,
+            "day_start": row.day_start,
+            "expires_at": reservation.expires_at,
+        },
     )
     return found
 
@@ -70,11 +136,7 @@ async def settle(
     connection: AsyncConnection, user_id: str, turn_id: str, *, used: int, now: float
 ) -> None:
     """A turn has ended: what it did not need goes back to the windows that it was taken from."""
-    gone = await connection.execute(
-        reservations.delete()
-        .where(reservations.c.turn_id == turn_id, reservations.c.user_id == user_id)
-        .returning(*_HELD)
-    )
+    gone = await connection.execute(_END_RESERVATION, {"of_turn": turn_id, "of_user": user_id})
     held = gone.one_or_none()
     if held is None:  # it had expired, and was given back whole
         await _give_back(connection, user_id, windows_at(now), turns=0, held=0, used=used)
@@ -133,39 +195,6 @@ async def add_residency(connection: AsyncConnection, byte_seconds: Mapping[str, 
         )
 
 
-def _take(user_id: str, wanted: Wanted, now: float) -> ReturningUpdate[Any]:
-    """Take turns and tokens if they are there, in windows that never go back.
-
-    Clocks of several servers differ: a window that one of them has begun goes on for the others.
-    """
-    table, windows = quotas.c, windows_at(now)
-    is_minute = table.minute_start >= windows.minute
-    is_day = table.day_start >= windows.day
-    minute_tokens = sa.case((is_minute, table.minute_tokens), else_=0) + wanted.tokens
-    day_tokens = sa.case((is_day, table.day_tokens), else_=0) + wanted.tokens
-    return (
-        quotas.update()
-        .where(
-            table.user_id == user_id,
-            _within(table.turns + wanted.turns, table.max_concurrent_turns),
-            _within(minute_tokens, table.tokens_per_minute),
-            _within(day_tokens, table.tokens_per_day),
-        )
-        .values(
-            turns=table.turns + wanted.turns,
-            minute_start=sa.case((is_minute, table.minute_start), else_=windows.minute),
-            minute_tokens=minute_tokens,
-            day_start=sa.case((is_day, table.day_start), else_=windows.day),
-            day_tokens=day_tokens,
-        )
-        .returning(*quotas.c)
-    )
-
-
-def _within(value: sa.ColumnElement[Any], limit: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
-    return sa.or_(limit.is_(None), value <= limit)
-
-
 async def _give_back(  # noqa: PLR0913 -- the parts of one sum, private
     connection: AsyncConnection,
     user_id: str,
@@ -175,20 +204,8 @@ async def _give_back(  # noqa: PLR0913 -- the parts of one sum, private
     held: int,
     used: int,
 ) -> None:
-    table = quotas.c
-    more = used - held
-    minute = sa.case((table.minute_start == windows.minute, more), else_=0)
-    day = sa.case((table.day_start == windows.day, more), else_=0)
-    await connection.execute(
-        quotas.update()
-        .where(table.user_id == user_id)
-        .values(
-            turns=table.turns - turns,
-            minute_tokens=table.minute_tokens + minute,
-            day_tokens=table.day_tokens + day,
-            total_tokens=table.total_tokens + used,
-        )
-    )
+    sums = {"less_turns": turns, "more_tokens": used - held, "used": used}
+    await connection.execute(_GIVE_BACK, {"of_user": user_id, **windows._asdict(), **sums})
 
 
 async def _ensure(connection: AsyncConnection, user_id: str) -> None:
