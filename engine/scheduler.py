@@ -145,7 +145,8 @@ def _share(budget: StepBudget, prompts: Sequence[_Prompt], block_size: int) -> N
         return
     prompts.sort(key=lambda prompt: prompt.rank)
     by_length = sorted(prompts, key=lambda prompt: (prompt.rank[0], prompt.wanted))
-    oldest = prompts[0]
+    # Whoever has no seat may find no blocks: alone, it would hold up those that must end first.
+    oldest = next((prompt for prompt in prompts if prompt.seated), prompts[0])
     part = budget.fitting(oldest.load.first, oldest.load.pending, _OLDEST_SHARE)
     grant(oldest, max(part, block_size), at_least=block_size)
     grant(by_length[0], block_size, at_least=block_size)

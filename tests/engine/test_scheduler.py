@@ -62,9 +62,15 @@ def test_the_shortest_of_the_highest_priority_is_done_first() -> None:
 def test_the_part_of_the_oldest_is_for_the_owner_who_had_least() -> None:
     busy = [TurnLoad(TurnId(f"a{n}"), 900 - n, served=5000.0) for n in range(3)]
     mine = TurnLoad(TurnId("mine"), 2000, served=10.0)
-    made = plan(busy, [mine], rows(400))
+    made = plan([*busy, mine], [], rows(400))
     assert tokens(made)["mine"] == 100, "though it is the longest and the last to come"
     assert sum(tokens(made).values()) == 400
+
+
+def test_a_prompt_that_runs_goes_on_beside_one_of_higher_priority_that_finds_no_blocks() -> None:
+    high, low = TurnLoad(TurnId("high"), 900, priority=2), TurnLoad(TurnId("low"), 900, priority=0)
+    made = plan([low], [high], rows(100))
+    assert made.work == [Work(TurnId("low"), 25)], "else neither would ever end"
 
 
 def test_short_prompts_are_done_first_and_the_oldest_has_its_part() -> None:
