@@ -42,7 +42,7 @@ def usage_object(account: Account) -> Json:
         "tokens_this_minute": use.minute_tokens,
         "tokens_today": use.day_tokens,
         "tokens_total": use.total_tokens,
-        "byte_seconds": use.byte_seconds,
+        "byte_seconds": round(use.byte_seconds),
     }
 
 
