@@ -61,10 +61,11 @@ def _too_large(command: SubmitTurn, view: AdmissionView, tokens: int) -> Refusal
         message = f"up to {needed} blocks are needed, the pool has {view.total_blocks}"
         return Refusal(code="request_too_large", message=message)
     for limit, name in (
-        (view.max_session_blocks, "max_resident_blocks"),
-        (view.max_user_blocks, "max_user_resident_blocks"),
+        (view.max_session_blocks or None, "max_resident_blocks"),
+        (view.max_user_blocks or None, "max_user_resident_blocks"),
+        (command.terms.max_blocks, "the quota's max_resident_blocks"),
     ):
-        if limit and needed > limit:
+        if limit is not None and needed > limit:
             message = f"up to {needed} blocks are needed, {name} is {limit}"
             return Refusal(code="request_too_large", message=message)
     if tokens + command.generate > view.max_model_len:

@@ -14,8 +14,10 @@ from engine.messages import (
     EngineStats,
     GetAudit,
     GetContext,
+    GetResidency,
     GetStats,
     Query,
+    Residency,
     SubmitTurn,
     TurnEvent,
 )
@@ -30,8 +32,10 @@ __all__ = [
     "EngineStats",
     "GetAudit",
     "GetContext",
+    "GetResidency",
     "GetStats",
     "Query",
+    "Residency",
     "TurnEvent",
     "TurnEvents",
 ]

@@ -85,7 +85,7 @@ class Eviction:
         counters: Counters,
         clock: Callable[[], float],
     ) -> None:
-        self.usage = UsageBook()
+        self.usage = UsageBook(config.max_user_blocks)
         self._holder = holder
         self._config = config
         self._counters = counters
@@ -117,7 +117,7 @@ class Eviction:
 
         Blocks that are being written to a tier are waited for: nobody else gives way for them.
         """
-        if self._config.max_user_blocks:
+        if self.usage.has_limits:
             self._make_room_for_user(count, receiver)
         pool = self._holder.pool
         blocks = pool.try_take(count)
@@ -148,10 +148,13 @@ class Eviction:
 
     def _make_room_for_user(self, count: int, receiver: Context) -> None:
         owner = self.usage.of(receiver.session).owner
+        most = self.usage.max_blocks(owner)
+        if most is None:
+            return
         contexts = self._holder.contexts
         owned = [contexts[name] for name in self.usage.sessions_of(owner) if name in contexts]
         held = sum(context.table.block_count for context in owned)
-        excess = held + count - self._config.max_user_blocks
+        excess = held + count - most
         offered = [context for context in owned if _may_give_way(context, receiver)]
         if excess > 0 and offered:
             self._evict(excess, offered)

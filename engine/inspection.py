@@ -1,10 +1,13 @@
 """Answers to questions about the engine's state. Changes nothing."""
 
-from engine.context import Activity
+from collections.abc import Mapping
+
+from engine.context import Activity, Context
 from engine.counters import Counters
 from engine.executor import Executor
 from engine.ids import SessionId
-from engine.messages import ContextView, EngineStats, PageView
+from engine.memory.block_pool import BlockPool
+from engine.messages import ContextView, EngineStats, PageView, Residency
 from engine.run_queue import RunQueue
 from engine.tier_reports import TierStats
 from engine.tiers.tiers import Tier
@@ -39,6 +42,20 @@ def context_view(session: SessionId, memory: Executor, kv_bytes_per_block: int) 
         page_table=pages,
         host_blocks=stored.get("host", 0),
         disk_blocks=stored.get("disk", 0),
+    )
+
+
+def residency(
+    contexts: Mapping[SessionId, Context], pool: BlockPool, kv_bytes_per_block: int
+) -> Residency:
+    """Who holds how much; sums to the bytes of all active blocks that contexts hold."""
+    shares = {
+        session: sum(1 / pool.references(block) for block in context.table.blocks)
+        for session, context in contexts.items()
+        if context.table.block_count
+    }
+    return Residency(
+        kv_bytes={session: share * kv_bytes_per_block for session, share in shares.items()}
     )
 
 

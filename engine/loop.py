@@ -16,13 +16,14 @@ from engine.counters import Counters
 from engine.eviction import PlacementConfig
 from engine.executor import Executor
 from engine.idle_prefill import IdlePrefill
-from engine.inspection import context_view, engine_stats
+from engine.inspection import context_view, engine_stats, residency
 from engine.messages import (
     Answer,
     CancelTurn,
     Command,
     GetAudit,
     GetContext,
+    GetResidency,
     GetStats,
     Query,
     SubmitTurn,
@@ -162,6 +163,8 @@ class EngineLoop:
                 )
             case GetContext(session=session):
                 return context_view(session, memory, self._kv_bytes_per_block)
+            case GetResidency():
+                return residency(memory.contexts, memory.pool, self._kv_bytes_per_block)
             case _:
                 assert_never(query)
 
@@ -231,7 +234,7 @@ class EngineLoop:
         preemptions = self._counters.preemptions
         tokens_of = {item.turn: item.tokens for item in plan.work}
         work, all_go_on = [], True
-        # Oldest first: whoever must give way for one of them has not been counted in yet.
+        # In their order: whoever must give way for one of them has not been counted in yet.
         for slot in list(self._queue.running):
             # up to the next edit, if one is to be made
             tokens = min(tokens_of.get(slot.turn, 0), slot.context.pending)
@@ -241,7 +244,7 @@ class EngineLoop:
                 work.append((slot, tokens))
             else:
                 all_go_on = False
-        # First come, first served: whoever lacks blocks or was preempted holds up those behind.
+        # Whoever lacks blocks, or was preempted just now, holds up those behind.
         if all_go_on and self._counters.preemptions == preemptions:
             work += self._admit(plan.admissions)
         drafts = self._speculation.drafts(work, self._cost.price)
@@ -272,7 +275,7 @@ class EngineLoop:
             running=[self._load(slot, slot.context.outstanding) for slot in queue.running],
             waiting=[
                 self._load(slot, self._memory.outstanding(slot.context, _limit(slot)))
-                for slot in ([] if full else self._turns.admissible[: config.max_num_seqs])
+                for slot in ([] if full else self._turns.admissible(config.max_num_seqs))
             ],
             max_num_seqs=config.max_num_seqs,
             block_size=config.block_size,
@@ -287,14 +290,15 @@ class EngineLoop:
     def _load(self, slot: Slot, pending: int) -> TurnLoad:
         first = max(0, len(slot.context.ids) - pending)
         key = self._memory.next_key(slot.context, first, _limit(slot)) if pending > 1 else None
-        return TurnLoad(slot.turn, pending, first, key)
+        priority, served = slot.command.terms.priority, self._queue.served(slot)
+        return TurnLoad(slot.turn, pending, first, key, priority, served)
 
     def _make_room(self, slot: Slot, tokens: int) -> bool:
-        """Get blocks for a running turn, from the youngest running one if need be.
+        """Get blocks for a running turn, from the last running one if need be.
 
-        The oldest always gets them, for alone it fits; so some turn always ends. False when it is
-        itself the youngest, or has given way already, or blocks will be available in a moment:
-        nobody gives way for want of those.
+        The first always gets them, for alone it fits; so some turn always ends. False when it is
+        itself the last, or has given way already, or blocks will be available in a moment: nobody
+        gives way for want of those.
         """
         if slot.context.activity is not Activity.RUNNING:
             return False

@@ -111,6 +111,21 @@ class CloseContext(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     session: SessionId
 
 
+class Terms(msgspec.Struct, frozen=True, kw_only=True):
+    """What the owner of a turn's session (whose salt is its opaque key) is owed and allowed.
+
+    `weight`: its share of a busy engine beside owners of weight 1. `priority`: 0 low, 1 normal, 2
+    high. What all its sessions may hold together: `max_blocks` on the device, beside the engine's
+    own setting, `max_host_bytes` and `max_disk_bytes` below it; None sets no limit.
+    """
+
+    weight: float = 1.0
+    priority: int = 1
+    max_blocks: int | None = None
+    max_host_bytes: int | None = None
+    max_disk_bytes: int | None = None
+
+
 class SubmitTurn(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Append `ids` to the session's context, then generate (unless `generate` is false).
 
@@ -137,6 +152,7 @@ class SubmitTurn(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     max_output_tokens: int = 1
     generate: bool = True
     background: bool = False
+    terms: Terms = Terms()
 
 
 class CancelTurn(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -268,7 +284,11 @@ class GetContext(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     session: SessionId
 
 
-Query = GetStats | GetAudit | GetContext
+class GetResidency(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Ask who holds how much of the device's pool."""
+
+
+Query = GetStats | GetAudit | GetContext | GetResidency
 
 
 class PageView(msgspec.Struct, frozen=True, kw_only=True):
@@ -352,7 +372,13 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     rss_bytes: int
 
 
-Answer = EngineStats | AuditReport | ContextView
+class Residency(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Bytes of KV on the device by session; a shared block is divided among those that share it."""
+
+    kv_bytes: dict[SessionId, float]
+
+
+Answer = EngineStats | AuditReport | ContextView | Residency
 
 
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, tag=True):

@@ -1,23 +1,25 @@
 """Which queued turns may run without their user holding more blocks than allowed. Pure."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Generic, NamedTuple, TypeVar
 
 Turn = TypeVar("Turn")
 
 
 class Demand(NamedTuple, Generic[Turn]):
-    """What one turn's context holds when the turn is as long as it may be."""
+    """What one turn's context holds when the turn is as long as it may be.
+
+    `most`: what the owner may hold; None sets no limit.
+    """
 
     turn: Turn
     owner: bytes
     blocks: int
+    most: int | None
 
 
-def within_limit(
-    waiting: Sequence[Demand[Turn]], running: Sequence[Demand[Turn]], max_user_blocks: int
-) -> list[Turn]:
+def within_limit(waiting: Iterable[Demand[Turn]], running: Iterable[Demand[Turn]]) -> list[Turn]:
     """The waiting turns that may run beside the running ones, in their order.
 
     Worst cases are added up, so that whoever was let in never has to stop for this limit; idle
@@ -31,7 +33,8 @@ def within_limit(
     admitted = []
     for demand in waiting:
         owner = demand.owner
-        if owner in stopped or held[owner] + demand.blocks > max_user_blocks:
+        over = demand.most is not None and held[owner] + demand.blocks > demand.most
+        if owner in stopped or over:
             stopped.add(owner)
             continue
         held[owner] += demand.blocks

@@ -1,9 +1,11 @@
-"""Which turns wait and which run, both in order of arrival. Loop thread only."""
+"""Which turns wait and which run, by priority and arrival. Loop thread only."""
 
 from bisect import insort
+from collections.abc import Iterator
 from itertools import count
 
 from engine.context import Activity
+from engine.fairness import PROMPT_COST, REPLY_COST, Claim, VirtualCounters, in_order
 from engine.ids import SessionId, TurnId
 from engine.slot import Slot
 
@@ -11,8 +13,8 @@ from engine.slot import Slot
 class RunQueue:
     """Every turn that has not ended is in exactly one of `waiting` and `running`.
 
-    Of turns in the foreground only the youngest that runs is preempted. One that waits may be
-    passed by a younger one, but keeps its place.
+    Of turns in the foreground only the last that runs is preempted: the youngest of the lowest
+    priority. One that waits may be passed by a younger one, but keeps its place.
     """
 
     def __init__(self) -> None:
@@ -23,6 +25,7 @@ class RunQueue:
         self._arrival: dict[TurnId, int] = {}
         self._background: set[TurnId] = set()
         self._numbers = count()
+        self._counters = VirtualCounters()
 
     def __len__(self) -> int:
         return len(self._by_turn)
@@ -53,20 +56,46 @@ class RunQueue:
         """The slot of a session's turn that has not ended."""
         return self._by_session.get(session)
 
+    def in_order(self) -> Iterator[Slot]:
+        """The waiting turns as they should run: fair among owners, begun ones in their place."""
+        claims = [
+            Claim(
+                slot,
+                slot.context.salt,
+                slot.command.terms.priority,
+                len(slot.command.ids),
+                slot.command.terms.weight,
+                slot.started_s is not None,
+            )
+            for slot in self.waiting
+        ]
+        return in_order(claims, self._counters.served)
+
+    def served(self, slot: Slot) -> float:
+        """What the turn's owner has had, to be compared with that of others."""
+        return self._counters.served(slot.context.salt)
+
+    def charge(self, slot: Slot, *, prompt_tokens: int = 0, reply_tokens: int = 0) -> None:
+        """Tokens were, or are about to be, computed for a turn."""
+        cost = prompt_tokens * PROMPT_COST + reply_tokens * REPLY_COST
+        self._counters.charge(slot.context.salt, cost, slot.command.terms.weight)
+
     def enqueue(self, slot: Slot) -> None:
-        """Let a new turn wait behind all others."""
+        """Let a new turn wait behind all others of its priority."""
         self._by_turn[slot.turn] = slot
         self._by_session[slot.context.session] = slot
         self._arrival[slot.turn] = next(self._numbers)
         if slot.command.background:
             self._background.add(slot.turn)
-        self.waiting.append(slot)
+        self._insert(self.waiting, slot)
+        self._counters.join(slot.context.salt)
         slot.context.activity = Activity.WAITING
 
     def admit(self, slot: Slot) -> None:
         """Let a waiting turn run."""
         self.waiting.remove(slot)
         self._insert(self.running, slot)
+        self._wait_no_more(slot)
         slot.context.activity = Activity.RUNNING
 
     def preempt(self, slot: Slot) -> None:
@@ -76,7 +105,15 @@ class RunQueue:
         slot.context.activity = Activity.WAITING
 
     def _insert(self, slots: list[Slot], slot: Slot) -> None:
-        insort(slots, slot, key=lambda other: self._arrival[other.turn])
+        insort(
+            slots,
+            slot,
+            key=lambda other: (-other.command.terms.priority, self._arrival[other.turn]),
+        )
+
+    def _wait_no_more(self, slot: Slot) -> None:
+        if slot.started_s is None:  # else it was counted when it began
+            self._counters.leave(slot.context.salt)
 
     def remove(self, slot: Slot) -> None:
         """Forget a turn that ended."""
@@ -84,6 +121,11 @@ class RunQueue:
         del self._arrival[slot.turn]
         self._background.discard(slot.turn)
         del self._by_session[slot.context.session]
-        running = slot.context.activity is Activity.RUNNING
-        (self.running if running else self.waiting).remove(slot)
+        if slot.context.activity is Activity.RUNNING:
+            self.running.remove(slot)
+        else:
+            self.waiting.remove(slot)
+            self._wait_no_more(slot)
+        if not self._by_turn:
+            self._counters.clear()
         slot.context.activity = Activity.IDLE

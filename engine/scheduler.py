@@ -1,8 +1,8 @@
 """Decides what the next step computes. Pure.
 
 Continuous batching (Orca, OSDI 2022) with chunked prefill (Sarathi-Serve, OSDI 2024): streams that
-produce text first, so that a long prompt never holds them up; what time is left goes to prompts,
-the shortest first, while the oldest has a part of its own.
+produce text first, so that a long prompt never holds them up; what time is left goes to prompts, by
+priority, the shortest first, while the oldest of whom least was done for has a part of its own.
 """
 
 from collections.abc import Sequence
@@ -20,17 +20,20 @@ class TurnLoad(NamedTuple):
     """A turn: `pending` of its tokens have no KV yet, and come after `first` that have.
 
     `next_key`: chain key of the page that it computes next; None: nobody could share it.
+    `served`: what was done for its owner, to be compared with that of others.
     """
 
     turn: TurnId
     pending: int
     first: int = 0
     next_key: bytes | None = None
+    priority: int = 1
+    served: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepView:
-    """What a step can choose from: both in order of arrival, preempted turns in their old place."""
+    """What a step can choose from: both in the order in which they came to be served."""
 
     running: Sequence[TurnLoad]
     waiting: Sequence[TurnLoad]
@@ -65,6 +68,7 @@ class _Prompt:
         self.load = load
         self.seated = seated
         self.wanted = load.pending
+        self.rank = (-load.priority, load.served)
         self.tokens = 0  # of them in this step
 
     @property
@@ -111,6 +115,7 @@ def _leaders(view: StepView) -> list[_Prompt]:
         leader = None if key is None else leader_of.get(key)
         if leader is not None:
             leader.wanted = min(leader.wanted, load.pending)
+            leader.rank = min(leader.rank, (-load.priority, load.served))
         elif seats:
             seats -= 1
             prompts.append(_Prompt(load, seated=False))
@@ -121,6 +126,7 @@ def _leaders(view: StepView) -> list[_Prompt]:
 def _share(budget: StepBudget, prompts: Sequence[_Prompt], block_size: int) -> None:
     """Let the oldest and the shortest go on whatever it costs, then the shorter before the longer.
 
+    The oldest is that of the owner for whom least was done, and each word holds within a priority.
     What is left when all have what they want soon goes to the oldest first.
     """
 
@@ -137,7 +143,10 @@ def _share(budget: StepBudget, prompts: Sequence[_Prompt], block_size: int) -> N
     prompts = [prompt for prompt in prompts if prompt.load.pending]
     if not prompts:
         return
-    oldest, by_length = prompts[0], sorted(prompts, key=lambda prompt: prompt.wanted)
+    prompts.sort(key=lambda prompt: prompt.rank)
+    by_length = sorted(prompts, key=lambda prompt: (prompt.rank[0], prompt.wanted))
+    # Whoever has no seat may find no blocks: alone, it would hold up those that must end first.
+    oldest = next((prompt for prompt in prompts if prompt.seated), prompts[0])
     part = budget.fitting(oldest.load.first, oldest.load.pending, _OLDEST_SHARE)
     grant(oldest, max(part, block_size), at_least=block_size)
     grant(by_length[0], block_size, at_least=block_size)

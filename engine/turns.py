@@ -5,6 +5,7 @@ session's KV goes through `Turns.reclaim`.
 """
 
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Literal, Protocol, assert_never
 
 from engine.admission import AdmissionView, refusal
@@ -103,6 +104,7 @@ class Turns:
         counters.restored_tokens += slot.restored_tokens
         counters.recomputed_tokens += slot.recomputed_tokens
         counters.new_tokens += slot.new_tokens
+        self.queue.charge(slot, prompt_tokens=slot.recomputed_tokens + slot.new_tokens)
         self._emit(
             TurnStarted(
                 turn=slot.turn,
@@ -116,26 +118,24 @@ class Turns:
             )
         )
 
-    @property
-    def admissible(self) -> list[Slot]:
-        """Waiting turns that no limit of their user's keeps from running, in order."""
-        limit, admissible = self._config.max_user_resident_blocks, self.queue.waiting
+    def admissible(self, most: int) -> list[Slot]:
+        """Waiting turns that no limit of their user's keeps from running, the first in order."""
+        waiting = self.queue.in_order()
         if self.queue.foreground_count and self.queue.background:
-            admissible = [slot for slot in admissible if not self.queue.is_background(slot)]
-        if not limit:
-            return admissible
-        waiting, running = map(self._demands, (admissible, self.queue.running))
-        return within_limit(waiting, running, limit)
+            waiting = (slot for slot in waiting if not self.queue.is_background(slot))
+        if self._memory.eviction.usage.has_limits:
+            demands = map(self._demand, waiting)
+            waiting = iter(within_limit(demands, map(self._demand, self.queue.running)))
+        return list(islice(waiting, most))
 
-    def _demands(self, slots: Sequence[Slot]) -> list[Demand[Slot]]:
-        usage, size = self._memory.eviction.usage, self._config.block_size
-        return [
-            Demand(slot, usage.of(slot.context.session).owner, slot.worst_case_blocks(size))
-            for slot in slots
-        ]
+    def _demand(self, slot: Slot) -> Demand[Slot]:
+        usage = self._memory.eviction.usage
+        blocks = slot.worst_case_blocks(self._config.block_size)
+        owner = usage.of(slot.context.session).owner
+        return Demand(slot, owner, blocks, usage.max_blocks(owner))
 
     def preempt_youngest(self) -> Slot:
-        """Take the youngest running turn's blocks; it keeps its place and what it has said.
+        """Take the last running turn's blocks; it keeps its place and what it has said.
 
         KV that no tier keeps is computed again when it returns, that of sampled ids included. The
         sampler draws by output index, so nothing changes for the reader.
@@ -178,6 +178,7 @@ class Turns:
         context.append(command.ids)
         self._memory.claim_drafts(context)
         self._memory.eviction.note_turn(context, len(command.ids))
+        self._memory.eviction.usage.agree(command.session, command.terms)
         tokenizer = self._tokenizer
         slot = Slot(
             command=command,
@@ -214,6 +215,7 @@ class Turns:
         dropped with what they left there.
         """
         slot.context.append(tokens[-1:])
+        self.queue.charge(slot, reply_tokens=len(tokens))
         if slot.first_token_s is None:
             slot.first_token_s = self._clock()
         text = ""

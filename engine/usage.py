@@ -6,6 +6,7 @@ Setting a context anew changes none of it; only closing the session ends it.
 from dataclasses import dataclass
 
 from engine.ids import SessionId
+from engine.messages import Terms
 
 
 @dataclass(slots=True)
@@ -28,9 +29,14 @@ class Usage:
 
 
 class UsageBook:
-    """Usage by session, sessions by owner."""
+    """Usage by session, sessions and limits by owner.
 
-    def __init__(self) -> None:
+    `max_user_blocks` is what every owner's sessions may hold together; 0 sets no limit.
+    """
+
+    def __init__(self, max_user_blocks: int = 0) -> None:
+        self._max_user_blocks = max_user_blocks
+        self._max_blocks: dict[bytes, int] = {}
         self._of: dict[SessionId, Usage] = {}
         self._owned: dict[bytes, set[SessionId]] = {}
 
@@ -44,6 +50,26 @@ class UsageBook:
     def sessions_of(self, owner: bytes) -> set[SessionId]:
         """All sessions of a user."""
         return self._owned.get(owner, set())
+
+    def agree(self, session: SessionId, terms: Terms) -> None:
+        """The terms of a session's owner are these from now on."""
+        owner = self._of[session].owner
+        if terms.max_blocks is None:
+            self._max_blocks.pop(owner, None)
+        else:
+            self._max_blocks[owner] = terms.max_blocks
+
+    @property
+    def has_limits(self) -> bool:
+        """Whether some owner has a limit."""
+        return self._max_user_blocks > 0 or bool(self._max_blocks)
+
+    def max_blocks(self, owner: bytes) -> int | None:
+        """What the owner's sessions may hold together; None: there is no limit."""
+        own = self._max_blocks.get(owner)
+        if not self._max_user_blocks:
+            return own
+        return self._max_user_blocks if own is None else min(own, self._max_user_blocks)
 
     def open(self, session: SessionId, owner: bytes) -> None:
         """A session has a context. What is known of it stays unless it is another user's now."""
@@ -81,3 +107,4 @@ class UsageBook:
         owned.discard(session)
         if not owned:
             del self._owned[usage.owner]
+            self._max_blocks.pop(usage.owner, None)

@@ -19,6 +19,7 @@ from sessiond.gateway.conversations import ConversationsApi
 from sessiond.gateway.health import HealthApi
 from sessiond.gateway.jobs import internal_error
 from sessiond.gateway.parts import Gateway
+from sessiond.gateway.quota_api import QuotaApi
 from sessiond.gateway.refusal import error_response, plain_error_response
 from sessiond.gateway.rest import ResponsesApi
 from sessiond.gateway.security import HostOriginCheck, plain_origin
@@ -49,6 +50,7 @@ def build_app(
             *ResponsesApi(gateway).routes(),
             *ConversationsApi(gateway).routes(),
             *SessionsApi(gateway).routes(),
+            *QuotaApi(gateway).routes(),
             *HealthApi(gateway).routes(),
             *_admin_routes(gateway),
         ],

@@ -76,6 +76,7 @@ def build_server(settings: Settings, engine: EngineClient, text: TextFormat) -> 
         new_id=new_id,
         new_seed=lambda: secrets.randbits(63),  # SQL and msgspec know signed 64 bits
         on_turn_ended=metrics.turn_ended,
+        on_quota_refused=metrics.quota_refused,
         ignore_eos=settings.ignore_eos,
         default_policy=default_policy(settings, registry),
         make_policy=registry.make,

@@ -1,5 +1,6 @@
 """Errors that a client is told, by the codes of the contract."""
 
+from collections.abc import Mapping
 from typing import Literal
 
 ErrorCode = Literal[
@@ -48,7 +49,10 @@ STATUS: dict[ErrorCode, int] = {
 
 
 class RequestError(Exception):
-    """A request that can't be served, with what the client is told about it."""
+    """A request that can't be served, with what the client is told about it.
+
+    `headers` are told beside `Retry-After`, in the answer's headers or, on a socket, in the event.
+    """
 
     def __init__(
         self,
@@ -57,12 +61,14 @@ class RequestError(Exception):
         *,
         param: str | None = None,
         retry_after_s: int | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(message)
         self.code: ErrorCode = code
         self.message = message
         self.param = param
         self.retry_after_s = retry_after_s
+        self.headers = dict(headers or {})
 
     @property
     def status(self) -> int:

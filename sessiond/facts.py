@@ -72,6 +72,7 @@ class TurnRequest:
     truncation: Literal["auto", "disabled"] | None = None
     policy: PolicyChoice | None = None
     deadline_ms: int | None = None
+    priority: Literal["low", "normal", "high"] | None = None
     metadata: dict[str, str] = field(default_factory=dict)
 
 

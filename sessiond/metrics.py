@@ -20,6 +20,7 @@ from prometheus_client.registry import Collector
 
 from engine.messages import EngineInfo, EngineStats
 from sessiond.facts import TurnFinished, TurnUsage
+from sessiond.quota import QUOTA_REASONS
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 _TTFT_BUCKETS = (
@@ -53,6 +54,14 @@ class Metrics:
         self._turns = Counter(
             "sessiond_turns", "Turns by how they ended.", ["outcome"], registry=self._registry
         )
+        self._quota_rejections = Counter(
+            "sessiond_quota_rejections",
+            "Requests refused by the limit of a quota.",
+            ["reason"],
+            registry=self._registry,
+        )
+        for reason in QUOTA_REASONS:
+            self._quota_rejections.labels(reason=reason)
         self._ttft = self._histogram(
             "sessiond_time_to_first_token_seconds",
             "From the turn's arrival at the engine to its first token; warm: KV was reused.",
@@ -94,6 +103,10 @@ class Metrics:
         self._kv_bytes.observe(usage.kv_bytes)
         if usage.ttft_ms is not None:
             self._first_token(usage, usage.ttft_ms)
+
+    def quota_refused(self, reason: str) -> None:
+        """Count a request that a quota refused."""
+        self._quota_rejections.labels(reason=reason).inc()
 
     def _first_token(self, usage: TurnUsage, ttft_ms: float) -> None:
         path = "warm" if usage.cached_tokens else "cold"

@@ -102,6 +102,14 @@ class ServerApi:
         """End one session and give back all that it holds."""
         return self._call("DELETE", _session_path(session_id))
 
+    def quota(self, user: str) -> dict[str, Any]:
+        """A user's limits and what it has taken (`GET /admin/users/{id}/quota`)."""
+        return self._call("GET", _quota_path(user))
+
+    def set_quota(self, user: str, limits: Mapping[str, Any]) -> dict[str, Any]:
+        """Change the limits that are named; None is no limit."""
+        return self._call("PUT", _quota_path(user), limits)
+
     def memory(self) -> dict[str, Any]:
         """The leak audit (`GET /admin/memory`)."""
         return self._call("GET", "/admin/memory")
@@ -137,6 +145,10 @@ class ServerApi:
 
 def _session_path(session_id: str) -> str:
     return "/v1/sessions/" + urllib.parse.quote(session_id, safe="")
+
+
+def _quota_path(user: str) -> str:
+    return f"/admin/users/{urllib.parse.quote(user, safe='')}/quota"
 
 
 def _refusal(status: int, body: bytes) -> str:

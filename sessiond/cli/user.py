@@ -11,6 +11,7 @@ import typer
 from sessiond.cli.ask_server import JsonOption, print_json
 from sessiond.cli.database import DbOption, on_accounts
 from sessiond.cli.tables import ago, plain_table, print_plain
+from sessiond.cli.user_quota import quota
 from sessiond.gateway.protocol.accounts import issued_object, key_object, user_object
 from sessiond.store.account_records import Issued, KeyRecord, UserRecord, UserRole
 
@@ -25,6 +26,7 @@ app = typer.Typer(
 )
 keys = typer.Typer(help="Make, list, rotate and revoke a user's keys.", no_args_is_help=True)
 app.add_typer(keys, name="key")
+app.command("quota")(quota)
 
 User = Annotated[str, typer.Argument(metavar="USER", help="A user's name, or its id (user_...).")]
 KeyId = Annotated[

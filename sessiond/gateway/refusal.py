@@ -20,7 +20,9 @@ def error_response(error: RequestError) -> Response:
 
     One that lacks a good key is told how to show one (RFC 6750, section 3).
     """
-    headers = {"WWW-Authenticate": "Bearer"} if error.code == "invalid_api_key" else {}
+    headers = dict(error.headers)
+    if error.code == "invalid_api_key":
+        headers["WWW-Authenticate"] = "Bearer"
     if error.retry_after_s is not None:
         headers["Retry-After"] = str(error.retry_after_s)
     return json_response({"error": request_error_object(error)}, error.status, headers)

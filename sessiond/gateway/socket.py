@@ -70,8 +70,18 @@ class SocketEndpoint:
         except RequestError as error:
             await websocket.send_denial_response(error_response(error))
             return
-        await websocket.accept(subprotocol, session_header(websocket.scope))
+        rates = await self._rate_headers(admission.caller.user_id)
+        await websocket.accept(subprotocol, [*session_header(websocket.scope), *rates])
         await SocketConnection(self._gateway, websocket, admission).run()
+
+    async def _rate_headers(self, user_id: str) -> list[tuple[bytes, bytes]]:
+        """Of no worth to a client whose turns will be told the same: no reason to refuse it."""
+        try:
+            headers = await self._gateway.service.quotas.headers(user_id)
+        except Exception:
+            logger.exception("a caller's quota can't be read")
+            return []
+        return [(name.encode(), value.encode()) for name, value in headers.items()]
 
 
 class SocketConnection:

@@ -41,8 +41,14 @@ async def whole_response(turn: Turn, request: Request, limits: GatewayLimits) ->
                 error = fact.error
         watch.cancel()
     if error is not None:
-        raise RequestError(error.code, error.message, retry_after_s=_retry_after_s(error, limits))
-    headers = {"x-session-id": turn.accepted.session_id}  # the client's own name for it wins
+        raise RequestError(
+            error.code,
+            error.message,
+            retry_after_s=_retry_after_s(error, limits),
+            headers=turn.headers,
+        )
+    # in lower case, as the echo is: else both would be sent
+    headers = {**turn.headers, "x-session-id": turn.accepted.session_id}
     headers |= {
         key.decode(): value.decode("latin-1") for key, value in session_header(request.scope)
     }
@@ -71,6 +77,7 @@ class EventStream:
         ]
         echoed = session_header(scope)
         headers = [*headers[:-1], *echoed] if echoed else headers
+        headers += [(name.encode(), value.encode()) for name, value in self._turn.headers.items()]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         async with asyncio.TaskGroup() as tasks:
             watch = tasks.create_task(watch_disconnect(receive, self._leave_behind))

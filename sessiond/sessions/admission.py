@@ -11,8 +11,8 @@ class Room:
     """What a turn needs and what there is, in tokens.
 
     `before`: all tokens before the reply. `close`: what is owed after it, which needs room in the
-    pool once more is said. `trims`: a policy has dropped what it may; `cap`: what it lets a session
-    have, None: all there is.
+    pool once more is said. `trims`: a policy has dropped what it may; `cap`: what a policy or a
+    quota, whose name is `cap_name`, lets a session have, None: all there is.
     """
 
     before: int
@@ -21,6 +21,7 @@ class Room:
     pool: int
     trims: bool = False
     cap: int | None = None
+    cap_name: str = ""
 
     @property
     def most(self) -> int:
@@ -95,7 +96,7 @@ def _need_cap(room: Room, *, reply: int) -> None:
         raise RequestError(
             "context_length_exceeded",
             f"the model would see {room.before} tokens, and with {reply + room.close} for the "
-            f"reply the context policy's max_tokens allows {room.cap}",
+            f"reply {room.cap_name} allows {room.cap}",
             param="input",
         )
 

@@ -23,14 +23,17 @@ from sessiond.sessions.lifecycle import Event, State
 from sessiond.sessions.live import LiveSession
 from sessiond.sessions.parts import Parts
 from sessiond.sessions.planning import Planner, TurnPlan
+from sessiond.sessions.quotas import Quotas
 from sessiond.sessions.refusals import busy, conversation_not_found
 from sessiond.sessions.retention import Retention
 from sessiond.sessions.runner import TurnRunner
 from sessiond.sessions.seat import Claim
 from sessiond.sessions.starter import new_items, new_turn
-from sessiond.store.errors import StoreError
+from sessiond.store.errors import QuotaExceededError, StoreError
 from sessiond.store.items import Order
 from sessiond.store.records import NewSession, SessionRecord
+
+_ABANDONED = {State.COLD, State.PARKED}  # neither a socket nor a request holds its KV
 
 
 @dataclass(slots=True)
@@ -43,7 +46,7 @@ class _Change:
 class Conversations:
     """Each change holds its session, as a turn does."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 -- what a session may have to be taken from, each by its name
         self,
         parts: Parts,
         *,
@@ -51,6 +54,7 @@ class Conversations:
         planner: Planner,
         runner: TurnRunner,
         retention: Retention,
+        quotas: Quotas,
     ) -> None:
         self._engine = parts.engine
         self._store = parts.store
@@ -59,13 +63,19 @@ class Conversations:
         self._planner = planner
         self._runner = runner
         self._retention = retention
+        self._quotas = quotas
         self._clock = parts.clock
         self._new_id = parts.new_id
 
     async def create(
         self, caller: Caller, items: tuple[InputItem, ...], metadata: dict[str, str]
     ) -> ConversationView:
-        """Open a session, with items in its context."""
+        """Open a session, with items in its context.
+
+        Raises:
+            RequestError: its user has as many as may be open, or the items can't join it.
+        """
+        await self._quotas.check_session(caller)
         session_id = SessionId(self._new_id("conv"))
         now = self._clock()
         prompt = await self._planner.new_front(None, None)
@@ -80,7 +90,10 @@ class Conversations:
             metadata=metadata,
             created_at=now,
         )
-        await self._store.create_session(session, prompt)
+        try:
+            await self._store.create_session(session, prompt)
+        except QuotaExceededError as error:
+            raise self._quotas.refused(error) from error
         if items:
             try:
                 await self.add_items(caller, session_id, items)
@@ -191,6 +204,23 @@ class Conversations:
                 self._retention.forget(live)
             else:
                 self._retention.settle(live, None)
+
+    async def close_idle_fork(self, caller: Caller, *, keep: SessionId | None) -> bool:
+        """End the fork that was used least recently of those that nobody holds, but not `keep`.
+
+        Returns:
+            False: there is none.
+        """
+        for session_id in await self._store.idle_forks(caller.user_id):
+            live = self._sessions.find(caller.user_id, session_id)
+            if session_id == keep:
+                continue
+            if live is None:
+                return await self._store.close_session(caller.user_id, session_id, self._clock())
+            if live.state in _ABANDONED:
+                await self.close(caller, session_id)
+                return True
+        return False
 
     @asynccontextmanager
     async def _held(self, live: LiveSession) -> AsyncIterator[_Change]:

@@ -13,6 +13,9 @@ class ServiceLimits:
     end of a turn that it was told to stop. `summary_wait_s` bounds how long a turn waits for a
     summary, `background_summary_s` how long one is worked on that nobody waits for; there are
     `max_background_summaries` of these at a time.
+    What a turn has reserved of a quota is given back `reservation_s` after its server died; limits
+    that another server has set are known after `quota_fresh_s`; residency is looked at every
+    `residency_every_s`.
     """
 
     default_max_output_tokens: int = 1024
@@ -29,3 +32,6 @@ class ServiceLimits:
     max_background_summaries: int = 4
     reap_every_s: float = 1.0
     max_cold_contexts: int = 1024
+    reservation_s: float = 30.0
+    quota_fresh_s: float = 1.0
+    residency_every_s: float = 5.0

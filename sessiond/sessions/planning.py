@@ -7,6 +7,7 @@ from engine.messages import Edit
 from policies.plan import ContextPlan, KeepAll, KeepTurns, Summarize
 from sessiond.errors import RequestError
 from sessiond.facts import UNSET, ContextChanged, InputItem, PolicyChoice, TurnRequest
+from sessiond.quota import Quota
 from sessiond.sessions.admission import (
     Room,
     admit_prefill,
@@ -27,6 +28,7 @@ from sessiond.sessions.fitting import (
 )
 from sessiond.sessions.live import LiveSession, LiveSessions
 from sessiond.sessions.parts import Parts
+from sessiond.sessions.quotas import Quotas
 from sessiond.sessions.summaries import Patience, Summaries
 from sessiond.sessions.transcript import Transcript
 from sessiond.store.records import NewPrompt, Prompt
@@ -61,6 +63,11 @@ class TurnPlan:
         """All that the model sees before the turn's own ids."""
         return self.shape.tokens
 
+    def most_tokens(self, *, generate: bool) -> int:
+        """What the turn may take: all before the reply anew, and the longest reply."""
+        replies = self.max_output_tokens if generate else 0
+        return self.start_tokens + len(self.input_ids) + replies
+
     def shape_after(self, reply_tokens: int) -> Shape:
         """What the model sees once the turn is kept, with so many ids behind its own."""
         tokens = len(self.input_ids) + reply_tokens
@@ -78,6 +85,7 @@ class _Beginning:
     input_tokens: int
     has_new_front: bool
     patience: Patience | None
+    quota: Quota
 
 
 class Planner:
@@ -89,12 +97,14 @@ class Planner:
         *,
         transcript: Transcript,
         policies: ContextPolicies,
+        quotas: Quotas,
         summaries: Summaries,
     ) -> None:
         self._engine = parts.engine
         self._sessions: LiveSessions = parts.sessions
         self._transcript = transcript
         self._policies = policies
+        self._quotas = quotas
         self._summaries = summaries
         self._limits = parts.limits
         self._new_id = parts.new_id
@@ -133,6 +143,7 @@ class Planner:
             input_tokens=len(input_ids),
             has_new_front=new_prompt is not None,
             patience=patience,
+            quota=await self._quotas.of(live.user_id),
         )
         choice = await self._policies.in_force(live, request)
         fitted, max_output_tokens, changes = await self._fit(begin, choice, runs=runs)
@@ -175,10 +186,14 @@ class Planner:
             before=shape.front_tokens + open_tokens(shape) + begin.input_tokens,
             close=len(self._transcript.close_ids) if begin.request.generate else 0,
         )
-        if choice is None:
-            return room
-        cap = choice.parameters.get("max_tokens")
-        return replace(room, trims=True, cap=cap if isinstance(cap, int) else None)
+        caps = begin.quota.context_caps
+        if choice is not None:
+            room = replace(room, trims=True)
+            cap = choice.parameters.get("max_tokens")
+            if isinstance(cap, int):
+                caps["the context policy's max_tokens"] = cap
+        name = min(caps, key=caps.__getitem__, default="")
+        return replace(room, cap=caps.get(name), cap_name=name)
 
     async def _decide(
         self, begin: _Beginning, choice: PolicyChoice, room: Room
@@ -231,6 +246,7 @@ class Planner:
             input_tokens=input_tokens,
             has_new_front=False,
             patience=None,
+            quota=await self._quotas.of(live.user_id),
         )
         plan = self._ask(begin, choice, self._room(begin, choice))
         return (shape, plan) if isinstance(plan, Summarize) else None

@@ -24,13 +24,14 @@ logger = logging.getLogger(__name__)
 class TurnRunner:
     """Every bound turn leaves its session on one of three ways: dropped, refused, driven."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 -- all that has a part in a turn
         self,
         parts: Parts,
         *,
         starter: TurnStarter,
         foresight: Foresight,
         retention: Retention,
+        drain_rate: DrainRate,
         on_turn_ended: Callable[[TurnFinished], None],
     ) -> None:
         self._starter = starter
@@ -40,7 +41,7 @@ class TurnRunner:
         self._on_turn_ended = on_turn_ended
         self._limits = parts.limits
         self._clock = parts.clock
-        self._drain_rate = DrainRate()
+        self._drain_rate = drain_rate
         self._draining = False
         self._bound: dict[str, BoundTurn] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -77,6 +78,10 @@ class TurnRunner:
     def bound_turns(self) -> list[BoundTurn]:
         """All bound turns that have not ended."""
         return list(self._bound.values())
+
+    def begun_ids(self) -> list[str]:
+        """Ids of the turns that have begun and not ended."""
+        return [bound.response_id for bound in self._begun()]
 
     def drop(self, bound: BoundTurn, refusal: RequestError | None = None) -> None:
         """Give up a place; who runs it all the same is refused. A turn that has begun goes on."""

@@ -29,6 +29,7 @@ from sessiond.sessions.bound import BoundTurn
 from sessiond.sessions.compaction import Compaction
 from sessiond.sessions.context_policies import ContextPolicies, MakePolicy
 from sessiond.sessions.conversations import Conversations
+from sessiond.sessions.drain_rate import DrainRate
 from sessiond.sessions.foresight import Foresight
 from sessiond.sessions.inspection import Inspector
 from sessiond.sessions.limits import ServiceLimits
@@ -36,6 +37,7 @@ from sessiond.sessions.live import LiveSessions
 from sessiond.sessions.parts import Parts
 from sessiond.sessions.placing import Placer
 from sessiond.sessions.planning import Planner
+from sessiond.sessions.quotas import Quotas
 from sessiond.sessions.refusals import response_not_found
 from sessiond.sessions.retention import Retention
 from sessiond.sessions.runner import TurnRunner
@@ -60,7 +62,8 @@ class SessionService:
     """See the module. Errors that the caller is told are raised as `RequestError`.
 
     `clock` gives unix seconds; `new_id("resp")` gives `resp_…`, never the same twice.
-    `on_turn_ended` is called once per turn, whether or not someone reads its facts.
+    `on_turn_ended` is called once per turn, whether or not someone reads its facts;
+    `on_quota_refused` with the name of the limit that refused a request.
     """
 
     def __init__(  # noqa: PLR0913 -- the whole wiring, each part by its name
@@ -74,6 +77,7 @@ class SessionService:
         new_id: Callable[[str], str],
         new_seed: Callable[[], int],
         on_turn_ended: Callable[[TurnFinished], None] = lambda _: None,
+        on_quota_refused: Callable[[str], None] = lambda _: None,
         ignore_eos: bool = False,
         default_policy: PolicyChoice = _NO_POLICY,
         make_policy: MakePolicy = _BUILT_IN.make,
@@ -88,15 +92,29 @@ class SessionService:
             new_seed=new_seed,
         )
         transcript = Transcript(text, ignore_eos=ignore_eos)
+        drain_rate = DrainRate()
+        self.quotas = Quotas(
+            parts,
+            drain_rate=drain_rate,
+            give_way=lambda caller, base: self._conversations.close_idle_fork(caller, keep=base),
+            on_refused=on_quota_refused,
+        )
         self._policies = ContextPolicies(parts, default=default_policy, make=make_policy)
         self._compaction = Compaction(parts, transcript=transcript)
         planner = Planner(
             parts,
             transcript=transcript,
             policies=self._policies,
+            quotas=self.quotas,
             summaries=self._compaction,
         )
-        starter = TurnStarter(parts, planner=planner, placer=Placer(parts), transcript=transcript)
+        starter = TurnStarter(
+            parts,
+            planner=planner,
+            placer=Placer(parts),
+            transcript=transcript,
+            quotas=self.quotas,
+        )
         self._parts = parts
         self._retention = Retention(parts, on_given_back=self._compaction.cancel)
         self._binder = Binder(parts, retention=self._retention)
@@ -105,6 +123,7 @@ class SessionService:
             starter=starter,
             foresight=Foresight(planner=planner, compaction=self._compaction),
             retention=self._retention,
+            drain_rate=drain_rate,
             on_turn_ended=on_turn_ended,
         )
         self._conversations = Conversations(
@@ -113,9 +132,14 @@ class SessionService:
             planner=planner,
             runner=self._runner,
             retention=self._retention,
+            quotas=self.quotas,
         )
         self._steering = Steering(
-            parts, binder=self._binder, retention=self._retention, policies=self._policies
+            parts,
+            binder=self._binder,
+            retention=self._retention,
+            policies=self._policies,
+            quotas=self.quotas,
         )
         self._inspector = Inspector(parts, policies=self._policies)
         self._reaper: asyncio.Task[None] | None = None
@@ -124,6 +148,7 @@ class SessionService:
         """Mark what an earlier run left running as failed; start the reaper."""
         await self._parts.store.fail_running(self._parts.clock())
         self._reaper = asyncio.create_task(self._reap())
+        self.quotas.start(self._runner.begun_ids)
 
     async def drain(self) -> None:
         """Refuse new turns, wait for those that run, then cancel them with what they have."""
@@ -135,6 +160,7 @@ class SessionService:
         if self._reaper is not None:
             self._reaper.cancel()
             await asyncio.gather(self._reaper, return_exceptions=True)
+        await self.quotas.stop()
         await self._runner.stop()
         await self._compaction.stop()
 

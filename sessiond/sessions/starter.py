@@ -10,17 +10,19 @@ from engine.ids import SessionId, TurnId
 from engine.messages import Sampling, SubmitTurn, TurnCounts
 from sessiond.errors import RequestError
 from sessiond.facts import ItemView, TurnAccepted, TurnError
+from sessiond.quota import Account, Quota
 from sessiond.sessions.bound import BoundTurn
 from sessiond.sessions.endings import failed, usage_of
 from sessiond.sessions.live import LiveSession
 from sessiond.sessions.parts import Parts
 from sessiond.sessions.placing import Placer
 from sessiond.sessions.planning import Planner, TurnPlan
+from sessiond.sessions.quotas import Quotas, terms_of
 from sessiond.sessions.request_form import pack_policy, pack_request
 from sessiond.sessions.summaries import Patience
 from sessiond.sessions.transcript import Transcript
 from sessiond.sessions.turn import Turn
-from sessiond.store.errors import StoreError
+from sessiond.store.errors import QuotaExceededError, StoreError
 from sessiond.store.records import NewSession, NewTurn
 
 logger = logging.getLogger(__name__)
@@ -30,7 +32,13 @@ class TurnStarter:
     """Knows no state between turns."""
 
     def __init__(
-        self, parts: Parts, *, planner: Planner, placer: Placer, transcript: Transcript
+        self,
+        parts: Parts,
+        *,
+        planner: Planner,
+        placer: Placer,
+        transcript: Transcript,
+        quotas: Quotas,
     ) -> None:
         self._engine = parts.engine
         self._store = parts.store
@@ -39,6 +47,7 @@ class TurnStarter:
         self._placer = placer
         self._transcript = transcript
         self._limits = parts.limits
+        self._quotas = quotas
         self._clock = parts.clock
         self._new_id = parts.new_id
 
@@ -50,20 +59,33 @@ class TurnStarter:
         """
         live = bound.live
         try:
+            await self._quotas.check_turn(
+                bound.caller, opens=not live.stored, base=live.base_session_id
+            )
             await self._sessions.refresh(live)
             patience = self._patience(bound)
             plan = await self._planner.plan(live, bound.request, patience=patience)
             accepted = self._accept(bound, plan)
-            await self._store_running(bound, plan, accepted)
+            account = await self._store_running(bound, plan, accepted)
             try:
-                events = await self._placer.submit(live, plan, self._command(plan, accepted))
+                command = self._command(live, plan, accepted, account.quota)
+                events = await self._placer.submit(live, plan, command)
             except Exception as error:
                 await self._store_failed(bound, plan, accepted, error)
                 raise
+        except QuotaExceededError as error:
+            raise self._quotas.refused(error) from error
         except StoreError as error:
             logger.warning("turn %s can't be stored: %s", bound.response_id, error)
             raise RequestError("internal_error", "the turn could not be stored") from error
-        return Turn(bound=bound, plan=plan, accepted=accepted, engine=self._engine), events
+        turn = Turn(
+            bound=bound,
+            plan=plan,
+            accepted=accepted,
+            engine=self._engine,
+            headers=self._quotas.headers_of(account),
+        )
+        return turn, events
 
     def _patience(self, bound: BoundTurn) -> Patience:
         seconds = math.inf
@@ -88,18 +110,22 @@ class TurnStarter:
 
     async def _store_running(
         self, bound: BoundTurn, plan: TurnPlan, accepted: TurnAccepted
-    ) -> None:
-        """Commit 1."""
+    ) -> Account:
+        """Commit 1, which takes the turn's worst case out of its user's quota."""
         live = bound.live
         items = new_items(accepted, self._new_id)
-        await self._store.begin_turn(
+        account = await self._store.begin_turn(
             new_turn(bound.caller.user_id, plan, accepted, items),
             session=None if live.stored else self._session_row(live, plan, accepted),
             prompt=plan.new_prompt,
+            reservation=self._quotas.reservation(
+                accepted.response_id, plan.most_tokens(generate=accepted.request.generate)
+            ),
         )
         live.stored = True
         if live.prompt is None:  # it was opened with this front
             live.prompt, live.tokens = plan.prompt, plan.start_tokens
+        return account
 
     def _session_row(self, live: LiveSession, plan: TurnPlan, accepted: TurnAccepted) -> NewSession:
         return NewSession(
@@ -116,7 +142,9 @@ class TurnStarter:
             fidelity=live.shape.fidelity if live.shape else "exact",
         )
 
-    def _command(self, plan: TurnPlan, accepted: TurnAccepted) -> SubmitTurn:
+    def _command(
+        self, live: LiveSession, plan: TurnPlan, accepted: TurnAccepted, quota: Quota
+    ) -> SubmitTurn:
         request = accepted.request
         return SubmitTurn(
             turn=TurnId(accepted.response_id),
@@ -135,6 +163,7 @@ class TurnStarter:
             ),
             max_output_tokens=plan.max_output_tokens,
             generate=request.generate,
+            terms=terms_of(quota, live, request.priority),
         )
 
     async def _store_failed(

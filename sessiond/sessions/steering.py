@@ -7,6 +7,7 @@ from sessiond.sessions.binding import Binder
 from sessiond.sessions.context_policies import ContextPolicies
 from sessiond.sessions.lifecycle import is_free
 from sessiond.sessions.parts import Parts
+from sessiond.sessions.quotas import Quotas
 from sessiond.sessions.refusals import busy, conversation_not_found
 from sessiond.sessions.request_form import pack_policy
 from sessiond.sessions.retention import Retention
@@ -18,12 +19,19 @@ class Steering:
     """Holds no session: what is said while a turn runs holds from the next one on."""
 
     def __init__(
-        self, parts: Parts, *, binder: Binder, retention: Retention, policies: ContextPolicies
+        self,
+        parts: Parts,
+        *,
+        binder: Binder,
+        retention: Retention,
+        policies: ContextPolicies,
+        quotas: Quotas,
     ) -> None:
         self._store = parts.store
         self._binder = binder
         self._retention = retention
         self._policies = policies
+        self._quotas = quotas
 
     async def set_policy(
         self, caller: Caller, session_id: str, choice: PolicyChoice | None
@@ -52,16 +60,19 @@ class Steering:
     ) -> None:
         """Change what is given; the engine is told what it is to know of.
 
+        A priority is never above what the user's quota allows.
+
         Raises:
             RequestError: there is no such session, or the policy can't be used here.
         """
         if not isinstance(policy, Unset):
             await self.set_policy(caller, session_id, policy)
         live = await self._binder.load(caller, session_id)
+        allowed = (await self._quotas.of(caller.user_id)).allowed(priority or live.hints.priority)
         hints = replace(
             live.hints,
             retention=retention or live.hints.retention,
-            priority=priority or live.hints.priority,
+            priority=allowed,
             ttl_s=live.hints.ttl_s if ttl_s is None else ttl_s,
         )
         if hints == live.hints:

@@ -1,6 +1,6 @@
 """One stored turn that the engine works on, as its reader and its cancellers see it."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 
 from engine.client import EngineClient
@@ -14,7 +14,10 @@ from sessiond.sessions.planning import TurnPlan
 
 
 class Turn:
-    """Goes on and is stored whether or not its facts are read."""
+    """Goes on and is stored whether or not its facts are read.
+
+    `headers`: what is left of its user's quota, for an answer over HTTP.
+    """
 
     def __init__(
         self,
@@ -23,8 +26,10 @@ class Turn:
         plan: TurnPlan,
         accepted: TurnAccepted,
         engine: EngineClient,
+        headers: Mapping[str, str],
     ) -> None:
         self.accepted = accepted
+        self.headers = headers
         self.bound = bound
         self.plan = plan
         self.stream = FactStream()

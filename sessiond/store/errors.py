@@ -1,5 +1,7 @@
 """What the store raises. Nothing of SQLAlchemy leaves the package."""
 
+from sessiond.quota import Account, Wanted
+
 
 class StoreError(Exception):
     """The database did not do what it was asked to; nothing of it was written."""
@@ -15,3 +17,12 @@ class StoreConfigError(StoreError):
 
 class StaleSessionError(StoreError):
     """A session is not where the writer believed: closed, or moved on by someone else."""
+
+
+class QuotaExceededError(StoreError):
+    """A user has not enough left of what was to be taken; nothing was."""
+
+    def __init__(self, user_id: str, account: Account, wanted: Wanted) -> None:
+        super().__init__(f"{wanted} is more than the quota of user {user_id} has left")
+        self.account = account
+        self.wanted = wanted

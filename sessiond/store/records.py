@@ -126,6 +126,16 @@ class NewTurn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NewReservation:
+    """What a turn takes of its user's quota, at most; unless it is renewed, until it expires."""
+
+    turn_id: str
+    tokens: int
+    now: float
+    expires_at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KeptTurn:
     """An ending that moves the session's tip to the turn (commit 2).
 

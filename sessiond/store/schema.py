@@ -60,6 +60,45 @@ audit_log = sa.Table(
     sa.Column("detail", sa.JSON, nullable=False),
 )
 
+# What a user may take (null: no limit), and in the same row, so that one statement compares them,
+# what it has taken: turns that run, tokens used or reserved in the present minute and day of UTC.
+quotas = sa.Table(
+    "quotas",
+    metadata,
+    sa.Column("user_id", sa.ForeignKey("users.id"), primary_key=True),
+    sa.Column("max_sessions", sa.BigInteger),
+    sa.Column("max_concurrent_turns", sa.BigInteger),
+    sa.Column("max_resident_blocks", sa.BigInteger),
+    sa.Column("max_host_bytes", sa.BigInteger),
+    sa.Column("max_disk_bytes", sa.BigInteger),
+    sa.Column("tokens_per_minute", sa.BigInteger),
+    sa.Column("tokens_per_day", sa.BigInteger),
+    sa.Column("max_context_tokens", sa.BigInteger),
+    sa.Column("max_priority", sa.String(16)),
+    sa.Column("weight", sa.Double, nullable=False, server_default="1"),
+    sa.Column("turns", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("minute_start", sa.BigInteger, nullable=False, server_default="0"),  # unix seconds
+    sa.Column("minute_tokens", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("day_start", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("day_tokens", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("total_tokens", sa.BigInteger, nullable=False, server_default="0"),  # used, ever
+    sa.Column("byte_seconds", sa.Double, nullable=False, server_default="0"),
+)
+
+# The part of `quotas` that a running turn holds. Who runs the turn renews it; one that has expired
+# is of a server that died.
+reservations = sa.Table(
+    "reservations",
+    metadata,
+    sa.Column("turn_id", sa.String(64), primary_key=True),  # no foreign key: it is there first
+    sa.Column("user_id", sa.ForeignKey("users.id"), nullable=False),
+    sa.Column("tokens", sa.BigInteger, nullable=False),
+    sa.Column("minute_start", sa.BigInteger, nullable=False),  # the windows they were taken from
+    sa.Column("day_start", sa.BigInteger, nullable=False),
+    sa.Column("expires_at", sa.Double, nullable=False),
+    sa.Index(None, "expires_at"),
+)
+
 # The front of a context. Its ids are frozen at its making: a template may look at the clock.
 system_prompts = sa.Table(
     "system_prompts",

@@ -19,6 +19,7 @@ from sessiond.store.schema import sessions, system_prompts, turns, users
 from sessiond.store.token_ids import pack
 from sessiond.store.user_salt import new_salt
 
+_SOME_FORKS = 64  # of which one is looked for that nobody holds
 _RECORD = (
     sa.select(
         sessions,
@@ -104,6 +105,30 @@ async def page(
     ordered = select.order_by(sessions.c.last_active_at.desc(), sessions.c.id.desc())
     rows = (await connection.execute(ordered.limit(limit + 1))).all()
     return tuple(_record(row) for row in rows[:limit]), len(rows) > limit
+
+
+async def idle_forks(connection: AsyncConnection, user_id: str) -> tuple[str, ...]:
+    """Some open forks of the user in which no turn runs, the one used least recently first."""
+    first, parent, running = turns.alias("first"), turns.alias("parent"), turns.alias("running")
+    began_elsewhere = sa.or_(
+        turns.c.session_id != sessions.c.id,
+        sa.exists().where(
+            first.c.session_id == sessions.c.id,
+            first.c.parent_id == parent.c.id,
+            parent.c.session_id != sessions.c.id,
+        ),
+    )
+    runs = sa.exists().where(running.c.session_id == sessions.c.id, running.c.status == "running")
+    rows = await connection.execute(
+        sa.select(sessions.c.id)
+        .join(turns, turns.c.id == sessions.c.tip_id)
+        .where(
+            sessions.c.user_id == user_id, sessions.c.closed_at.is_(None), began_elsewhere, ~runs
+        )
+        .order_by(sessions.c.last_active_at, sessions.c.id)
+        .limit(_SOME_FORKS)
+    )
+    return tuple(rows.scalars())
 
 
 async def advance(connection: AsyncConnection, turn: KeptTurn) -> None:

@@ -3,12 +3,14 @@
 Every question names the user whose rows it is about: rows of others do not exist for it.
 """
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from sessiond.facts import ItemPage, ItemView
-from sessiond.store import chains, items, sessions, summaries, turns
+from sessiond.quota import Account, charged_tokens
+from sessiond.store import chains, items, quotas, sessions, summaries, turns
 from sessiond.store.accounts import AccountStore
 from sessiond.store.database import Database
 from sessiond.store.items import Order
@@ -16,6 +18,7 @@ from sessiond.store.records import (
     KeptTurn,
     LostTurn,
     NewPrompt,
+    NewReservation,
     NewSession,
     NewSummary,
     NewTurn,
@@ -52,15 +55,35 @@ class Store:
     # --- turns -----------------------------------------------------------------------------------
 
     async def begin_turn(
-        self, turn: NewTurn, *, session: NewSession | None, prompt: NewPrompt | None
-    ) -> None:
-        """Commit 1: a running turn with its items, and what it is the first to use."""
+        self,
+        turn: NewTurn,
+        *,
+        session: NewSession | None,
+        prompt: NewPrompt | None,
+        reservation: NewReservation | None = None,
+    ) -> Account:
+        """Commit 1: a running turn with its items, and what it is the first to use.
 
-        async def work(connection: AsyncConnection) -> None:
-            await _insert_front(connection, turn.user_id, session, prompt, turn.created_at)
+        Returns what its user has left when the turn has reserved its part. Without a reservation
+        the turn is charged only when it ends.
+
+        Raises:
+            QuotaExceededError: there is not enough left to reserve.
+        """
+
+        async def work(connection: AsyncConnection) -> Account:
+            user_id = turn.user_id
+            if reservation is None:
+                await sessions.ensure_user(connection, user_id, turn.created_at)
+                left = await quotas.account(connection, user_id)
+            else:
+                opens = session is not None
+                left = await quotas.reserve(connection, user_id, reservation, opens=opens)
+            await _insert_front(connection, user_id, session, prompt)
             await turns.insert(connection, turn)
+            return left
 
-        await self._database.write(work)
+        return await self._database.write(work)
 
     async def keep_turn(self, turn: KeptTurn) -> None:
         """Commit 2: the reply, its ids, the usage, and the session's new tip.
@@ -74,12 +97,18 @@ class Store:
         async def work(connection: AsyncConnection) -> None:
             if await turns.keep(connection, turn):
                 await sessions.advance(connection, turn)
+                await _settle(connection, turn, charged_tokens(turn.usage))
 
         await self._database.write(work)
 
     async def lose_turn(self, turn: LostTurn) -> None:
         """End a turn that joins no context."""
-        await self._database.write(lambda connection: turns.lose(connection, turn))
+
+        async def work(connection: AsyncConnection) -> None:
+            await turns.lose(connection, turn)
+            await _settle(connection, turn, charged_tokens(turn.usage, turn.error))
+
+        await self._database.write(work)
 
     async def append_turn(self, turn: NewTurn, kept: KeptTurn, *, prompt: NewPrompt | None) -> None:
         """Both commits in one: a turn that no engine works on.
@@ -160,12 +189,18 @@ class Store:
     # --- sessions --------------------------------------------------------------------------------
 
     async def create_session(self, session: NewSession, prompt: NewPrompt) -> None:
-        """Store an empty session and its front."""
-        await self._database.write(
-            lambda connection: _insert_front(
-                connection, session.user_id, session, prompt, session.created_at
-            )
-        )
+        """Store an empty session and its front.
+
+        Raises:
+            QuotaExceededError: its user has as many as may be open.
+        """
+
+        async def work(connection: AsyncConnection) -> None:
+            await sessions.ensure_user(connection, session.user_id, session.created_at)
+            await quotas.admit_session(connection, session.user_id)
+            await _insert_front(connection, session.user_id, session, prompt)
+
+        await self._database.write(work)
 
     async def find_session(self, user_id: str, session_id: str) -> SessionRecord | None:
         """One session, closed ones included."""
@@ -212,6 +247,12 @@ class Store:
             return tuple(details), has_more
 
         return await self._database.read(work)
+
+    async def idle_forks(self, user_id: str) -> tuple[str, ...]:
+        """Some open forks of a user in which no turn runs, the one used least recently first."""
+        return await self._database.read(
+            lambda connection: sessions.idle_forks(connection, user_id)
+        )
 
     async def reset_session(self, user_id: str, session_id: str, now: float) -> bool:
         """Empty the context but for its front; returns whether the session was open."""
@@ -269,6 +310,39 @@ class Store:
 
         await self._database.write(work)
 
+    # --- quotas ----------------------------------------------------------------------------------
+
+    async def account(self, user_id: str) -> Account:
+        """A user's limits and what it has taken; of an unknown user none and nothing."""
+        return await self._database.read(lambda connection: quotas.account(connection, user_id))
+
+    async def set_quota(self, user_id: str, limits: Mapping[str, Any], now: float) -> Account:
+        """Replace the limits that are named; the user need not be known."""
+
+        async def work(connection: AsyncConnection) -> Account:
+            await sessions.ensure_user(connection, user_id, now)
+            if limits:
+                await quotas.change(connection, user_id, limits)
+            return await quotas.account(connection, user_id)
+
+        return await self._database.write(work)
+
+    async def renew_reservations(self, turn_ids: Sequence[str], expires_at: float) -> None:
+        """Tell that the turns still run."""
+        await self._database.write(
+            lambda connection: quotas.renew(connection, turn_ids, expires_at)
+        )
+
+    async def reap_reservations(self, now: float) -> int:
+        """Give back what turns of servers that died had reserved; returns how many there were."""
+        return await self._database.write(lambda connection: quotas.reap(connection, now))
+
+    async def add_residency(self, byte_seconds: Mapping[str, float]) -> None:
+        """Add, by user, to what KV has taken of the device's memory."""
+        await self._database.write(
+            lambda connection: quotas.add_residency(connection, byte_seconds)
+        )
+
     # --- items -----------------------------------------------------------------------------------
 
     async def context_items(
@@ -303,10 +377,12 @@ async def _insert_front(
     user_id: str,
     session: NewSession | None,
     prompt: NewPrompt | None,
-    now: float,
 ) -> None:
-    await sessions.ensure_user(connection, user_id, now)
     if prompt is not None:
         await sessions.insert_prompt(connection, user_id, prompt)
     if session is not None:
         await sessions.insert(connection, session)
+
+
+async def _settle(connection: AsyncConnection, turn: KeptTurn | LostTurn, used: int) -> None:
+    await quotas.settle(connection, turn.user_id, turn.id, used=used, now=turn.finished_at)

@@ -47,7 +47,7 @@ def server(answers: dict[str, tuple[int, object]]):
             self.end_headers()
             self.wfile.write(data)
 
-        do_GET = do_POST = do_DELETE = _answer  # noqa: N815 -- the base class's names
+        do_GET = do_POST = do_PUT = do_DELETE = _answer  # noqa: N815 -- the base class's names
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 -- the same
             pass

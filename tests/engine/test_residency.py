@@ -10,11 +10,12 @@ QUIET = {"idle_prefill": False, "num_speculative_tokens": 0}
 
 
 def test_users_wait_for_themselves_only() -> None:
-    waiting = [Demand("a1", b"a", 6), Demand("b1", b"b", 6), Demand("a2", b"a", 1)]
-    running = [Demand("a0", b"a", 5)]
-    assert within_limit(waiting, running, 10) == ["b1"], "a2 must not pass a1 for ever"
-    assert within_limit(waiting, [], 10) == ["a1", "b1", "a2"]
-    assert within_limit([Demand("a1", b"a", 6), Demand("a2", b"a", 6)], [], 10) == ["a1"]
+    waiting = [Demand("a1", b"a", 6, 10), Demand("b1", b"b", 6, 10), Demand("a2", b"a", 1, 10)]
+    running = [Demand("a0", b"a", 5, 10)]
+    assert within_limit(waiting, running) == ["b1"], "a2 must not pass a1 for ever"
+    assert within_limit(waiting, []) == ["a1", "b1", "a2"]
+    assert within_limit([Demand("a1", b"a", 6, 10), Demand("a2", b"a", 6, 10)], []) == ["a1"]
+    assert within_limit([Demand("a1", b"a", 6, None), Demand("b", b"b", 6, 5)], []) == ["a1"]
 
 
 @pytest.mark.parametrize("limit", ["max_resident_blocks", "max_user_resident_blocks"])

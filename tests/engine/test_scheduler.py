@@ -53,6 +53,26 @@ def test_decodes_come_before_chunks_and_chunks_before_admissions() -> None:
     assert made.admissions == []
 
 
+def test_the_shortest_of_the_highest_priority_is_done_first() -> None:
+    high, low = TurnLoad(TurnId("high"), 300, priority=2), TurnLoad(TurnId("low"), 20, priority=0)
+    made = plan([low, *loads(tiny=30, old=900)], [high], rows(330))
+    assert tokens(made) == {"high": 300, "tiny": 30}
+
+
+def test_the_part_of_the_oldest_is_for_the_owner_who_had_least() -> None:
+    busy = [TurnLoad(TurnId(f"a{n}"), 900 - n, served=5000.0) for n in range(3)]
+    mine = TurnLoad(TurnId("mine"), 2000, served=10.0)
+    made = plan([*busy, mine], [], rows(400))
+    assert tokens(made)["mine"] == 100, "though it is the longest and the last to come"
+    assert sum(tokens(made).values()) == 400
+
+
+def test_a_prompt_that_runs_goes_on_beside_one_of_higher_priority_that_finds_no_blocks() -> None:
+    high, low = TurnLoad(TurnId("high"), 900, priority=2), TurnLoad(TurnId("low"), 900, priority=0)
+    made = plan([low], [high], rows(100))
+    assert made.work == [Work(TurnId("low"), 25)], "else neither would ever end"
+
+
 def test_short_prompts_are_done_first_and_the_oldest_has_its_part() -> None:
     made = plan(loads(old=5000), loads(long=3000, short=100, tiny=20), rows(400))
     assert made.work == [Work(TurnId("old"), 100)]

@@ -109,6 +109,7 @@ async def real_stack(
         new_id=new_id,
         new_seed=lambda: 7,
         on_turn_ended=metrics.turn_ended,
+        on_quota_refused=metrics.quota_refused,
         default_policy=policy,
     )
     key_watch = KeyWatch(

@@ -129,6 +129,7 @@ class ScriptedTurn:
 
     def __init__(self, accepted, script, bound):
         self.accepted = accepted
+        self.headers = {}
         self._script = script
         self._bound = bound
         self.reasons = []
@@ -167,6 +168,13 @@ class ScriptedTurn:
         self._bound.cancelled.set()
 
 
+class ScriptedQuotas:
+    """Nobody has a limit."""
+
+    async def headers(self, user_id):
+        return {}
+
+
 class ScriptedService:
     """Takes turns and plays `script(request)` for each; remembers what was asked of it."""
 
@@ -181,6 +189,7 @@ class ScriptedService:
         self.closed_sessions = []
         self.drain_began = asyncio.Event()
         self.bind_error = None
+        self.quotas = ScriptedQuotas()
 
     async def start(self):
         pass

@@ -206,5 +206,5 @@ async def test_no_label_names_a_session_or_a_user():
     labels = {name for key in found for name, _ in key[1:]}
     assert labels <= {
         "outcome", "path", "tier", "state", "source", "kind", "policy", "action", "cause", "le",
-        "engine", "model_name", "block_size", "num_gpu_blocks",
+        "reason", "engine", "model_name", "block_size", "num_gpu_blocks",
     }  # fmt: skip

@@ -294,7 +294,7 @@ def test_values_out_of_range_are_refused_with_name_value_and_range(name, value, 
         ({"deadline_ms": "0"}, "metadata.deadline_ms", "invalid_value"),
         ({"deadline_ms": "²"}, "metadata.deadline_ms", "invalid_value"),
         ({"deadline_ms": "9" * 400}, "metadata.deadline_ms", "invalid_value"),
-        ({"priority": "high"}, "metadata.priority", "unsupported_parameter"),
+        ({"priority": "urgent"}, "metadata.priority", "invalid_value"),
     ],
 )
 def test_wrong_metadata_is_named(metadata, param, code):

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from engine.ids import TurnId
-from engine.messages import Edit, Sampling, TurnDone, TurnFailed, TurnIncomplete
+from engine.messages import Edit, Sampling, Terms, TurnDone, TurnFailed, TurnIncomplete
 from engine.partition import kept_spans
 from engine.step import SequenceStep
 from policies.placements import BUILT_IN
@@ -223,6 +223,9 @@ class RandomOperations:
             max_output_tokens=output,
             generate=generate,
             background=background,
+            terms=Terms(
+                priority=self.random.randrange(3), weight=self.random.choice([0.5, 1.0, 4.0])
+            ),
         )
         if isinstance(self.engine.ending(turn), TurnFailed):
             empty = not session.ids and not prompt

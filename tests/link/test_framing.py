@@ -26,6 +26,7 @@ from engine.messages import (
     ContextView,
     ForkContext,
     GetContext,
+    GetResidency,
     GetStats,
     HurryContext,
     PageView,
@@ -55,6 +56,7 @@ TO_WORKER = [
     CancelTurn(turn=T, keep=True),
     Ask(number=1, query=GetStats()),
     Ask(number=2, query=GetContext(session=S)),
+    Ask(number=3, query=GetResidency()),
 ]
 PAGE = PageView(block=1, first=0, last=15, base=0, references=1, hashed=True)
 VIEW = ContextView(

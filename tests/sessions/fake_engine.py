@@ -29,11 +29,13 @@ from engine.messages import (
     EngineInfo,
     ForkContext,
     GetContext,
+    GetResidency,
     HintContext,
     PageView,
     ParkContext,
     Query,
     ReleaseContext,
+    Residency,
     SetContext,
     SubmitTurn,
     TruncateContext,
@@ -196,6 +198,10 @@ class FakeEngine:
         self._need()
         if self.hangs:
             await asyncio.Event().wait()
+        if isinstance(query, GetResidency):
+            return Residency(
+                kv_bytes={session: float(kept) for session, kept in self.cached.items() if kept}
+            )
         assert isinstance(query, GetContext)
         ids = self.contexts.get(query.session)
         kept = self.cached.get(query.session, 0)

@@ -157,8 +157,11 @@ class ResponseEncoder:
 def error_event(error: RequestError, stream_id: str | None) -> Json:
     """Encode what was wrong with a frame, or why its turn could not be accepted."""
     inner = request_error_object(error)
+    headers = dict(error.headers)
     if error.retry_after_s is not None:
-        inner["headers"] = {"retry-after": str(error.retry_after_s)}
+        headers["retry-after"] = str(error.retry_after_s)
+    if headers:
+        inner["headers"] = headers
     event: Json = {"type": "error", "status": error.status, "error": inner}
     if stream_id is not None:
         event["stream_id"] = stream_id

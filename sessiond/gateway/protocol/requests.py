@@ -20,6 +20,7 @@ from sessiond.gateway.protocol.policies import (
     decode_context_management,
     decode_session_update,
 )
+from sessiond.quota import PRIORITIES, PriorityName
 
 MAX_ID = 128
 MAX_SEED = 2**63 - 1
@@ -212,8 +213,6 @@ def _turn_request(pairs: dict[str, object]) -> TurnRequest:
     fields.only_neutral(pairs, NEUTRAL)
     _check_without_effect(pairs)
     metadata = decode_metadata(pairs.get("metadata"))
-    if metadata.get("priority", "normal") != "normal":
-        fields.unsupported("metadata.priority", metadata["priority"], '"normal" in this version')
     conversation = _conversation(pairs.get("conversation"))
     previous = fields.optional_text("previous_response_id", pairs.get("previous_response_id"))
     if conversation is not None and previous is not None:
@@ -236,6 +235,7 @@ def _turn_request(pairs: dict[str, object]) -> TurnRequest:
         truncation=_truncation(pairs.get("truncation")),
         policy=decode_context_management(pairs.get("context_management")),
         deadline_ms=_deadline_ms(metadata.get("deadline_ms")),
+        priority=_priority(metadata.get("priority")),
         metadata=metadata,
     )
 
@@ -296,6 +296,10 @@ def _stop(value: object) -> tuple[str, ...]:
 
 def _truncation(value: object) -> Literal["auto", "disabled"] | None:
     return None if value is None else fields.one_of("truncation", value, _TRUNCATIONS)
+
+
+def _priority(value: str | None) -> PriorityName | None:
+    return None if value is None else fields.one_of("metadata.priority", value, PRIORITIES)
 
 
 def _deadline_ms(value: str | None) -> int | None:

@@ -1,0 +1,121 @@
+"""Whose waiting turn comes next. Pure.
+
+A virtual token counter for each owner (VTC: Sheng et al., "Fairness in Serving Large Language
+Models", OSDI 2024): every token that is computed for an owner raises its counter, by less the
+greater its weight; the lowest counter comes next. An owner whose turns begin to wait is lifted to
+the lowest counter that waits, so that having asked for nothing is no credit.
+"""
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from heapq import heapify, heappop, heapreplace
+from itertools import groupby
+from typing import Generic, NamedTuple, TypeVar
+
+PROMPT_COST, REPLY_COST = 1.0, 2.0  # of a token, as in the paper: replies are computed one by one
+_MOST_IDLE = 1024  # counters of owners without waiting turns, before it is seen which still matter
+
+Turn = TypeVar("Turn")
+
+
+class Claim(NamedTuple, Generic[Turn]):
+    """A turn that waits. `tokens` of its prompt are new; `begun`: it ran and had to give way."""
+
+    turn: Turn
+    owner: bytes
+    priority: int
+    tokens: int
+    weight: float
+    begun: bool
+
+
+class VirtualCounters:
+    """Tokens served by owner, in tokens of weight 1."""
+
+    def __init__(self) -> None:
+        self._served: dict[bytes, float] = {}
+        self._waiting: Counter[bytes] = Counter()
+        self._last_left = 0.0
+
+    def __len__(self) -> int:
+        return len(self._served)
+
+    def served(self, owner: bytes) -> float:
+        """The owner's counter."""
+        return self._served.get(owner, self._last_left)
+
+    def join(self, owner: bytes) -> None:
+        """A turn of the owner begins to wait."""
+        if owner not in self._waiting:
+            floor = self._floor
+            self._served[owner] = max(self._served.get(owner, floor), floor)
+            self._waiting[owner] = 1
+            if len(self) > len(self._waiting) + _MOST_IDLE:
+                self._forget_up_to(floor)
+        else:
+            self._waiting[owner] += 1
+
+    def leave(self, owner: bytes) -> None:
+        """A turn of the owner waits no more: it begins, or has ended."""
+        self._waiting[owner] -= 1
+        if not self._waiting[owner]:
+            del self._waiting[owner]
+            self._last_left = self._served[owner]
+
+    def charge(self, owner: bytes, cost: float, weight: float) -> None:
+        """Tokens were computed for the owner."""
+        self._served[owner] = self.served(owner) + cost / weight
+
+    def clear(self) -> None:
+        """There is no turn any more: nobody waits for what another gets."""
+        self._served.clear()
+        self._waiting.clear()
+        self._last_left = 0.0
+
+    @property
+    def _floor(self) -> float:
+        return min(map(self.served, self._waiting), default=self._last_left)
+
+    def _forget_up_to(self, floor: float) -> None:
+        """Whoever would be lifted when it comes back need not be remembered."""
+        gone = [
+            owner
+            for owner, served in self._served.items()
+            if served <= floor and owner not in self._waiting
+        ]
+        for owner in gone:
+            del self._served[owner]
+
+
+def in_order(waiting: Sequence[Claim[Turn]], served: Callable[[bytes], float]) -> Iterator[Turn]:
+    """The turns that wait, in the order in which they should run.
+
+    `waiting` is in order of priority, then of arrival. Within a priority those that had to give
+    way come first, in their order; then each owner's in theirs, owners by their counters, as
+    those would stand with the prompts of all before.
+    """
+    for _, claims in groupby(waiting, key=lambda claim: claim.priority):
+        queues: dict[bytes, deque[Claim[Turn]]] = {}
+        for claim in claims:
+            if claim.begun:
+                yield claim.turn
+            else:
+                queues.setdefault(claim.owner, deque()).append(claim)
+        yield from _by_counter(queues, served)
+
+
+def _by_counter(
+    queues: dict[bytes, deque[Claim[Turn]]], served: Callable[[bytes], float]
+) -> Iterator[Turn]:
+    # who came first goes first among equals
+    heap = [(served(owner), at, owner) for at, owner in enumerate(queues)]
+    heapify(heap)
+    while heap:
+        counter, at, owner = heap[0]
+        claim = queues[owner].popleft()
+        yield claim.turn
+        if queues[owner]:
+            counter += claim.tokens * PROMPT_COST / claim.weight
+            heapreplace(heap, (counter, at, owner))
+        else:
+            heappop(heap)

@@ -1,0 +1,130 @@
+"""`sessiond user quota`: what a user may take and has taken, at a server or in its database."""
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sessiond.cli.ask_server import JsonOption, print_json, server_at
+from sessiond.cli.database import DbOption, database_url, on_accounts
+from sessiond.cli.fail import WRONG_USAGE, fail
+from sessiond.errors import RequestError
+from sessiond.gateway.protocol.quotas import decode_limits, quota_object
+from sessiond.quota import QUOTA_FIELDS
+
+if TYPE_CHECKING:
+    from sessiond.accounts import Accounts  # with it comes SQLAlchemy, which takes its time
+
+_NONE = "none"
+_LOCAL = "local"  # everybody's user while there are no keys
+
+UserName = Annotated[
+    str,
+    typer.Argument(
+        metavar="USER", help="A user's name, or its id (user_...); with --url its id; or local."
+    ),
+]
+ServerOption = Annotated[
+    str | None,
+    typer.Option("--url", help="Ask the server that is there, in place of the database."),
+]
+
+
+def _limit(what: str, metavar: str = "N") -> Any:
+    return typer.Option(metavar=metavar, help=f'{what}; "none": no limit.')
+
+
+def quota(  # noqa: PLR0913, PLR0917 -- one option for each limit
+    name: UserName,
+    max_sessions: Annotated[str | None, _limit("Open sessions")] = None,
+    max_concurrent_turns: Annotated[str | None, _limit("Turns that run at a time")] = None,
+    max_resident_blocks: Annotated[
+        str | None, _limit("Blocks on the device, of all sessions together")
+    ] = None,
+    max_host_bytes: Annotated[str | None, _limit("Bytes of KV in the host's memory")] = None,
+    max_disk_bytes: Annotated[str | None, _limit("Bytes of KV on disk")] = None,
+    tokens_per_minute: Annotated[
+        str | None, _limit("Tokens computed and generated, by minutes of UTC")
+    ] = None,
+    tokens_per_day: Annotated[str | None, _limit("The same, by days of UTC")] = None,
+    max_context_tokens: Annotated[
+        str | None, _limit("Tokens of a session with the reply that is written")
+    ] = None,
+    max_priority: Annotated[
+        str | None, _limit("The highest priority of its turns", "low|normal|high")
+    ] = None,
+    weight: Annotated[
+        str | None,
+        typer.Option(metavar="X", help="Its share beside users of weight 1, 0.01 to 100."),
+    ] = None,
+    db: DbOption = None,
+    url: ServerOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show a user's limits and what it has taken; change the limits that are given."""
+    given = dict(locals())
+    limits = _parse({field: given[field] for field in QUOTA_FIELDS})
+    found = _at_server(url, name, limits) if url else _in_database(db, name, limits)
+    print_json(found) if as_json else _show(found)
+
+
+def _parse(options: Mapping[str, str | None]) -> dict[str, Any]:
+    pairs: dict[str, Any] = {}
+    for field, text in options.items():
+        if text is not None:
+            pairs[field] = None if text == _NONE else _value(text)
+    try:
+        return decode_limits(pairs)
+    except RequestError as error:
+        fail(f"--{str(error.param).replace('_', '-')}: {error.message}", WRONG_USAGE)
+
+
+def _value(text: str) -> int | float | str:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _at_server(url: str, name: str, limits: Mapping[str, Any]) -> dict[str, Any]:
+    with server_at(url) as server:
+        return server.set_quota(name, limits) if limits else server.quota(name)
+
+
+def _in_database(db: str | None, name: str, limits: Mapping[str, Any]) -> dict[str, Any]:
+    async def work(accounts: "Accounts") -> str:
+        if name == _LOCAL:
+            return name
+        user = await accounts.named(name)
+        if limits:
+            await accounts.write_down("command line", "quota.set", user.id, **limits)
+        return user.id
+
+    user_id = on_accounts(db, work)
+    return asyncio.run(_change(database_url(db), user_id, limits))
+
+
+async def _change(db_url: str, user_id: str, limits: Mapping[str, Any]) -> dict[str, Any]:
+    from sessiond.store.store import Store
+
+    store, now = Store(db_url), time.time()
+    try:
+        if limits:
+            await store.set_quota(user_id, limits, now)
+        return quota_object(user_id, (await store.account(user_id)).at(now))
+    finally:
+        await store.close()
+
+
+def _show(found: Mapping[str, Any]) -> None:
+    typer.echo(f"user {found['user']}")
+    for field in QUOTA_FIELDS:
+        value = found[field]
+        typer.echo(f"  {field:<22} {'no limit' if value is None else value}")
+    typer.echo("taken")
+    for field, value in found["usage"].items():
+        typer.echo(f"  {field:<22} {value:.0f}")

@@ -1,0 +1,240 @@
+"""Who may take how much: limits known, requests refused early, reservations kept alive.
+
+Owns what is remembered of users' limits; what they have taken is in SQL only. Asyncio thread only.
+"""
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from engine.ids import SessionId
+from engine.messages import GetResidency, Residency, Terms
+from sessiond.errors import RequestError
+from sessiond.facts import Caller
+from sessiond.quota import (
+    PRIORITIES,
+    Account,
+    PriorityName,
+    Quota,
+    Wanted,
+    rate_headers,
+    refusal,
+)
+from sessiond.sessions.drain_rate import DrainRate
+from sessiond.sessions.live import LiveSession
+from sessiond.sessions.parts import Parts
+from sessiond.sessions.questions import ask_in_time
+from sessiond.store.errors import QuotaExceededError
+from sessiond.store.records import NewReservation
+
+logger = logging.getLogger(__name__)
+
+_MAX_KNOWN_USERS = 10_000
+GiveWay = Callable[[Caller, SessionId | None], Awaitable[bool]]
+_RENEWALS = 3  # while one reservation lasts: one that fails has not lost it
+
+
+class _Known(NamedTuple):
+    quota: Quota
+    read_at: float
+
+
+class Quotas:
+    """`on_refused` is called with the limit's name whenever one refuses a request.
+
+    Limits are remembered for `quota_fresh_s`, for what is decided before SQL is asked: it has the
+    last word. `drain_rate` tells when a turn will have ended; `give_way` closes one of a user's
+    sessions that nobody misses, for another one, if there is such.
+    """
+
+    def __init__(
+        self,
+        parts: Parts,
+        *,
+        drain_rate: DrainRate,
+        give_way: GiveWay,
+        on_refused: Callable[[str], None],
+    ) -> None:
+        self._engine = parts.engine
+        self._store = parts.store
+        self._sessions = parts.sessions
+        self._limits = parts.limits
+        self._clock = parts.clock
+        self._drain_rate = drain_rate
+        self._give_way = give_way
+        self._on_refused = on_refused
+        self._known: OrderedDict[str, _Known] = OrderedDict()  # the last read is last
+        self._tended_at = parts.clock()
+        self._measured_at = self._tended_at
+        self._timer: asyncio.Task[None] | None = None
+
+    def start(self, running: Callable[[], Sequence[str]]) -> None:
+        """Begin to tend what `running` turns (their ids) have reserved, and to measure."""
+        self._timer = asyncio.create_task(self._tend_always(running))
+
+    async def stop(self) -> None:
+        """End the timer."""
+        if self._timer is not None:
+            self._timer.cancel()
+            await asyncio.gather(self._timer, return_exceptions=True)
+
+    # --- limits ----------------------------------------------------------------------------------
+
+    async def of(self, user_id: str) -> Quota:
+        """A user's limits, as they were at most `quota_fresh_s` ago."""
+        known = self._known.get(user_id)
+        if known is None or self._clock() - known.read_at >= self._limits.quota_fresh_s:
+            return (await self.account(user_id)).quota
+        return known.quota
+
+    async def account(self, user_id: str) -> Account:
+        """A user's limits and what it has taken, both of now."""
+        account = await self._store.account(user_id)
+        self._remember(user_id, account.quota)
+        return account.at(self._clock())
+
+    async def set(self, caller: Caller, user_id: str, limits: Mapping[str, Any]) -> Account:
+        """Replace the limits that are named; they hold from the next turn on.
+
+        Raises:
+            RequestError: the caller is no admin.
+        """
+        if not caller.is_admin:
+            raise RequestError("permission_denied", "quotas are for admins to change")
+        account = await self._store.set_quota(user_id, limits, self._clock())
+        self._remember(user_id, account.quota)
+        return account.at(self._clock())
+
+    def _remember(self, user_id: str, quota: Quota) -> None:
+        self._known[user_id] = _Known(quota, self._clock())
+        self._known.move_to_end(user_id)
+        if len(self._known) > _MAX_KNOWN_USERS:
+            self._known.popitem(last=False)
+
+    # --- turns -----------------------------------------------------------------------------------
+
+    async def check_turn(
+        self, caller: Caller, *, opens: bool, base: SessionId | None = None
+    ) -> None:
+        """Refuse, before any work, a turn that can't be served however little it takes.
+
+        `opens`: it opens a session, perhaps a fork of `base`.
+
+        Raises:
+            RequestError: a limit is reached already.
+        """
+        await self._check(caller, Wanted(sessions=int(opens)), base)
+
+    async def check_session(self, caller: Caller) -> None:
+        """Refuse a session without a turn, before any work.
+
+        Raises:
+            RequestError: as many are open as may be.
+        """
+        await self._check(caller, Wanted(tokens=0, turns=0, sessions=1), None)
+
+    async def _check(self, caller: Caller, wanted: Wanted, base: SessionId | None) -> None:
+        if not (await self.of(caller.user_id)).is_counted:
+            return
+        account = await self.account(caller.user_id)
+        found = refusal(account, wanted, self._clock())
+        if found is None:
+            return
+        only_sessions = refusal(account, replace(wanted, sessions=0), self._clock()) is None
+        if not (only_sessions and await self._give_way(caller, base)):
+            raise self._refuse(account, wanted)
+
+    def reservation(self, turn_id: str, tokens: int) -> NewReservation:
+        """What a turn takes before it is handed to the engine."""
+        now = self._clock()
+        expires_at = now + self._limits.reservation_s
+        return NewReservation(turn_id=turn_id, tokens=tokens, now=now, expires_at=expires_at)
+
+    def refused(self, error: QuotaExceededError) -> RequestError:
+        """What the client is told of a reservation that failed."""
+        return self._refuse(error.account, error.wanted)
+
+    def _refuse(self, account: Account, wanted: Wanted) -> RequestError:
+        now = self._clock()
+        found = refusal(account, wanted, now, self._drain_s)
+        if found is None:  # what was short has come free since
+            return RequestError(
+                "rate_limit_exceeded", "the quota was used up a moment ago", retry_after_s=1
+            )
+        self._on_refused(found.reason)
+        return RequestError(
+            found.code,
+            found.message,
+            retry_after_s=found.retry_after_s,
+            headers=rate_headers(account, now, self._drain_s),
+        )
+
+    async def headers(self, user_id: str) -> dict[str, str]:
+        """`x-ratelimit-*` of now; nothing of a user without limits."""
+        if not (await self.of(user_id)).is_counted:
+            return {}
+        return self.headers_of(await self.account(user_id))
+
+    def headers_of(self, account: Account) -> dict[str, str]:
+        """`x-ratelimit-*` of an account that was just read."""
+        return rate_headers(account, self._clock(), self._drain_s)
+
+    @property
+    def _drain_s(self) -> int:
+        return self._drain_rate.retry_after_s(self._clock())
+
+    # --- timers ----------------------------------------------------------------------------------
+
+    async def _tend_always(self, running: Callable[[], Sequence[str]]) -> None:
+        while True:
+            await asyncio.sleep(self._limits.reap_every_s)
+            try:
+                await self._tend(running())
+            except Exception:
+                logger.exception("quotas can't be tended now; it goes on")
+
+    async def _tend(self, turn_ids: Sequence[str]) -> None:
+        """Renew what running turns have reserved, reap what nobody renews, measure residency."""
+        now = self._clock()
+        if now - self._tended_at >= self._limits.reservation_s / _RENEWALS:
+            self._tended_at = now
+            if turn_ids:
+                expires_at = now + self._limits.reservation_s
+                await self._store.renew_reservations(turn_ids, expires_at)
+            await self._store.reap_reservations(now)
+        if now - self._measured_at >= self._limits.residency_every_s:
+            await self._measure(now)
+
+    async def _measure(self, now: float) -> None:
+        """Charge what is held now for the time since the last look."""
+        since_s, self._measured_at = now - self._measured_at, now
+        if not self._engine.available:
+            return
+        try:
+            answer = await ask_in_time(self._engine, GetResidency(), self._limits.ask_timeout_s)
+        except RequestError:
+            return  # an engine that is away holds nothing; one that hangs is asked again
+        if not isinstance(answer, Residency):
+            raise TypeError(answer)
+        byte_seconds: dict[str, float] = {}
+        for session, held in answer.kv_bytes.items():
+            live = self._sessions.get(session)
+            if live is not None and live.stored:
+                more = held * since_s
+                byte_seconds[live.user_id] = byte_seconds.get(live.user_id, 0.0) + more
+        if byte_seconds:
+            await self._store.add_residency(byte_seconds)
+
+
+def terms_of(quota: Quota, live: LiveSession, wanted: PriorityName | None) -> Terms:
+    """What the engine is told of a turn's user; without a wish the session's priority holds."""
+    return Terms(
+        weight=quota.weight,
+        priority=PRIORITIES.index(quota.allowed(wanted or live.hints.priority)),
+        max_blocks=quota.max_resident_blocks,
+        max_host_bytes=quota.max_host_bytes,
+        max_disk_bytes=quota.max_disk_bytes,
+    )

@@ -1,0 +1,251 @@
+"""SQL of quotas: taken by one conditional update before a turn runs, settled with its end."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.sql.dml import ReturningUpdate
+
+from sessiond.quota import QUOTA_FIELDS, Account, Quota, QuotaUse, Wanted, Windows, windows_at
+from sessiond.store.errors import QuotaExceededError
+from sessiond.store.records import NewReservation
+from sessiond.store.schema import quotas, reservations, sessions
+from sessiond.store.sessions import ensure_user
+
+_HELD = (reservations.c.tokens, reservations.c.minute_start, reservations.c.day_start)
+
+
+def _within(value: sa.ColumnElement[Any], limit: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
+    return sa.or_(limit.is_(None), value <= limit)
+
+
+def _take() -> ReturningUpdate[Any]:
+    """Take turns and tokens if they are there, in windows that never go back.
+
+    Clocks of several servers differ: a window that one of them has begun goes on for the others.
+    """
+    table, given = quotas.c, sa.bindparam
+    is_minute, is_day = table.minute_start >= given("minute"), table.day_start >= given("day")
+    minute_tokens = sa.case((is_minute, table.minute_tokens), else_=0) + given("more_tokens")
+    day_tokens = sa.case((is_day, table.day_tokens), else_=0) + given("more_tokens")
+    return (
+        quotas.update()
+        .where(
+            table.user_id == given("of_user"),
+            _within(table.turns + given("more_turns"), table.max_concurrent_turns),
+            _within(minute_tokens, table.tokens_per_minute),
+            _within(day_tokens, table.tokens_per_day),
+        )
+        .values(
+            turns=table.turns + given("more_turns"),
+            minute_start=sa.case((is_minute, table.minute_start), else_=given("minute")),
+            minute_tokens=minute_tokens,
+            day_start=sa.case((is_day, table.day_start), else_=given("day")),
+            day_tokens=day_tokens,
+        )
+        .returning(*quotas.c)
+    )
+
+
+def _give_back_to() -> sa.Update:
+    """Give back what was taken, to the windows that it was taken from if they still go on."""
+    table, given = quotas.c, sa.bindparam
+    minute = sa.case((table.minute_start == given("minute"), given("more_tokens")), else_=0)
+    day = sa.case((table.day_start == given("day"), given("more_tokens")), else_=0)
+    return (
+        quotas.update()
+        .where(table.user_id == given("of_user"))
+        .values(
+            turns=table.turns - given("less_turns"),
+            minute_tokens=table.minute_tokens + minute,
+            day_tokens=table.day_tokens + day,
+            total_tokens=table.total_tokens + given("used"),
+        )
+    )
+
+
+# Built once: every turn executes them, and building one costs more than its execution.
+_TAKE = _take()
+_GIVE_BACK = _give_back_to()
+_RESERVE = reservations.insert()
+_END_RESERVATION = (
+    reservations.delete()
+    .where(
+        reservations.c.turn_id == sa.bindparam("of_turn"),
+        reservations.c.user_id == sa.bindparam("of_user"),
+    )
+    .returning(*_HELD)
+)
+
+
+async def reserve(
+    connection: AsyncConnection, user_id: str, reservation: NewReservation, *, opens: bool
+) -> Account:
+    """Take a turn and its tokens, and a session if it `opens` one; returns what is left.
+
+    Raises:
+        QuotaExceededError: there is not enough.
+    """
+    wanted = Wanted(tokens=reservation.tokens, sessions=int(opens))
+    sums = {"more_turns": wanted.turns, "more_tokens": wanted.tokens}
+    taken = {"of_user": user_id, **windows_at(reservation.now)._asdict(), **sums}
+    row = (await connection.execute(_TAKE, taken)).one_or_none()
+    if row is None:  # too little, or no row yet, perhaps not even of the user
+        await ensure_user(connection, user_id, reservation.now)
+        await _ensure(connection, user_id)
+        row = (await connection.execute(_TAKE, taken)).one_or_none()
+    if row is None:
+        raise QuotaExceededError(user_id, await account(connection, user_id), wanted)
+    # The update has locked the user's row: nobody else opens a session meanwhile.
+    found = await _with_sessions(connection, row) if opens else _account(row, sessions_open=0)
+    if opens:
+        _check_sessions(user_id, found, wanted)
+    await connection.execute(
+        _RESERVE,
+        {
+            "turn_id": reservation.turn_id,
+            "user_id": user_id,
+            "tokens": reservation.tokens,
+            "minute_start": row.minute_start,
+            "day_start": row.day_start,
+            "expires_at": reservation.expires_at,
+        },
+    )
+    return found
+
+
+async def admit_session(connection: AsyncConnection, user_id: str) -> None:
+    """See that one more session may be opened, and let nobody else open one meanwhile.
+
+    Raises:
+        QuotaExceededError: there are as many as may be.
+    """
+    row = (
+        await connection.execute(
+            sa.select(quotas).where(quotas.c.user_id == user_id).with_for_update()
+        )
+    ).one_or_none()
+    if row is not None and row.max_sessions is not None:
+        found = await _with_sessions(connection, row)
+        _check_sessions(user_id, found, Wanted(tokens=0, turns=0, sessions=1))
+
+
+async def settle(
+    connection: AsyncConnection, user_id: str, turn_id: str, *, used: int, now: float
+) -> None:
+    """A turn has ended: what it did not need goes back to the windows that it was taken from."""
+    gone = await connection.execute(_END_RESERVATION, {"of_turn": turn_id, "of_user": user_id})
+    held = gone.one_or_none()
+    if held is None:  # it had expired, and was given back whole
+        await _give_back(connection, user_id, windows_at(now), turns=0, held=0, used=used)
+    else:
+        windows = Windows(held.minute_start, held.day_start)
+        await _give_back(connection, user_id, windows, turns=1, held=held.tokens, used=used)
+
+
+async def reap(connection: AsyncConnection, now: float) -> int:
+    """Give back what turns of servers that died had reserved; returns how many there were."""
+    gone = await connection.execute(
+        reservations.delete()
+        .where(reservations.c.expires_at <= now)
+        .returning(reservations.c.user_id, *_HELD)
+    )
+    rows = gone.all()
+    for row in sorted(rows, key=lambda row: row.user_id):  # the order in which rows are locked
+        windows = Windows(row.minute_start, row.day_start)
+        await _give_back(connection, row.user_id, windows, turns=1, held=row.tokens, used=0)
+    return len(rows)
+
+
+async def renew(connection: AsyncConnection, turn_ids: Sequence[str], expires_at: float) -> None:
+    """The turns still run."""
+    await connection.execute(
+        reservations.update()
+        .where(reservations.c.turn_id.in_(turn_ids))
+        .values(expires_at=expires_at)
+    )
+
+
+async def account(connection: AsyncConnection, user_id: str) -> Account:
+    """A user's limits, and what it has taken; of an unknown user none and nothing."""
+    rows = await connection.execute(sa.select(quotas).where(quotas.c.user_id == user_id))
+    row = rows.one_or_none()
+    if row is None:
+        return Account(
+            quota=Quota(), use=QuotaUse(sessions=await _open_sessions(connection, user_id))
+        )
+    return await _with_sessions(connection, row)
+
+
+async def change(connection: AsyncConnection, user_id: str, limits: Mapping[str, Any]) -> None:
+    """Replace the limits that are named, of a user who is known."""
+    await _ensure(connection, user_id)
+    await connection.execute(quotas.update().where(quotas.c.user_id == user_id).values(**limits))
+
+
+async def add_residency(connection: AsyncConnection, byte_seconds: Mapping[str, float]) -> None:
+    """Add to what users' KV has taken of the device's memory."""
+    for user_id in sorted(byte_seconds):
+        await _ensure(connection, user_id)
+        added = quotas.c.byte_seconds + byte_seconds[user_id]
+        await connection.execute(
+            quotas.update().where(quotas.c.user_id == user_id).values(byte_seconds=added)
+        )
+
+
+async def _give_back(  # noqa: PLR0913 -- the parts of one sum, private
+    connection: AsyncConnection,
+    user_id: str,
+    windows: Windows,
+    *,
+    turns: int,
+    held: int,
+    used: int,
+) -> None:
+    sums = {"less_turns": turns, "more_tokens": used - held, "used": used}
+    await connection.execute(_GIVE_BACK, {"of_user": user_id, **windows._asdict(), **sums})
+
+
+async def _ensure(connection: AsyncConnection, user_id: str) -> None:
+    """Give a user who has none a row without limits."""
+    dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
+    await connection.execute(
+        dialect.insert(quotas).values(user_id=user_id).on_conflict_do_nothing()
+    )
+
+
+async def _open_sessions(connection: AsyncConnection, user_id: str) -> int:
+    count = await connection.scalar(
+        sa.select(sa.func.count()).where(
+            sessions.c.user_id == user_id, sessions.c.closed_at.is_(None)
+        )
+    )
+    return count or 0
+
+
+async def _with_sessions(connection: AsyncConnection, row: sa.Row[Any]) -> Account:
+    return _account(row, sessions_open=await _open_sessions(connection, row.user_id))
+
+
+def _check_sessions(user_id: str, found: Account, wanted: Wanted) -> None:
+    most = found.quota.max_sessions
+    if most is not None and found.use.sessions + wanted.sessions > most:
+        raise QuotaExceededError(user_id, found, wanted)
+
+
+def _account(row: sa.Row[Any], *, sessions_open: int) -> Account:
+    return Account(
+        quota=Quota(**{name: getattr(row, name) for name in QUOTA_FIELDS}),
+        use=QuotaUse(
+            sessions=sessions_open,
+            turns=row.turns,
+            minute_start=row.minute_start,
+            minute_tokens=row.minute_tokens,
+            day_start=row.day_start,
+            day_tokens=row.day_tokens,
+            total_tokens=row.total_tokens,
+            byte_seconds=row.byte_seconds,
+        ),
+    )
