@@ -140,7 +140,7 @@ class RandomOperations:
             self.release: 3,
             self.close: 1,
             self.shorten: 1,
-            self.shift: 3,
+            self.shift: 5,
             self.hint: 2,
             self.hurry: 1,
             self.cancel: 3,
