@@ -106,6 +106,8 @@ ADMIN_ONLY = [
     ("POST", "/admin/users/user_x/keys/k/rotate"),
     ("PUT", "/admin/users/user_x/policy"),
     ("DELETE", "/admin/users/user_x/policy"),
+    ("GET", "/admin/users/user_x/quota"),
+    ("PUT", "/admin/users/user_x/quota"),
     ("GET", "/admin/audit"),
     ("GET", "/admin/memory"),
     ("GET", "/admin/drain"),
@@ -142,6 +144,22 @@ async def test_nobody_else_may_do_any_of_it(keyed):
         assert routes <= set(ADMIN_ONLY)
         assert routes == {tuple(row.split(" ")) for row in documented()}
         assert not running.served.gateway.connections.draining
+
+
+async def test_quotas_are_of_users_there_are_and_written_down(keyed):
+    async with keyed() as running:
+        root = await Person.join(running, "root", "admin")
+        ada = await Person.join(running, "ada")
+        async with root.http() as http:
+            for method in ("GET", "PUT"):
+                answer = await http.request(method, "/admin/users/user_x/quota", json={})
+                assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
+            path = f"/admin/users/{ada.id}/quota"
+            assert (await http.put(path, json={"max_sessions": 3})).status_code == 200
+            assert (await http.get(path)).json()["max_sessions"] == 3
+            row = (await http.get("/admin/audit")).json()["data"][0]
+        assert (row["actor"], row["action"], row["subject"]) == (root.id, "quota.set", ada.id)
+        assert row["detail"] == {"max_sessions": 3}
 
 
 async def test_every_change_is_written_down_and_nothing_else(keyed):
