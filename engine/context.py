@@ -6,6 +6,7 @@ from enum import Enum
 from engine.errors import Corruption
 from engine.history import History, Stage, without
 from engine.ids import BlockId, SessionId
+from engine.memory.hashing import owner_id
 from engine.memory.page_table import PageTable
 from engine.messages import Edit
 from engine.partition import Partition, kept_count
@@ -60,6 +61,7 @@ class Context:
     ) -> None:
         self.session = session
         self.salt = salt
+        self.owner = owner_id(salt)  # in the tiers
         self.ids = ids
         self.committed = len(ids)
         self.computed_len = 0

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from engine.context import Context
 from engine.eviction import TierFacts
 from engine.ids import BlockId
+from engine.messages import Terms
 from engine.prefixes import Prefixes
 from engine.restores import Restores
 from engine.swap import Swap
@@ -56,6 +57,11 @@ class Movement:
     def abandon(self, context: Context) -> None:
         """A context changes: nobody waits any longer for what is brought back for it."""
         self._restores.abandon(context)
+
+    def agree(self, owner: bytes, terms: Terms) -> None:
+        """What an owner's KV may take in each tier from now on."""
+        self.tiers.limit(owner, "host", terms.max_host_bytes)
+        self.tiers.limit(owner, "disk", terms.max_disk_bytes)
 
     def swap_out(self, context: Context) -> None:
         """Begin to write what no tier has of a context; its blocks may be given back at once."""

@@ -13,7 +13,8 @@ from engine.ids import BlockId, SessionId
 from engine.prefixes import Prefixes
 from engine.tier_reports import TierName
 from engine.tiers.mover import Move
-from engine.tiers.tiers import Tier, Tiers
+from engine.tiers.store import Label
+from engine.tiers.tiers import Pair, Tier, Tiers
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -135,7 +136,7 @@ class Restores:
             pool.give(there + (taken or []))
             return False
         blocks: list[BlockId] = []
-        fetches: dict[str, list[tuple[int, bytes]]] = {}
+        fetches: dict[str, list[Pair]] = {}
         fetched: dict[bytes, int] = {}
         for page, (key, found, tier) in enumerate(pages, first):
             if tier is None:
@@ -143,7 +144,8 @@ class Restores:
                 continue
             blocks.append(taken.pop())
             fetched[key] = page
-            fetches.setdefault(tier.name, []).append((blocks[-1], key))
+            label = Label(key, context.owner)
+            fetches.setdefault(tier.name, []).append((blocks[-1], label))
         restore = _Restore(
             context=context,
             limit=limit,
@@ -156,7 +158,7 @@ class Restores:
         self._start(restore, fetches)
         return True
 
-    def _start(self, restore: _Restore, fetches: dict[str, list[tuple[int, bytes]]]) -> None:
+    def _start(self, restore: _Restore, fetches: dict[str, list[Pair]]) -> None:
         self._of[restore.context.session] = restore
         self._coming.update(restore.fetched)
         for tier in self._tiers:

@@ -6,6 +6,7 @@ available when the move ends, with a copy in a tier, or without one if that coul
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from engine.context import Context
 from engine.ids import BlockId
@@ -13,7 +14,16 @@ from engine.memory.block_pool import BlockPool
 from engine.memory.prefix_cache import PrefixCache
 from engine.tiers.disk import RUN
 from engine.tiers.mover import Move
+from engine.tiers.store import Label
 from engine.tiers.tiers import Pair, Tier, Tiers
+
+
+@dataclass(frozen=True, slots=True)
+class _Due:
+    """Whose a block's KV is, and whether it may lie on disk."""
+
+    owner: bytes
+    to_disk: bool
 
 
 class Swap:
@@ -23,8 +33,7 @@ class Swap:
         self._pool = pool
         self._cache = cache
         self._tiers = tiers
-        # Hashed blocks that a tier may lack; whether their KV may lie on disk.
-        self._due: dict[BlockId, bool] = {}
+        self._due: dict[BlockId, _Due] = {}  # hashed blocks that a tier may lack
         self._to_demote: dict[bytes, None] = {}
         self._held: dict[Move, list[BlockId]] = {}
 
@@ -46,7 +55,7 @@ class Swap:
     def note_hashed(self, block: BlockId, context: Context) -> None:
         """A block has KV that is worth keeping."""
         if self._tiers:
-            self._due[block] = not context.volatile
+            self._due[block] = _Due(context.owner, to_disk=not context.volatile)
 
     def note_taken(self, block: BlockId) -> None:
         """A block is about to be overwritten, or holds what nobody shall use."""
@@ -61,10 +70,10 @@ class Swap:
         for block in dict.fromkeys(context.table.blocks):
             key = self._cache.key_of(block)
             if key is not None and not self._tiers.has(key):
-                pairs.append((block, key))
+                pairs.append((block, Label(key, context.owner)))
         self._store(tier, pairs)
         if len(self._tiers) > 1 and not context.volatile:
-            self._to_demote.update((key, None) for _, key in pairs)
+            self._to_demote.update((label.key, None) for _, label in pairs)
 
     def write_through(self) -> None:
         """Begin to write some of what is to be written, one move at a time in each tier."""
@@ -75,10 +84,10 @@ class Swap:
             del self._due[block]
         for tier in self._tiers:
             pairs = []
-            for block, to_disk in due:
+            for block, one in due:
                 key = self._cache.key_of(block)
-                if key is not None and (to_disk or tier.name != "disk"):
-                    pairs.append((block, key))
+                if key is not None and (one.to_disk or tier.name != "disk"):
+                    pairs.append((block, Label(key, one.owner)))
             self._store(tier, pairs)
         if not due:
             self._demote()

@@ -9,6 +9,7 @@ import hashlib
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 ROOT = bytes(32)
 """Parent key of a first block."""
@@ -27,6 +28,12 @@ class KeyExtras:
     salt: bytes
     adapter: bytes = b""
     lineage: bytes = b""
+
+
+@lru_cache(maxsize=4096)
+def owner_id(salt: bytes) -> bytes:
+    """Eight bytes that tell owners apart where their salt shall not lie."""
+    return hashlib.sha256(b"owner" + salt).digest()[:8]
 
 
 class ChainHasher:

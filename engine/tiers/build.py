@@ -15,7 +15,7 @@ from engine.tiers.disk import RUN, DiskStore, TierBusyError
 from engine.tiers.host import HostStore
 from engine.tiers.index import SlotIndex
 from engine.tiers.mover import ThreadMover
-from engine.tiers.store import Blocks, BlockStore, Bytes
+from engine.tiers.store import Blocks, BlockStore, Bytes, Label
 from engine.tiers.tiers import Rates, Tier, Tiers
 
 _log = logging.getLogger(__name__)
@@ -102,8 +102,7 @@ def _open_disk(folder: Path, size: int, block_bytes: int, fingerprint: str) -> T
     index.fill(stored)
     # Measured where nothing lies that is of use: on free slots, so that a full tier has no rate of
     # writing; it is read where it is.
-    taken = set(stored.values())
-    free = [slot for slot in range(store.capacity) if slot not in taken][:RUN]
+    free = [slot for slot in range(store.capacity) if slot not in stored][:RUN]
     rates = _measure(store, block_bytes, free) if free else _measure_reads(store, stored)
     return Tier(name="disk", store=store, index=index, slot_bytes=store.slot_bytes, rates=rates)
 
@@ -124,16 +123,17 @@ class _Scratch:
 def _measure(store: BlockStore, block_bytes: int, slots: list[int]) -> Rates:
     """Write some blocks, read them, overwrite them with zeros."""
     scratch, size = _Scratch(block_bytes), block_bytes * len(slots)
-    keys = [number.to_bytes(32, "big") for number in range(len(slots))]
-    write_s = _best_s(lambda: store.write(slots, keys, scratch, slots))
+    labels = [Label(number.to_bytes(32, "big"), bytes(8)) for number in range(len(slots))]
+    keys = [label.key for label in labels]
+    write_s = _best_s(lambda: store.write(slots, labels, scratch, slots))
     read_s = _best_s(lambda: store.read(slots, keys, scratch, slots))
     store.erase(slots)
     return Rates(read=size / read_s, write=size / write_s)
 
 
-def _measure_reads(store: DiskStore, stored: dict[bytes, int]) -> Rates:
-    keys = list(stored)[:RUN]
-    slots = [stored[key] for key in keys]
+def _measure_reads(store: DiskStore, stored: dict[int, Label]) -> Rates:
+    slots = list(stored)[:RUN]
+    keys = [stored[slot].key for slot in slots]
     scratch = _Scratch(store.block_bytes)
     read_s = _best_s(lambda: store.read(slots, keys, scratch, slots))
     return Rates(read=store.block_bytes * len(keys) / read_s, write=0.0)

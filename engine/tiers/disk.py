@@ -2,7 +2,7 @@
 
     head      4 KiB: format, size of a block, fingerprint of the model and its arithmetic
     slot i    the block's bytes, padding, header; a multiple of 4 KiB long
-    header    format, number of the write, key, checksum of the bytes, checksum of the header
+    header    format, number of the write, key, owner, checksum of the bytes, checksum of the header
 
 A block is used only if all of that is right, so a write that was cut short, a bad sector or a
 foreign file cost time and never an answer. The index is read from the headers at start. The file
@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from engine.tiers.checksum import checksum
-from engine.tiers.store import Blocks, Bytes
+from engine.tiers.store import Blocks, Bytes, Label
 
 FILE_NAME = "kv-blocks.bin"
 
@@ -30,9 +30,9 @@ RUN = 8
 """Blocks that are moved by one call at most: single ones reach half of a disk's rate."""
 
 _PAGE = 4096
-_MAGIC = b"sessiond KV 1\0\0\0"
+_MAGIC = b"sessiond KV 2\0\0\0"
 _HEAD = struct.Struct("<16sQ32s")
-_HEADER = struct.Struct("<4sQ32sQ")
+_HEADER = struct.Struct("<4sQ32s8sQ")
 _SLOT_MAGIC = b"slot"
 _CRC = struct.Struct("<I")
 
@@ -43,7 +43,7 @@ class TierBusyError(Exception):
 
 class _Slot(NamedTuple):
     number: int
-    key: bytes
+    label: Label
     checksum: int
 
 
@@ -97,9 +97,9 @@ class DiskStore:
         """Size of the file now."""
         return os.fstat(self._file).st_size
 
-    def scan(self) -> dict[bytes, int]:
-        """Return the slots by key, oldest write first, as their headers say."""
-        found: list[tuple[int, bytes, int]] = []
+    def scan(self) -> dict[int, Label]:
+        """Return what the slots hold, oldest write first, as their headers say."""
+        found: dict[bytes, tuple[int, int, Label]] = {}
         slots = (self.file_bytes - _PAGE) // self.slot_bytes
         page = self._reading[:_PAGE]
         for slot in range(slots):
@@ -107,20 +107,22 @@ class DiskStore:
                 break
             header = _unpack(page)
             if header is not None:
-                found.append((header.number, header.key, slot))
-        found.sort()
-        self._number = found[-1][0] if found else 0
-        return {key: slot for _, key, slot in found}
+                seen = found.get(header.label.key, (-1,))
+                if header.number > seen[0]:
+                    found[header.label.key] = header.number, slot, header.label
+        in_order = sorted(found.values())
+        self._number = in_order[-1][0] if in_order else 0
+        return {slot: label for _, slot, label in in_order}
 
     def write(
-        self, slots: Sequence[int], keys: Sequence[bytes], source: Blocks, blocks: Sequence[int]
+        self, slots: Sequence[int], labels: Sequence[Label], source: Blocks, blocks: Sequence[int]
     ) -> list[bool]:
         """See `BlockStore`."""
         good: list[bool] = []
         for first, count in _runs(slots):
             done = len(good)
             for index in range(count):
-                self._fill(index, keys[done + index], source, blocks[done + index])
+                self._fill(index, labels[done + index], source, blocks[done + index])
             written = self._write_run(self._writing[: count * self.slot_bytes], first)
             good += [written] * count
         return good
@@ -159,19 +161,19 @@ class DiskStore:
     def _of_slot(self, pages: Bytes, index: int) -> Bytes:
         return pages[index * self.slot_bytes : (index + 1) * self.slot_bytes]
 
-    def _fill(self, index: int, key: bytes, source: Blocks, block: int) -> None:
+    def _fill(self, index: int, label: Label, source: Blocks, block: int) -> None:
         slot = self._of_slot(self._writing, index)
         data = slot[: self.block_bytes]
         source.read_block(block, data)
         self._number += 1
         slot[self.block_bytes :] = 0
-        _pack(slot[-_PAGE:], _Slot(self._number, key, checksum(data)))
+        _pack(slot[-_PAGE:], _Slot(self._number, label, checksum(data)))
 
     def _is_good(self, slot: Bytes, key: bytes) -> bool:
         header = _unpack(slot[-_PAGE:])
         return (
             header is not None
-            and header.key == key
+            and header.label.key == key
             and header.checksum == checksum(slot[: self.block_bytes])
         )
 
@@ -211,7 +213,7 @@ def _runs(slots: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 def _pack(page: Bytes, slot: _Slot) -> None:
     """Write a header at the end of a slot's last page."""
-    header = _HEADER.pack(_SLOT_MAGIC, slot.number, slot.key, slot.checksum)
+    header = _HEADER.pack(_SLOT_MAGIC, slot.number, *slot.label, slot.checksum)
     header += _CRC.pack(zlib.crc32(header))
     page[-len(header) :] = np.frombuffer(header, dtype=np.uint8)
 
@@ -219,7 +221,7 @@ def _pack(page: Bytes, slot: _Slot) -> None:
 def _unpack(page: Bytes) -> _Slot | None:
     raw = page[-(_HEADER.size + _CRC.size) :].tobytes()
     header, (crc,) = raw[: _HEADER.size], _CRC.unpack(raw[_HEADER.size :])
-    magic, number, key, digest = _HEADER.unpack(header)
+    magic, number, key, owner, digest = _HEADER.unpack(header)
     if magic != _SLOT_MAGIC or crc != zlib.crc32(header):
         return None
-    return _Slot(number, key, digest)
+    return _Slot(number, Label(key, owner), digest)

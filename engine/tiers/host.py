@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from engine.tiers.store import Blocks, Bytes
+from engine.tiers.store import Blocks, Bytes, Label
 
 
 class HostStore:
@@ -21,12 +21,12 @@ class HostStore:
         ].reshape(capacity, block_bytes)
 
     def write(
-        self, slots: Sequence[int], keys: Sequence[bytes], source: Blocks, blocks: Sequence[int]
+        self, slots: Sequence[int], labels: Sequence[Label], source: Blocks, blocks: Sequence[int]
     ) -> list[bool]:
         """See `BlockStore`."""
         for slot, block in zip(slots, blocks, strict=True):
             source.read_block(block, self._slots[slot])
-        return [True] * len(keys)
+        return [True] * len(labels)
 
     def read(
         self, slots: Sequence[int], keys: Sequence[bytes], target: Blocks, blocks: Sequence[int]

@@ -1,12 +1,14 @@
 """Which slot of a tier holds the block of which key, least recently used first. Pure.
 
 A slot that is being written is not found yet, and one that is being read is not given to another.
+Each key is some owner's, whose blocks can be limited: then it has room as its own oldest go.
 """
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from engine.errors import Corruption
+from engine.tiers.store import Label
 
 
 class NotBeingMoved(Corruption):
@@ -24,6 +26,8 @@ class SlotIndex:
         self.capacity = capacity
         self._slot_of: OrderedDict[bytes, int] = OrderedDict()
         self._writing: dict[bytes, int] = {}
+        self._owner_of: dict[bytes, bytes] = {}
+        self._owned: dict[bytes, OrderedDict[bytes, None]] = {}  # those being written, too
         self._readers: Counter[bytes] = Counter()
         self._dropped: dict[bytes, int] = {}  # while somebody still reads them
         self._free = list(range(capacity - 1, -1, -1))  # a stack: neighbours are written in a row
@@ -41,22 +45,37 @@ class SlotIndex:
         """Whether the key is here, or on its way."""
         return key in self._slot_of or key in self._writing
 
-    def fill(self, slot_of: dict[bytes, int]) -> None:
+    def owner_of(self, key: bytes) -> bytes:
+        """Whose a key is that is here, or on its way."""
+        return self._owner_of[key]
+
+    def blocks_of(self, owner: bytes) -> int:
+        """How many blocks an owner has here, or on their way."""
+        return len(self._owned.get(owner, ()))
+
+    def fill(self, label_of: dict[int, Label]) -> None:
         """Take over what lies in the slots already, least recently used first."""
-        self._slot_of.update(slot_of)
-        taken = set(slot_of.values())
-        self._free = [slot for slot in self._free if slot not in taken]
+        for slot, label in label_of.items():
+            self._slot_of[label.key] = slot
+            self._own(label)
+        self._free = [slot for slot in self._free if slot not in label_of]
 
-    def claim(self, key: bytes) -> int | None:
-        """A slot to write the key's block to: a free one, or that of whoever was used last.
+    def claim(self, label: Label, most: int | None = None) -> int | None:
+        """A slot to write a block to: a free one, or that of whoever was used longest ago.
 
-        None: the key is here or on its way, or every slot is being moved.
+        `most`: blocks that its owner may have; its own oldest make room. None: the key is here or
+        on its way, or all that could make room is being moved.
         """
-        if self.is_written(key):
+        if self.is_written(label.key):
             return None
-        slot = self._free.pop() if self._free else self._evict()
-        if slot is not None:
-            self._writing[key] = slot
+        while most is not None and self.blocks_of(label.owner) >= most:
+            if not self._evict(self._owned.get(label.owner, ())):
+                return None
+        if not self._free and not self._evict(self._slot_of):
+            return None
+        slot = self._free.pop()
+        self._writing[label.key] = slot
+        self._own(label)
         return slot
 
     def finish_write(self, key: bytes, *, good: bool) -> None:
@@ -72,10 +91,12 @@ class SlotIndex:
             self._slot_of[key] = slot
         else:
             self._free.append(slot)
+            self._disown(key)
 
     def begin_read(self, key: bytes) -> int:
         """The slot of a key that is here; it stays the key's until `finish_read`."""
         self._slot_of.move_to_end(key)
+        self._owned[self._owner_of[key]].move_to_end(key)
         self._readers[key] += 1
         return self._slot_of[key]
 
@@ -102,6 +123,7 @@ class SlotIndex:
         slot = self._slot_of.pop(key, None)
         if slot is None:
             return None
+        self._disown(key)
         if self._readers[key]:
             self._dropped[key] = slot
         else:
@@ -118,14 +140,30 @@ class SlotIndex:
                 yield f"slot {slot} is in {found[slot]} places"
         if len(found) > self.capacity:
             yield f"{len(found)} slots, not {self.capacity}"
+        if self._owner_of.keys() != self._slot_of.keys() | self._writing.keys():
+            yield "a key without an owner, or an owner's key that is not here"
+        if sum(map(len, self._owned.values())) != len(self._owner_of):
+            yield "a key that is not its owner's"
 
     @property
     def moving(self) -> int:
         """Moves that have begun and not ended."""
         return len(self._writing) + self._readers.total()
 
-    def _evict(self) -> int | None:
-        for key in self._slot_of:
-            if not self._readers[key]:
-                return self._slot_of.pop(key)
-        return None
+    def _evict(self, keys: Iterable[bytes]) -> bool:
+        """Drop the first of the keys that nobody moves; False: there is none."""
+        for key in keys:
+            if key in self._slot_of and not self._readers[key]:
+                self.drop(key)
+                return True
+        return False
+
+    def _own(self, label: Label) -> None:
+        self._owner_of[label.key] = label.owner
+        self._owned.setdefault(label.owner, OrderedDict())[label.key] = None
+
+    def _disown(self, key: bytes) -> None:
+        owned = self._owned[owner := self._owner_of.pop(key)]
+        del owned[key]
+        if not owned:
+            del self._owned[owner]

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from engine.tiers.store import Blocks, BlockStore
+from engine.tiers.store import Blocks, BlockStore, Label
 
 _log = logging.getLogger(__name__)
 
@@ -21,18 +21,23 @@ _log = logging.getLogger(__name__)
 class Move:
     """Blocks between a tier and `other`: the device's, or another tier's when one is demoted.
 
-    `good` (one per key) and `seconds` are there once it has been carried out.
+    `good` (one per block) and `seconds` are there once it has been carried out.
     """
 
     kind: Literal["store", "fetch", "erase"]
     tier: str
     store: BlockStore
     slots: Sequence[int]
-    keys: Sequence[bytes]
+    labels: Sequence[Label]
     other: Blocks
     blocks: Sequence[int]
     good: list[bool] = field(default_factory=list)
     seconds: float = 0.0
+
+    @property
+    def keys(self) -> list[bytes]:
+        """Keys of its blocks."""
+        return [label.key for label in self.labels]
 
     def carry_out(self) -> None:
         """Do it. Whatever goes wrong is told by `good`: KV may always be lost."""
@@ -40,7 +45,7 @@ class Move:
         try:
             match self.kind:
                 case "store":
-                    self.good = self.store.write(self.slots, self.keys, self.other, self.blocks)
+                    self.good = self.store.write(self.slots, self.labels, self.other, self.blocks)
                 case "fetch":
                     self.good = self.store.read(self.slots, self.keys, self.other, self.blocks)
                 case "erase":

@@ -1,12 +1,19 @@
 """What a tier's bytes lie in, and what they come from and go to."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 Bytes = npt.NDArray[np.uint8]
+
+
+class Label(NamedTuple):
+    """What a block is stored under: its chain key, and whose it is (8 bytes, see `owner_id`)."""
+
+    key: bytes
+    owner: bytes
 
 
 class Blocks(Protocol):
@@ -28,7 +35,7 @@ class BlockStore(Protocol):
     """Slots of one tier. Writes come from one thread, reads from another."""
 
     def write(
-        self, slots: Sequence[int], keys: Sequence[bytes], source: Blocks, blocks: Sequence[int]
+        self, slots: Sequence[int], labels: Sequence[Label], source: Blocks, blocks: Sequence[int]
     ) -> list[bool]:
         """Write `blocks` of `source` to the slots; says of each whether it is there now."""
         ...

@@ -12,10 +12,10 @@ from engine.tier_reports import TierName
 from engine.tiers.disk import RUN
 from engine.tiers.index import SlotIndex
 from engine.tiers.mover import Move, Mover
-from engine.tiers.store import Blocks, BlockStore, Bytes
+from engine.tiers.store import Blocks, BlockStore, Bytes, Label
 
-Pair = tuple[int, bytes]
-"""A block on the device, and the key of what it holds or is to hold."""
+Pair = tuple[int, Label]
+"""A block on the device, and what it holds or is to hold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +68,7 @@ class Tiers:
         self._in_flight = 0
         self._unwanted: set[tuple[str, bytes]] = set()
         self._to_erase: set[bytes] = set()
+        self._most: dict[tuple[TierName, bytes], int] = {}
 
     def __len__(self) -> int:
         return len(self._tiers)
@@ -96,6 +97,13 @@ class Tiers:
         """Whether a tier has a key's block, or will soon."""
         return any(tier.index.is_written(key) for tier in self._tiers)
 
+    def limit(self, owner: bytes, name: TierName, most_bytes: int | None) -> None:
+        """An owner may have so many bytes of blocks in a tier from now on; None: no limit."""
+        if most_bytes is None:
+            self._most.pop((name, owner), None)
+        else:
+            self._most[name, owner] = most_bytes
+
     def begin_store(self, tier: Tier, pairs: Sequence[Pair]) -> list[Move]:
         """Write blocks of the device to a tier, those that it lacks, as far as it has room."""
         return self._store(tier, self._device, pairs)
@@ -105,7 +113,7 @@ class Tiers:
         moves = []
         for start in range(0, len(pairs), RUN):
             run = pairs[start : start + RUN]
-            slots = [tier.index.begin_read(key) for _, key in run]
+            slots = [tier.index.begin_read(label.key) for _, label in run]
             moves.append(self._begin("fetch", tier, run, slots, self._device))
         return moves
 
@@ -116,10 +124,11 @@ class Tiers:
         upper, lower = self._tiers[:2]
         if key not in upper.index or upper.blocks is None:
             return None
-        slot = lower.index.claim(key)
+        label = Label(key, upper.index.owner_of(key))
+        slot = self._claim(lower, label)
         if slot is None:
             return None
-        pair = (upper.index.begin_read(key), key)
+        pair = (upper.index.begin_read(key), label)
         return self._begin("store", lower, [pair], [slot], upper.blocks)
 
     def forget(self, keys: Iterable[bytes]) -> None:
@@ -141,9 +150,10 @@ class Tiers:
             found = []
             for key in self._to_erase:
                 if key in index and not index.is_read(key):
+                    label = Label(key, index.owner_of(key))
                     slot = index.drop(key)
                     if slot is not None:
-                        found.append((slot, key))
+                        found.append((slot, label))
             if found:
                 self._begin("erase", tier, found, [slot for slot, _ in found], self._device)
         self._to_erase = {key for key in self._to_erase if self.has(key)}
@@ -185,16 +195,20 @@ class Tiers:
 
     def _store(self, tier: Tier, source: Blocks, pairs: Sequence[Pair]) -> list[Move]:
         claimed = []
-        for block, key in pairs:
-            slot = tier.index.claim(key)
+        for block, label in pairs:
+            slot = self._claim(tier, label)
             if slot is not None:
-                claimed.append((slot, (block, key)))
+                claimed.append((slot, (block, label)))
         moves = []
         for start in range(0, len(claimed), RUN):
             run = claimed[start : start + RUN]
             pairs, slots = [pair for _, pair in run], [slot for slot, _ in run]
             moves.append(self._begin("store", tier, pairs, slots, source))
         return moves
+
+    def _claim(self, tier: Tier, label: Label) -> int | None:
+        most = self._most.get((tier.name, label.owner))
+        return tier.index.claim(label, None if most is None else most // tier.slot_bytes)
 
     def _begin(
         self,
@@ -209,7 +223,7 @@ class Tiers:
             tier=tier.name,
             store=tier.store,
             slots=slots,
-            keys=[key for _, key in pairs],
+            labels=[label for _, label in pairs],
             other=other,
             blocks=[block for block, _ in pairs],
         )

@@ -8,11 +8,13 @@ import pytest
 from engine.config import EngineConfig
 from engine.errors import ConfigError
 from engine.tiers.build import OpenTiers, open_tiers
+from engine.tiers.store import Label
 from engine.tiers.tiers import Tiers
 from tests.tiers.support import Shelf, names
 
 BLOCK = 4096
 KEYS = [bytes([number]) * 32 for number in range(40)]
+LABELS = [Label(key, b"somebody") for key in KEYS]
 
 
 def opened(folder: Path, shelf: Shelf | None = None, **settings: object) -> OpenTiers:
@@ -54,10 +56,10 @@ def test_blocks_go_out_and_come_back_on_threads(tmp_path: Path) -> None:
     shelf = Shelf(40, BLOCK)
     tiers, _ = opened(tmp_path, shelf, host_tier_size=2**20, disk_tier_size=2**20)
     for tier in tiers:
-        moves = tiers.begin_store(tier, [(block, KEYS[block]) for block in range(20)])
+        moves = tiers.begin_store(tier, [(block, LABELS[block]) for block in range(20)])
         until(tiers, len(moves))
         assert tiers.holding(KEYS[3]) is not None
-        moves = tiers.begin_fetch(tier, [(20 + block, KEYS[block]) for block in range(20)])
+        moves = tiers.begin_fetch(tier, [(20 + block, LABELS[block]) for block in range(20)])
         until(tiers, len(moves))
         assert (shelf.data[20:] == shelf.data[:20]).all()
         shelf.data[20:] = 0
@@ -70,7 +72,7 @@ def test_a_restart_finds_them_and_a_full_tier_is_measured_by_reading(tmp_path: P
     size = 4096 + 4 * 8192
     tiers, _ = opened(tmp_path, disk_tier_size=size)
     (disk,) = tiers
-    until(tiers, len(tiers.begin_store(disk, [(block, KEYS[block]) for block in range(6)])))
+    until(tiers, len(tiers.begin_store(disk, [(block, LABELS[block]) for block in range(6)])))
     assert len(disk.index) == 4
     tiers.close()
     tiers, (info,) = opened(tmp_path, disk_tier_size=size)

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.messages import Edit, TurnDone, TurnIncomplete
+from engine.memory.hashing import owner_id
+from engine.messages import Edit, Terms, TurnDone, TurnIncomplete
 from tests.engine.harness import KV_BYTES_PER_BLOCK, Engine
 from tests.fakes.fake_model import expected_reply
 from tests.tiers.support import LateMover, PromptMover, tiers_of
@@ -433,3 +434,36 @@ def test_moves_that_take_long_never_spoil_what_runs_beside_them(make, tier: str,
             ids[name] += engine.kept(turn)
             engine.park(name)
     assert engine.stats().restored_tokens_total > 0
+
+
+def test_a_user_has_no_more_in_a_tier_than_it_may_and_takes_nothing_from_others(
+    make, make_engine, tier: str, tmp_path: Path
+) -> None:
+    engine = make(tier)
+    slot_bytes = next(iter(engine.loop._movement.tiers)).slot_bytes
+    limited = Terms(max_host_bytes=3 * slot_bytes + 1, max_disk_bytes=3 * slot_bytes + 1)
+    index = next(iter(engine.loop._movement.tiers)).index
+    for name, salt, terms in (("a", b"one", limited), ("b", b"two", Terms())):
+        engine.open(name, salt=salt)
+        engine.turn(name, PROMPT, terms=terms)
+    assert index.blocks_of(owner_id(b"one")) == 3
+    assert index.blocks_of(owner_id(b"two")) == 6
+    engine.turn("a", [7] * 40, terms=limited)
+    assert index.blocks_of(owner_id(b"one")) == 3
+    engine.turn("a", [7] * 40, terms=Terms())
+    assert index.blocks_of(owner_id(b"one")) > 3
+    if tier == "disk":  # whose a block is survives a restart
+        expected = index.blocks_of(owner_id(b"one"))
+        engine.loop.close()
+        build = tiers_of(PromptMover(), KV_BYTES_PER_BLOCK, disk=256, folder=tmp_path)
+        later = make_engine(tiers=build, **QUIET)
+        assert next(iter(later.loop._movement.tiers)).index.blocks_of(owner_id(b"one")) == expected
+
+
+def test_a_user_that_may_have_nothing_there_has_nothing_there(make, tier: str) -> None:
+    engine = make(tier)
+    engine.open("a")
+    engine.turn("a", PROMPT, terms=Terms(max_host_bytes=0, max_disk_bytes=0))
+    engine.park("a")
+    engine.run()
+    assert engine.stats().tiers[tier].blocks == 0

@@ -6,8 +6,20 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from engine.tiers.index import NotBeingMoved, SlotIndex
+from engine.tiers.store import Label
 
 KEYS = st.sampled_from([bytes([number]) for number in range(9)])
+LIMITS = st.sampled_from([None, None, 0, 1, 2])
+
+
+def owner_of(key: bytes) -> bytes:
+    return b"even" if key[0] % 2 == 0 else b"odd"
+
+
+def label(key: bytes) -> Label:
+    return Label(key, owner_of(key))
+
+
 CAPACITY = 4
 
 
@@ -21,10 +33,13 @@ class Machine(RuleBasedStateMachine):
         self.writing: set[bytes] = set()
         self.readers: dict[bytes, int] = {}
 
-    @rule(key=KEYS)
-    def claim(self, key: bytes) -> None:
-        slot = self.index.claim(key)
+    @rule(key=KEYS, most=LIMITS)
+    def claim(self, key: bytes, most: int | None) -> None:
+        slot = self.index.claim(label(key), most)
         if key in self.here or key in self.writing:
+            assert slot is None
+            return
+        if most is not None and not self.make_room_of_owner(key, most):
             assert slot is None
             return
         dropped = [key for key in self.readers if key not in self.here]
@@ -36,6 +51,17 @@ class Machine(RuleBasedStateMachine):
             self.here.remove(idle[0])
         assert slot is not None
         self.writing.add(key)
+
+    def make_room_of_owner(self, key: bytes, most: int) -> bool:
+        def own() -> list[bytes]:
+            return [k for k in (*self.here, *self.writing) if owner_of(k) == owner_of(key)]
+
+        while len(own()) >= most:
+            idle = [k for k in self.here if k in own() and k not in self.readers]
+            if not idle:
+                return False
+            self.here.remove(idle[0])
+        return True
 
     @rule(key=KEYS, good=st.booleans())
     def finish_write(self, key: bytes, good: bool) -> None:
@@ -80,6 +106,9 @@ class Machine(RuleBasedStateMachine):
     def agrees(self) -> None:
         assert list(self.index) == self.here
         assert list(self.index.violations()) == []
+        for owner in (b"even", b"odd"):
+            own = [key for key in (*self.here, *self.writing) if owner_of(key) == owner]
+            assert self.index.blocks_of(owner) == len(own)
         assert self.index.moving == len(self.writing) + sum(self.readers.values())
 
 
@@ -89,9 +118,9 @@ TestIndex = Machine.TestCase
 
 def test_what_lay_there_is_taken_over_oldest_first() -> None:
     index = SlotIndex(3)
-    index.fill({b"a": 2, b"b": 0})
-    assert index.claim(b"c") == 1
-    assert index.claim(b"d") == 2, "a's, which is the oldest"
+    index.fill({2: label(b"a"), 0: label(b"b")})
+    assert index.claim(label(b"c")) == 1
+    assert index.claim(label(b"d")) == 2, "a's, which is the oldest"
     assert b"a" not in index
 
 
