@@ -18,6 +18,7 @@ Points = Sequence[tuple[float, float]]
 WIDTH, HEIGHT = 720, 400
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 600, 44, 350
 _COLOURS = ("#0b7a4b", "#c2410c", "#1d4ed8", "#7e22ce", "#525252")
+_TITLE = "Time to first token of a turn of 410 tokens, milliseconds"
 _FONT = "font-family='system-ui, sans-serif' font-size='13'"
 
 
@@ -29,7 +30,7 @@ def main(
     lines = {server: median_line(points) for server, points in load_growth(result).items()}
     if not lines:
         raise typer.BadParameter(f"{result} has no run of W4")
-    output.write_text(draw(lines))
+    output.write_text(draw(lines, title=_TITLE, x_title="prompt, tokens"))
 
 
 def median_line(points: Sequence[tuple[int, float]]) -> list[tuple[float, float]]:
@@ -40,11 +41,15 @@ def median_line(points: Sequence[tuple[int, float]]) -> list[tuple[float, float]
     return [(place, statistics.median(places[place])) for place in sorted(places)]
 
 
-def draw(lines: Mapping[str, Points]) -> str:
-    """An SVG of lines from (tokens, milliseconds), both axes from 0."""
+def draw(lines: Mapping[str, Points], *, title: str, x_title: str) -> str:
+    """An SVG of lines from (x, milliseconds), both axes from 0; `title` is that of the y axis."""
     top_x = _ceiling(max(x for points in lines.values() for x, _ in points))
     top_y = _ceiling(max(y for points in lines.values() for _, y in points))
-    body = [*_axes(top_x, top_y)]
+    body = [
+        _label(_LEFT, 24, title),
+        _label((_LEFT + _RIGHT) / 2, _BOTTOM + 38, x_title, anchor="middle"),
+        *_axes(top_x, top_y),
+    ]
     ends: list[float] = []
     for (name, points), colour in zip(lines.items(), _COLOURS, strict=False):
         places = [(_x(x, top_x), _y(y, top_y)) for x, y in points]
@@ -59,15 +64,13 @@ def draw(lines: Mapping[str, Points]) -> str:
 
 
 def _axes(top_x: float, top_y: float) -> Iterator[str]:
-    yield _label(_LEFT, 24, "Time to first token of a turn of 410 tokens, milliseconds")
-    yield _label((_LEFT + _RIGHT) / 2, _BOTTOM + 38, "prompt, tokens", anchor="middle")
     for step in range(5):
         value = top_y * step / 4
         y = _y(value, top_y)
         yield f"<line x1='{_LEFT}' x2='{_RIGHT}' y1='{y:.1f}' y2='{y:.1f}' stroke='#ddd'/>"
         yield _label(_LEFT - 8, y + 4, f"{value:,.0f}", anchor="end")
-        tokens = top_x * step / 4
-        yield _label(_x(tokens, top_x), _BOTTOM + 18, f"{tokens:,.0f}", anchor="middle")
+        place = top_x * step / 4
+        yield _label(_x(place, top_x), _BOTTOM + 18, f"{place:,.0f}", anchor="middle")
 
 
 def _label(x: float, y: float, text: str, *, anchor: str = "start", colour: str = "#333") -> str:
@@ -92,9 +95,9 @@ def _ceiling(value: float) -> float:
 
 
 def _apart(y: float, taken: Sequence[float]) -> float:
-    """A place for a label near `y` that is 16 below every other."""
+    """A place for a label near `y` that is 16 away from every other: above, off the axis."""
     while any(abs(y - other) < 16 for other in taken):
-        y += 4
+        y -= 4
     return y
 
 

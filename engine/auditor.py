@@ -12,14 +12,21 @@ from engine.ids import BlockId
 from engine.memory.block_pool import BlockPool
 from engine.memory.prefix_cache import PrefixCache
 from engine.messages import AuditReport
+from engine.movement import Movement
 
 
 def audit(
-    pool: BlockPool, cache: PrefixCache, contexts: Iterable[Context], *, kv_bytes_per_block: int
+    pool: BlockPool,
+    cache: PrefixCache,
+    contexts: Iterable[Context],
+    movement: Movement,
+    *,
+    kv_bytes_per_block: int,
 ) -> AuditReport:
     """Look at everything that refers to blocks and compare."""
     contexts = list(contexts)
     references = Counter(block for context in contexts for block in context.table.blocks)
+    references += movement.held
     leaked = [
         block
         for block in map(BlockId, range(pool.total))
@@ -28,8 +35,10 @@ def audit(
     violations = [
         *_pool_violations(pool, references),
         *_cache_violations(pool, cache),
+        *movement.tiers.violations(),
         *(text for context in contexts for text in _context_violations(pool, cache, context)),
     ]
+    tier_bytes = {tier.name: len(tier.index) * tier.slot_bytes for tier in movement.tiers}
     return AuditReport(
         ok=not violations,
         violations=violations,
@@ -39,6 +48,8 @@ def audit(
         active_blocks=pool.active_count,
         leaked_blocks=len(leaked),
         device_bytes=pool.total * kv_bytes_per_block,
+        host_bytes=tier_bytes.get("host", 0),
+        disk_bytes=tier_bytes.get("disk", 0),
         rss_bytes=_rss_bytes(),
     )
 
@@ -49,7 +60,7 @@ def _pool_violations(pool: BlockPool, references: Counter[BlockId]) -> Iterator[
     for block in map(BlockId, range(pool.total)):
         counted, found = pool.references(block), references[block]
         if counted != found:
-            yield f"block {block}: {counted} references counted, {found} found in page tables"
+            yield f"block {block}: {counted} references counted, {found} found in tables and moves"
         if lists[block] != (0 if counted else 1):
             yield f"block {block}: {counted} references, in {lists[block]} lists of the pool"
     if len(pool.cached_blocks()) != pool.cached_count:

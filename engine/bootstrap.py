@@ -18,6 +18,8 @@ from engine.model.choice import AnyModel, prepare
 from engine.pool_size import Measured, PoolPlan, plan_pool
 from engine.processors import usable_processors
 from engine.text.tokenizer import load_tokenizer
+from engine.tier_reports import TierInfo
+from engine.tiers.build import open_tiers
 
 
 def build_engine(
@@ -50,6 +52,13 @@ def build_engine(
     report(f"weights take {format_bytes(loaded.weights_bytes)}; sizing the largest step")
     plan = plan_pool(config, _measure(loaded, config))
     runner = loaded.runner(plan.num_blocks)
+    tiers, tier_info = open_tiers(
+        config,
+        runner,
+        block_bytes=loaded.kv_bytes_per_block,
+        fingerprint=loaded.fingerprint,
+        pinned=loaded.device.startswith("cuda"),
+    )
     engine_loop = EngineLoop(
         config=config,
         num_blocks=plan.num_blocks,
@@ -57,11 +66,12 @@ def build_engine(
         max_model_len=plan.max_model_len,
         fingerprint=loaded.fingerprint,
         runner=runner,
+        tiers=tiers,
         tokenizer=tokenizer,
         emit=emit,
         clock=time.monotonic,
     )
-    return engine_loop, _info(config, loaded, plan)
+    return engine_loop, _info(config, loaded, plan, tier_info)
 
 
 def served_name(model: str) -> str:
@@ -96,7 +106,9 @@ def _free_bytes(device: str) -> int:
     return int(free)
 
 
-def _info(config: EngineConfig, loaded: AnyModel, plan: PoolPlan) -> EngineInfo:
+def _info(
+    config: EngineConfig, loaded: AnyModel, plan: PoolPlan, tiers: tuple[TierInfo, ...]
+) -> EngineInfo:
     return EngineInfo(
         model=served_name(config.model),
         architecture=loaded.spec.architecture,
@@ -117,4 +129,5 @@ def _info(config: EngineConfig, loaded: AnyModel, plan: PoolPlan) -> EngineInfo:
         max_num_batched_tokens=config.max_num_batched_tokens,
         max_num_waiting=config.max_num_waiting,
         fingerprint=loaded.fingerprint,
+        tiers=tiers,
     )

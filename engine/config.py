@@ -19,7 +19,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of one engine. Names follow vLLM where the thing is the same.
 
     Sizes are in bytes, tokens or blocks as the name says; 0 means "choose", of
-    `target_inter_token_ms` and the `max_*_blocks` "no bound". Watermarks are shares of the pool.
+    `target_inter_token_ms` and the `max_*_blocks` "no bound", of the sizes of tiers "none".
+    Watermarks are shares of the pool. `disk_tier_path` is a folder.
     """
 
     model: str
@@ -46,6 +47,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     kv_high_watermark: float = 1.0
     max_resident_blocks: int = 0
     max_user_resident_blocks: int = 0
+    host_tier_size: int = 0
+    disk_tier_size: int = 0
+    disk_tier_path: str = ""
 
     def __post_init__(self) -> None:
         """Refuse values that can't work.
@@ -112,6 +116,14 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         )
         for name in ("max_resident_blocks", "max_user_resident_blocks"):
             _need(name, getattr(self, name), getattr(self, name) >= 0, "0 or more blocks")
+        for name in ("host_tier_size", "disk_tier_size"):
+            _need(name, getattr(self, name), getattr(self, name) >= 0, "0 (none) or more bytes")
+        _need(
+            "disk_tier_path",
+            self.disk_tier_path,
+            bool(self.disk_tier_path) or not self.disk_tier_size,
+            "a folder, as disk_tier_size is not 0",
+        )
         _need("max_num_waiting", self.max_num_waiting, self.max_num_waiting >= 0, "0 or more")
 
 

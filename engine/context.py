@@ -9,6 +9,7 @@ from engine.ids import BlockId, SessionId
 from engine.memory.page_table import PageTable
 from engine.messages import Edit
 from engine.partition import Partition, kept_count
+from engine.tier_reports import RestoredFrom
 
 
 class Activity(Enum):
@@ -41,6 +42,9 @@ class Context:
     lies in the tail's slots behind the last valid one: whoever reads the table does not see it.
     Drafts are there only while the session is idle and KV of all its ids is there.
 
+    KV of `restored_tokens` ids came back from tiers, the slowest of which is `restored_from`, since
+    the last turn began. Of a `volatile` context nothing is written to disk.
+
     `stages` are edits to be made before KV is that of `ids`: until then the table holds the first
     stage's, and `stage_ids`, `pending` and `keys` speak of that.
     """
@@ -68,6 +72,9 @@ class Context:
         self.stages: list[Stage] = []
         self.history = history
         self.rebuilt_exact = False  # and no turn that was told of it has been kept yet
+        self.volatile = False
+        self.restored_tokens = 0
+        self.restored_from: RestoredFrom = "none"
         self._partition = partition
 
     @property
@@ -122,6 +129,12 @@ class Context:
         """The same keys computed anew from the ids. For audits."""
         return self.partition.fresh_keys(self.stage_ids, count)
 
+    def has(self, page: int, key: bytes) -> bool:
+        """Whether that page of the ids has that key."""
+        if self.stages or page >= self._partition.complete_count(len(self.ids)):
+            return False
+        return self.keys(page + 1)[page] == key
+
     def note_computed(self) -> None:
         """Remember how far the ids have been computed."""
         if not self.stages:
@@ -167,7 +180,14 @@ class Context:
         """Keep the ids only; returns all blocks, in the table's order."""
         self.idle_len = self.drafted = 0
         self.stages = []
+        self.take_restored()
         return self.table.truncate(0)
+
+    def take_restored(self) -> tuple[int, RestoredFrom]:
+        """Ids that came back from tiers, and from which: told once."""
+        restored = self.restored_tokens, self.restored_from
+        self.restored_tokens, self.restored_from = 0, "none"
+        return restored
 
     def fork(self, session: SessionId, length: int) -> "Context":
         """A context of the first `length` ids, on the same blocks (the caller shares them).
@@ -185,6 +205,7 @@ class Context:
         child.computed_len = self.computed_len
         child.idle_len = self.idle_len
         child.rebuilt_exact = self.rebuilt_exact
+        child.volatile = self.volatile
         if not self.stages:
             child.table = self.table.fork(self.table.kept_len)
         child.cut(length)

@@ -19,6 +19,7 @@ from engine.messages import (
     EditContext,
     ForkContext,
     HintContext,
+    HurryContext,
     ParkContext,
     ReleaseContext,
     SetContext,
@@ -56,7 +57,7 @@ class ContextCommands:
                 self._fork(command)
             case TruncateContext():
                 self._truncate(command)
-            case ReleaseContext() | ParkContext():  # there is no tier below the device
+            case ReleaseContext() | ParkContext():
                 self._release(command)
             case CloseContext(session=session):
                 self._close(session)
@@ -67,19 +68,33 @@ class ContextCommands:
                 memory.eviction.usage.hint(
                     session, ttl_s=ttl_s, priority=priority, now_s=self._clock()
                 )
+            case HurryContext(session=session):
+                slot = self._turns.queue.of_session(session)
+                if slot is not None:
+                    self._turns.queue.hurry(slot)
             case _:
                 assert_never(command)
 
     def _set(self, command: SetContext) -> None:
         context = self._memory.contexts.get(command.session)
-        if context is None or command.edits or context.salt != command.salt:
+        is_another = context is not None and (context.salt, context.volatile) != (
+            command.salt,
+            command.volatile,
+        )
+        if context is None or command.edits or is_another:
             self._close(command.session)
             try:
                 self._memory.open(
-                    command.session, command.salt, command.ids, command.computed, command.edits
+                    command.session,
+                    command.salt,
+                    command.ids,
+                    command.computed,
+                    command.edits,
                 )
             except BadEditsError as error:
                 _log.error("context of %s can't be set: %s", command.session, error)
+                return
+            self._memory.contexts[command.session].volatile = command.volatile
             return
         self._end_turn_of(context)
         self._memory.forget_edits(context)
@@ -118,6 +133,8 @@ class ContextCommands:
         context = self._memory.contexts.get(command.session)
         # A turn may have been submitted since the sender saw the session idle: it needs its KV.
         if context is not None and context.activity is Activity.IDLE:
+            if isinstance(command, ParkContext):
+                self._memory.movement.swap_out(context)
             self._turns.reclaim(context, "released", length=len(context.ids), release=True)
 
     def _close(self, session: SessionId) -> None:
@@ -125,7 +142,8 @@ class ContextCommands:
         if context is None:
             return
         self._end_turn_of(context)
-        self._turns.reclaim(context, "closed", length=0, release=True)
+        # Nothing is cut: a session that is only forgotten may come back for its KV in the tiers.
+        self._turns.reclaim(context, "closed", length=len(context.ids), release=True)
         self._idle.forget(session)
         del self._memory.contexts[session]
 

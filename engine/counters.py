@@ -12,11 +12,13 @@ class Counters:
     step_seconds: float = 0.0
     generated_tokens: int = 0
     reused_tokens: int = 0
+    restored_tokens: int = 0
     recomputed_tokens: int = 0
     new_tokens: int = 0
     prefix_queries: int = 0
     prefix_hits: int = 0
     preemptions: int = 0
+    swapped_preemptions: int = 0
     accepted_drafts: int = 0
     rejected_drafts: int = 0
     evictions: Counter[str] = field(default_factory=Counter)

@@ -27,6 +27,10 @@ class Loop(Protocol):
         """
         ...
 
+    def close(self) -> None:
+        """The door has closed: write what shall outlive the process, for a few seconds."""
+        ...
+
     @property
     def rest_s(self) -> float | None:
         """When `step` found nothing to do: in how many seconds it would; None: not by itself."""
@@ -86,3 +90,4 @@ def drive(loop: Loop, outbox: Outbox, door: Door) -> None:
                 loop.handle(item)
         wait_s = 0.0 if loop.step(tell) else loop.rest_s
         tell()
+    loop.close()

@@ -11,12 +11,13 @@ from engine.counters import Counters
 from engine.eviction import Eviction, PlacementConfig, TierFacts
 from engine.history import BadEditsError, History, Stage, without
 from engine.ids import BlockId, SessionId
-from engine.memory.block_pool import BlockPool
 from engine.memory.hashing import ChainHasher, KeyExtras
-from engine.memory.prefix_cache import PrefixCache
 from engine.messages import Edit
+from engine.movement import Movement
 from engine.partition import Partition, kept_count
+from engine.prefixes import Prefixes
 from engine.step import SampleAt, SequenceStep
+from engine.tiers.tiers import Tiers
 
 
 class Executor:
@@ -32,20 +33,29 @@ class Executor:
         max_replay_tokens: int,
         copy_block: Callable[[BlockId, BlockId], None],
         placement: PlacementConfig,
+        tiers: Tiers,
         counters: Counters,
         clock: Callable[[], float],
+        recompute_s: Callable[[], float] = lambda: 1.0,
     ) -> None:
         self.contexts: dict[SessionId, Context] = {}
-        self.cache = PrefixCache()
-        self.pool = BlockPool(num_blocks, self.cache.forget)
+        self.prefixes = Prefixes(num_blocks, caching=caching, tiers=tiers)
+        self.cache = self.prefixes.cache
+        self.pool = self.prefixes.pool
         self._block_size = block_size
         self._fingerprint = fingerprint
-        self._caching = caching
         self._max_replay_tokens = max_replay_tokens
         self._copy_block = copy_block
         self._counters = counters
         self._clock = clock
         self.eviction = Eviction(self, config=placement, counters=counters, clock=clock)
+        self.movement = Movement(
+            prefixes=self.prefixes,
+            tiers=tiers,
+            take=self.eviction.take,
+            attach=self._attach_hits,
+            recompute_s=recompute_s,
+        )
 
     # --- contexts ------------------------------------------------------------------------------
 
@@ -103,6 +113,7 @@ class Executor:
             context.append(after[len(context.ids) :])
             context.committed, context.computed_len = len(context.ids), computed
             return
+        self.movement.abandon(context)
         context.edit(edit)
         self._apply_edits(context)
 
@@ -131,11 +142,20 @@ class Executor:
 
     def cut(self, context: Context, length: int) -> None:
         """Keep the first `length` ids and the KV behind them."""
+        self.movement.abandon(context)
+        dead = self._pages_after(context, length)
         self.pool.give(context.cut(length))
+        self.movement.drop(key for page, key in dead if not self._is_wanted(context, page, key))
 
     def release(self, context: Context) -> None:
         """Give back all KV of a context; its ids stay."""
+        self.movement.abandon(context)
         self.pool.give(context.release())
+
+    def swap_out(self, context: Context) -> None:
+        """Give back all KV of a context once tiers have what they take of it."""
+        self.movement.swap_out(context)
+        self.release(context)
 
     # --- KV of a turn --------------------------------------------------------------------------
 
@@ -145,12 +165,12 @@ class Executor:
         At most `limit` ids count as computed. Of KV that must be made again by playing edits the
         number is an upper bound.
         """
-        if not self._is_whole(context, limit):
+        if not self._is_whole(context, limit, self.prefixes.reach(context, context.sealed_len)):
             return context.history.length + len(context.ids)
         if context.stages:
             return context.outstanding
         partition, kept = context.partition, context.table.kept_len
-        hits = len(self._hits(context, limit))
+        hits = self.prefixes.reach(context, limit)
         if hits:
             kept = partition.end(partition.complete_count(kept) + hits)
         return len(context.ids) - min(kept, limit)
@@ -162,7 +182,7 @@ class Executor:
         """
         partition = context.partition
         index = partition.complete_count(first)
-        if not self._caching or context.stages or index >= partition.complete_count(limit):
+        if not self.prefixes.caching or context.stages or index >= partition.complete_count(limit):
             return None
         return context.keys(index + 1)[index]
 
@@ -173,7 +193,7 @@ class Executor:
         when its logits are needed. False when there are not enough blocks; what was hit stays.
         """
         before = context.table.kept_len
-        if not self._is_whole(context, limit):
+        if not self._is_whole(context, limit, len(self.prefixes.hits(context, context.sealed_len))):
             self._rebuild(context, limit)
         self._attach_hits(context, limit)
         if not context.stages and context.table.kept_len > limit:
@@ -231,10 +251,7 @@ class Executor:
         What broke may lie in any block: a chunk of a prompt is hashed before logits tell that it
         is not finite, and a turn that only prefills has none to tell.
         """
-        for block in context.table.blocks:
-            if self.pool.is_hashed(block):
-                self.cache.forget(block)
-                self.pool.unmark_hashed(block)
+        self.prefixes.distrust(context)
         self.release(context)
 
     def settle(self, context: Context, step: SequenceStep, accepted: int) -> None:
@@ -255,7 +272,7 @@ class Executor:
         that were sampled then. If the turn is rolled back they are still the KV of a true prefix.
         """
         context.note_computed()
-        self._hash_last(context, count)
+        self.prefixes.hash_last(context, count)
         self._apply_edits(context)
 
     # --- KV in advance of a turn ---------------------------------------------------------------
@@ -282,7 +299,7 @@ class Executor:
         """The step of `begin_idle` has run: KV of the `owed` ids and of the drafts is there."""
         context.idle_len = context.table.kept_len
         context.drafted = drafts
-        self._hash_last(context, owed)
+        self.prefixes.hash_last(context, owed)
 
     def claim_drafts(self, context: Context) -> None:
         """A turn has added its ids: drafts that they begin with become their KV, others nothing."""
@@ -292,34 +309,10 @@ class Executor:
         if drafted and context.ids[first : first + drafted] == context.draft_ids[:drafted]:
             table.append(drafted)
             context.idle_len = table.kept_len
-            self._hash_last(context, drafted)
-
-    def _hash_last(self, context: Context, count: int) -> None:
-        if not self._caching:
-            return
-        partition, end = context.partition, context.table.kept_len
-        first, full = partition.complete_count(end - count), partition.complete_count(end)
-        for index in range(first, full):
-            self._hash(context.table.block(index), context.keys(full)[index])
-
-    def _hash(self, block: BlockId, key: bytes) -> None:
-        if not self.pool.is_hashed(block) and self.cache.add(key, block):
-            self.pool.mark_hashed(block)
-
-    def _hits(self, context: Context, limit: int) -> list[BlockId]:
-        """Blocks after those that the table has whole; of sealed pages all or none."""
-        if not self._caching:
-            return []
-        partition = context.partition
-        full = partition.complete_count(context.table.kept_len)
-        stop = partition.complete_count(len(context.stage_ids) if context.stages else limit)
-        if full >= stop:
-            return []
-        hits = self.cache.longest(context.keys(stop), full, stop)
-        return hits if full + len(hits) >= partition.sealed_count else []
+            self.prefixes.hash_last(context, drafted)
 
     def _attach_hits(self, context: Context, limit: int) -> None:
-        hits = self._hits(context, limit)
+        hits = self.prefixes.hits(context, limit)
         if hits:
             table, partition = context.table, context.partition
             self.pool.share(hits)  # first: the block given back below may be one of them
@@ -351,13 +344,10 @@ class Executor:
             again, gone = context.apply_edit()
             self.pool.share(again)
             self.pool.give(gone)
-            # What is sealed is never written again: its last block is as good as a full one.
-            count = context.table.sealed_count
-            for index in range(count if self._caching else 0):
-                self._hash(context.table.block(index), context.keys(count)[index])
+            self.prefixes.hash_sealed(context)
 
-    def _is_whole(self, context: Context, limit: int) -> bool:
-        """Whether KV from before the last edit is there, on its way or in the prefix cache.
+    def _is_whole(self, context: Context, limit: int, found: int) -> bool:
+        """Whether KV from before the last edit is there, on its way, or `found` with its pages.
 
         Not if a sealed id must be computed again, since its logits are needed.
         """
@@ -366,7 +356,7 @@ class Executor:
             return True
         if limit < sealed:
             return False
-        return bool(context.stages or context.table.sealed_count or self._hits(context, sealed))
+        return bool(context.stages or context.table.sealed_count or found)
 
     def _rebuild(self, context: Context, limit: int) -> None:
         """KV from before an edit is lost: play the edits again, or do as if there had been none."""
@@ -385,16 +375,24 @@ class Executor:
         keys = stage.partition.keys(stage.ids, sealed)
         return len(self.cache.longest(keys, 0, sealed)) == sealed
 
-    # --- seams to the tiers --------------------------------------------------------------------
+    # --- tiers ---------------------------------------------------------------------------------
+
+    def _pages_after(self, context: Context, length: int) -> list[tuple[int, bytes]]:
+        """Pages beyond the first `length` ids that tiers may have, and their keys."""
+        if not self.movement.tiers or context.stages:
+            return []
+        first, stop = map(context.partition.complete_count, (length, context.computed_len))
+        return list(enumerate(context.keys(stop)[first:stop], first))
+
+    def _is_wanted(self, context: Context, page: int, key: bytes) -> bool:
+        """Whether another session of the same user has the page."""
+        others = map(self.contexts.get, self.eviction.usage.sessions_of(context.salt))
+        return any(other is not context and other.has(page, key) for other in others if other)
 
     def tier_facts(self) -> TierFacts:
-        """What tiers there are: none."""
-        return TierFacts()
+        """See `Holder`."""
+        return self.movement.facts()
 
-    def stored_blocks(self, context: Context) -> int:  # noqa: ARG002 -- see Holder
-        """Blocks of a context that a tier has a copy of: none."""
-        return 0
-
-    def swap_out(self, context: Context) -> None:
-        """Without a tier there is nowhere to write to: give back all KV."""
-        self.release(context)
+    def stored_blocks(self, context: Context) -> int:
+        """See `Holder`."""
+        return self.movement.stored_blocks(context)

@@ -4,16 +4,19 @@ from collections.abc import Mapping
 
 from engine.context import Activity, Context
 from engine.counters import Counters
+from engine.executor import Executor
 from engine.ids import SessionId
 from engine.memory.block_pool import BlockPool
 from engine.messages import ContextView, EngineStats, PageView, Residency
 from engine.run_queue import RunQueue
+from engine.tier_reports import TierStats
+from engine.tiers.tiers import Tier
 
 
-def context_view(
-    session: SessionId, context: Context | None, pool: BlockPool, kv_bytes_per_block: int
-) -> ContextView:
+def context_view(session: SessionId, memory: Executor, kv_bytes_per_block: int) -> ContextView:
     """What one session holds. Of a running turn's ids only KV is shown: it is there."""
+    context, pool = memory.contexts.get(session), memory.pool
+    stored = memory.movement.blocks_in(context) if context else {}
     entries = context.table.entries if context else ()
     pages = [
         PageView(
@@ -37,6 +40,8 @@ def context_view(
         shared_blocks=sum(page.references > 1 for page in pages),
         kv_bytes=blocks * kv_bytes_per_block,
         page_table=pages,
+        host_blocks=stored.get("host", 0),
+        disk_blocks=stored.get("disk", 0),
     )
 
 
@@ -56,13 +61,13 @@ def residency(
 
 def engine_stats(
     *,
-    pool: BlockPool,
+    memory: Executor,
     counters: Counters,
-    contexts: dict[SessionId, Context],
     queue: RunQueue,
     placement_policy: str,
 ) -> EngineStats:
     """The numbers of now and since the start."""
+    pool, contexts = memory.pool, memory.contexts
     return EngineStats(
         total_blocks=pool.total,
         free_blocks=pool.free_count,
@@ -71,20 +76,40 @@ def engine_stats(
         running=len(queue.running),
         waiting=len(queue.waiting),
         contexts=len(contexts),
+        parked=sum(memory.movement.is_parked(context) for context in contexts.values()),
         kept_tokens=sum(context.table.kept_len for context in contexts.values()),
         steps_total=counters.steps,
         step_seconds_total=counters.step_seconds,
         generated_tokens_total=counters.generated_tokens,
         reused_tokens_total=counters.reused_tokens,
+        restored_tokens_total=counters.restored_tokens,
         recomputed_tokens_total=counters.recomputed_tokens,
         new_tokens_total=counters.new_tokens,
         prefix_queries_total=counters.prefix_queries,
         prefix_hits_total=counters.prefix_hits,
         preemptions_total=counters.preemptions,
+        swapped_preemptions_total=counters.swapped_preemptions,
         accepted_drafts_total=counters.accepted_drafts,
         rejected_drafts_total=counters.rejected_drafts,
         placement_policy=placement_policy,
         evictions_total=dict(counters.evictions),
         reclaims_total=dict(counters.reclaims),
         reclaim_seconds_total=dict(counters.reclaim_seconds),
+        tiers={tier.name: _tier_stats(tier) for tier in memory.movement.tiers},
+    )
+
+
+def _tier_stats(tier: Tier) -> TierStats:
+    flow = tier.flow
+    return TierStats(
+        blocks=len(tier.index),
+        capacity_blocks=tier.index.capacity,
+        bytes=len(tier.index) * tier.slot_bytes,
+        stores_total=flow.stores,
+        fetches_total=flow.fetches,
+        stored_bytes_total=flow.stored_bytes,
+        fetched_bytes_total=flow.fetched_bytes,
+        store_seconds_total=flow.store_seconds,
+        fetch_seconds_total=flow.fetch_seconds,
+        refused_blocks_total=flow.refused,
     )

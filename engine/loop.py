@@ -35,12 +35,17 @@ from engine.slot import Slot
 from engine.speculation import Speculation
 from engine.step import NOT_FINITE, ModelRunner, SequenceStep, true_draws
 from engine.step_cost import StepCost, StepLoad
+from engine.tiers.tiers import Tiers, no_tiers
 from engine.turns import TokenText, Turns
 from policies.placements import placement_policy
 
 __all__ = ["EngineLoop", "TokenText"]
 
 _log = logging.getLogger(__name__)
+
+_MOVE_S = 0.002  # between looks at moves that somebody waits for
+_FLUSH_S = 3.0  # less than an engine is given to stop
+_LEAST_BLOCK_S = 1e-6
 
 
 class _Due(NamedTuple):
@@ -64,6 +69,7 @@ class EngineLoop:
         max_model_len: int,
         fingerprint: str,
         runner: ModelRunner,
+        tiers: Tiers | None = None,
         tokenizer: TokenText,
         emit: Callable[[TurnEvent], None],
         clock: Callable[[], float],
@@ -94,9 +100,12 @@ class EngineLoop:
                 high_watermark=config.kv_high_watermark,
                 max_user_blocks=config.max_user_resident_blocks,
             ),
+            tiers=no_tiers() if tiers is None else tiers,
             counters=self._counters,
             clock=clock,
+            recompute_s=self._block_s,
         )
+        self._movement = self._memory.movement
         self._idle = IdlePrefill(
             config=config, memory=self._memory, max_model_len=max_model_len, clock=clock
         )
@@ -124,7 +133,14 @@ class EngineLoop:
     @property
     def rest_s(self) -> float | None:
         """See `engine.driver.Loop`."""
-        return self._idle.rest_s
+        rest_s = self._idle.rest_s
+        if self._movement.has_work and (not rest_s or self._movement.tiers.in_flight):
+            return _MOVE_S
+        return rest_s
+
+    def close(self) -> None:
+        """Write what the tiers lack, for a few seconds at most, and close them."""
+        self._movement.close(_FLUSH_S, self._clock)
 
     def answer(self, query: Query) -> Answer:
         """Answer a question about the state."""
@@ -132,9 +148,8 @@ class EngineLoop:
         match query:
             case GetStats():
                 return engine_stats(
-                    pool=memory.pool,
+                    memory=memory,
                     counters=self._counters,
-                    contexts=memory.contexts,
                     queue=self._queue,
                     placement_policy=self._config.placement_policy,
                 )
@@ -143,11 +158,11 @@ class EngineLoop:
                     memory.pool,
                     memory.cache,
                     memory.contexts.values(),
+                    self._movement,
                     kv_bytes_per_block=self._kv_bytes_per_block,
                 )
             case GetContext(session=session):
-                context = memory.contexts.get(session)
-                return context_view(session, context, memory.pool, self._kv_bytes_per_block)
+                return context_view(session, memory, self._kv_bytes_per_block)
             case GetResidency():
                 return residency(memory.contexts, memory.pool, self._kv_bytes_per_block)
             case _:
@@ -179,22 +194,28 @@ class EngineLoop:
         `tell` is called before the model computes, so that what has been emitted up to then (a
         turn left the queue) need not wait for it.
         """
+        self._movement.note_ended()
         self._memory.eviction.relieve()
         if not self.has_work:
             return self._step_idle(tell)
         started_s = self._clock()
+        self._turns.restrain_background()
         due = self._gather()
         if due:
             self._counters.steps += 1
             tell()
             self._run(due)
             self._counters.step_seconds += self._clock() - started_s
+        elif self._movement.is_pressing:
+            self._movement.tiers.wait(_MOVE_S)
         return True
 
     def _step_idle(self, tell: Callable[[], None]) -> bool:
         started_s = self._clock()
         batch = self._idle.begin()
         if not batch:
+            if not self._idle.rest_s:
+                self._movement.write_through()
             return False
         self._counters.steps += 1
         tell()
@@ -212,16 +233,19 @@ class EngineLoop:
         plan = plan_step(self._view())
         preemptions = self._counters.preemptions
         tokens_of = {item.turn: item.tokens for item in plan.work}
+        work, all_go_on = [], True
         # In their order: whoever must give way for one of them has not been counted in yet.
-        work = [
-            (slot, tokens)
-            for slot in list(self._queue.running)
+        for slot in list(self._queue.running):
             # up to the next edit, if one is to be made
-            if (tokens := min(tokens_of.get(slot.turn, 0), slot.context.pending))
-            and self._make_room(slot, tokens)
-        ]
-        # Whoever was preempted just now holds up those behind.
-        if self._counters.preemptions == preemptions:
+            tokens = min(tokens_of.get(slot.turn, 0), slot.context.pending)
+            if not tokens:
+                continue
+            if self._make_room(slot, tokens):
+                work.append((slot, tokens))
+            else:
+                all_go_on = False
+        # Whoever lacks blocks or was preempted just now holds up those behind.
+        if all_go_on and self._counters.preemptions == preemptions:
             work += self._admit(plan.admissions)
         drafts = self._speculation.drafts(work, self._cost.price)
         return [self._begin(slot, tokens, drafts.get(slot.turn, ())) for slot, tokens in work]
@@ -230,8 +254,12 @@ class EngineLoop:
         work = []
         for item in admissions:
             slot = self._queue.of_turn(item.turn)
+            if slot is None:
+                break
+            if self._movement.brings_back(slot.context, _limit(slot)):
+                continue  # others run meanwhile
             # Who finds too few blocks holds up those behind, too.
-            if slot is None or not self._memory.try_admit(slot.context, _limit(slot)):
+            if not self._memory.try_admit(slot.context, _limit(slot)):
                 break
             self._turns.start(slot)
             if not slot.context.pending:
@@ -269,14 +297,21 @@ class EngineLoop:
         """Get blocks for a running turn, from the last running one if need be.
 
         The first always gets them, for alone it fits; so some turn always ends. False when it is
-        itself the last, or has given way already.
+        itself the last, or has given way already, or blocks will be available in a moment: nobody
+        gives way for want of those.
         """
         if slot.context.activity is not Activity.RUNNING:
             return False
         while not self._memory.try_reserve(slot.context, tokens):
+            if self._movement.is_pressing:
+                return False
             if self._turns.preempt_youngest() is slot:
                 return False
         return True
+
+    def _block_s(self) -> float:
+        """Seconds that a block's tokens take in a prefill."""
+        return max(_LEAST_BLOCK_S, self._config.block_size * self._cost.price.row_s)
 
     def _begin(self, slot: Slot, tokens: int, drafts: Sequence[int]) -> _Due:
         context = slot.context

@@ -9,6 +9,7 @@ from typing import Literal
 import msgspec
 
 from engine.ids import SessionId, TurnId
+from engine.tier_reports import RestoredFrom, TierInfo, TierStats
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,7 +42,7 @@ class SetContext(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     `ids` are all that the context ever held, in order; `edits` rise in `at` (which counts visible
     ids, after earlier edits). Without edits the context is exactly `ids`. `computed`: how many of
     `ids` were computed by an earlier turn, so that computing them once more is told as recomputed
-    and not as new.
+    and not as new. `volatile`: its KV is never written to disk.
     """
 
     session: SessionId
@@ -49,6 +50,7 @@ class SetContext(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     ids: list[int]
     computed: int = 0
     edits: tuple[Edit, ...] = ()
+    volatile: bool = False
 
 
 class EditContext(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -74,6 +76,12 @@ class HintContext(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     session: SessionId
     ttl_s: float | None = None
     priority: int = 1
+
+
+class HurryContext(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The session's turn, if it has one in the background, is one like others from now on."""
+
+    session: SessionId
 
 
 class ForkContext(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -128,6 +136,10 @@ class SubmitTurn(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     `draft_ids`: what the session's next turn will most likely begin with. While nothing else runs,
     the engine computes the owed ids and these in advance; a turn that begins otherwise is answered
     as if it had not. No number in an event or an answer counts them.
+
+    `background`: it runs while no other turn waits or runs, and gives up its KV for them as soon as
+    one comes; it takes no block that another session holds, and fails with `queue_full` where it
+    would have to. It takes no place in the queue from others.
     """
 
     turn: TurnId
@@ -139,6 +151,7 @@ class SubmitTurn(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     sampling: Sampling = Sampling()
     max_output_tokens: int = 1
     generate: bool = True
+    background: bool = False
     terms: Terms = Terms()
 
 
@@ -163,6 +176,7 @@ ContextCommand = (
     | EditContext
     | ParkContext
     | HintContext
+    | HurryContext
 )
 Command = ContextCommand | SubmitTurn | CancelTurn
 
@@ -180,7 +194,7 @@ class TurnStarted(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     turn: TurnId
     reused_tokens: int
     restored_tokens: int = 0
-    restored_from: Literal["none", "host", "disk"] = "none"
+    restored_from: RestoredFrom = "none"
     rebuilt_exact: bool = False
     recomputed_tokens: int
     new_tokens: int
@@ -204,7 +218,7 @@ class TurnCounts(msgspec.Struct, frozen=True, kw_only=True):
 
     reused_tokens: int = 0
     restored_tokens: int = 0
-    restored_from: Literal["none", "host", "disk"] = "none"
+    restored_from: RestoredFrom = "none"
     rebuilt_exact: bool = False
     recomputed_tokens: int = 0
     new_tokens: int = 0
@@ -289,7 +303,10 @@ class PageView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ContextView(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """What one session holds. An unknown session has no tokens and `known` false."""
+    """What one session holds. An unknown session has no tokens and `known` false.
+
+    `host_blocks` and `disk_blocks` are copies there of full blocks, on the device or not.
+    """
 
     session: SessionId
     known: bool
@@ -300,10 +317,15 @@ class ContextView(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     shared_blocks: int
     kv_bytes: int
     page_table: list[PageView]
+    host_blocks: int = 0
+    disk_blocks: int = 0
 
 
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Gauges of now and `*_total` counters since start. free + cached + active = total."""
+    """Gauges of now and `*_total` counters since start. free + cached + active = total.
+
+    `parked` of the `contexts` have KV in tiers only.
+    """
 
     total_blocks: int
     free_blocks: int
@@ -312,22 +334,26 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     running: int
     waiting: int
     contexts: int
+    parked: int = 0
     kept_tokens: int
     steps_total: int
     step_seconds_total: float
     generated_tokens_total: int
     reused_tokens_total: int
+    restored_tokens_total: int = 0
     recomputed_tokens_total: int
     new_tokens_total: int
     prefix_queries_total: int
     prefix_hits_total: int
     preemptions_total: int
+    swapped_preemptions_total: int = 0
     accepted_drafts_total: int
     rejected_drafts_total: int
     placement_policy: str
     evictions_total: dict[str, int]
     reclaims_total: dict[str, int]
     reclaim_seconds_total: dict[str, float]
+    tiers: dict[str, TierStats] = {}
 
 
 class AuditReport(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -341,6 +367,8 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     active_blocks: int
     leaked_blocks: int
     device_bytes: int
+    host_bytes: int = 0
+    disk_bytes: int = 0
     rss_bytes: int
 
 
@@ -381,6 +409,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     max_num_waiting: int
     fingerprint: str
     shiftable: bool = True
+    tiers: tuple[TierInfo, ...] = ()
 
     @property
     def arithmetic(self) -> str:

@@ -13,8 +13,8 @@ from engine.slot import Slot
 class RunQueue:
     """Every turn that has not ended is in exactly one of `waiting` and `running`.
 
-    Only the last of those that run is preempted: the youngest of the lowest priority. One that
-    waits may be passed by a younger one, but keeps its place.
+    Of turns in the foreground only the last that runs is preempted: the youngest of the lowest
+    priority. One that waits may be passed by a younger one, but keeps its place.
     """
 
     def __init__(self) -> None:
@@ -23,11 +23,30 @@ class RunQueue:
         self._by_turn: dict[TurnId, Slot] = {}
         self._by_session: dict[SessionId, Slot] = {}
         self._arrival: dict[TurnId, int] = {}
+        self._background: set[TurnId] = set()
         self._numbers = count()
         self._counters = VirtualCounters()
 
     def __len__(self) -> int:
         return len(self._by_turn)
+
+    @property
+    def foreground_count(self) -> int:
+        """How many of the turns are not in the background."""
+        return len(self._by_turn) - len(self._background)
+
+    @property
+    def background(self) -> list[Slot]:
+        """The turns in the background, in no order."""
+        return [self._by_turn[turn] for turn in self._background]
+
+    def is_background(self, slot: Slot) -> bool:
+        """Whether a turn gives way to all that are not in the background."""
+        return slot.turn in self._background
+
+    def hurry(self, slot: Slot) -> None:
+        """Bring a turn to the foreground."""
+        self._background.discard(slot.turn)
 
     def of_turn(self, turn: TurnId) -> Slot | None:
         """The slot of a turn that has not ended."""
@@ -66,6 +85,8 @@ class RunQueue:
         self._by_turn[slot.turn] = slot
         self._by_session[slot.context.session] = slot
         self._arrival[slot.turn] = next(self._numbers)
+        if slot.command.background:
+            self._background.add(slot.turn)
         self._insert(self.waiting, slot)
         self._counters.join(slot.context.salt)
         slot.context.activity = Activity.WAITING
@@ -77,12 +98,11 @@ class RunQueue:
         self._wait_no_more(slot)
         slot.context.activity = Activity.RUNNING
 
-    def preempt_youngest(self) -> Slot:
-        """Let the youngest running turn of the lowest priority wait again, in its old place."""
-        slot = self.running.pop()
+    def preempt(self, slot: Slot) -> None:
+        """Let a running turn wait again, in its old place."""
+        self.running.remove(slot)
         self._insert(self.waiting, slot)
         slot.context.activity = Activity.WAITING
-        return slot
 
     def _insert(self, slots: list[Slot], slot: Slot) -> None:
         insort(
@@ -99,6 +119,7 @@ class RunQueue:
         """Forget a turn that ended."""
         del self._by_turn[slot.turn]
         del self._arrival[slot.turn]
+        self._background.discard(slot.turn)
         del self._by_session[slot.context.session]
         if slot.context.activity is Activity.RUNNING:
             self.running.remove(slot)

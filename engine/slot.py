@@ -7,6 +7,7 @@ from engine.ids import TurnId
 from engine.messages import SubmitTurn, TurnCounts
 from engine.step import SampleAt
 from engine.text.detokenize import TextStream
+from engine.tier_reports import RestoredFrom
 
 
 class Slot:
@@ -37,6 +38,8 @@ class Slot:
         self.started_s: float | None = None
         self.first_token_s: float | None = None
         self.reused_tokens = 0
+        self.restored_tokens = 0
+        self.restored_from: RestoredFrom = "none"
         self.recomputed_tokens = 0
         self.guesses: TurnGuesses | None = None  # from the second token on, where it may guess
 
@@ -71,7 +74,8 @@ class Slot:
         """Tokens before the reply that were never computed before; 0 until the turn starts."""
         if self.started_s is None:
             return 0
-        return self.prompt_len - self.reused_tokens - self.recomputed_tokens
+        known = self.reused_tokens + self.restored_tokens + self.recomputed_tokens
+        return self.prompt_len - known
 
     def start(self, now_s: float) -> None:
         """Note, once, what was there when the turn left the queue."""
@@ -81,9 +85,11 @@ class Slot:
         # Computed for this turn, only earlier: what a turn is told to cost must not depend on
         # whether the engine had time for it. Whoever hits blocks beyond would have hit these, too.
         early = max(0, kept - context.computed_len) if kept <= context.idle_len else 0
-        self.reused_tokens = kept - early
+        restored, self.restored_from = context.take_restored()
+        self.restored_tokens = min(restored, kept - early)
+        self.reused_tokens = kept - early - self.restored_tokens
         known = min(context.committed, context.computed_len)
-        self.recomputed_tokens = max(0, known - self.reused_tokens)
+        self.recomputed_tokens = max(0, known - kept + early)
 
     def counts(self, *, now_s: float, kv_bytes_per_block: int) -> TurnCounts:
         """What the turn has taken up to now."""
@@ -92,6 +98,8 @@ class Slot:
         blocks = self.context.table.block_count
         return TurnCounts(
             reused_tokens=self.reused_tokens,
+            restored_tokens=self.restored_tokens,
+            restored_from=self.restored_from,
             rebuilt_exact=self.context.rebuilt_exact,
             recomputed_tokens=self.recomputed_tokens,
             new_tokens=self.new_tokens,

@@ -9,6 +9,7 @@ from itertools import islice
 from typing import Literal, Protocol, assert_never
 
 from engine.admission import AdmissionView, refusal
+from engine.capacity import blocks_for
 from engine.config import EngineConfig
 from engine.context import Activity, Context
 from engine.counters import Counters
@@ -93,11 +94,14 @@ class Turns:
         self.queue.admit(slot)
         context, counters = slot.context, self._counters
         if slot.started_s is not None:
+            restored, _ = context.take_restored()
+            counters.restored_tokens += restored
             again = context.computed_len - context.table.kept_len
             counters.recomputed_tokens += max(0, again)
             return
         slot.start(self._clock())
         counters.reused_tokens += slot.reused_tokens
+        counters.restored_tokens += slot.restored_tokens
         counters.recomputed_tokens += slot.recomputed_tokens
         counters.new_tokens += slot.new_tokens
         self.queue.charge(slot, prompt_tokens=slot.recomputed_tokens + slot.new_tokens)
@@ -105,6 +109,8 @@ class Turns:
             TurnStarted(
                 turn=slot.turn,
                 reused_tokens=slot.reused_tokens,
+                restored_tokens=slot.restored_tokens,
+                restored_from=slot.restored_from,
                 recomputed_tokens=slot.recomputed_tokens,
                 new_tokens=slot.new_tokens,
                 rebuilt_exact=context.rebuilt_exact,
@@ -115,6 +121,8 @@ class Turns:
     def admissible(self, most: int) -> list[Slot]:
         """Waiting turns that no limit of their user's keeps from running, the first in order."""
         waiting = self.queue.in_order()
+        if self.queue.foreground_count and self.queue.background:
+            waiting = (slot for slot in waiting if not self.queue.is_background(slot))
         if self._memory.eviction.usage.has_limits:
             demands = map(self._demand, waiting)
             waiting = iter(within_limit(demands, map(self._demand, self.queue.running)))
@@ -129,13 +137,38 @@ class Turns:
     def preempt_youngest(self) -> Slot:
         """Take the last running turn's blocks; it keeps its place and what it has said.
 
-        Its ids, sampled ones included, are fed again when it returns. The sampler draws by output
-        index, so nothing changes for the reader.
+        KV that no tier keeps is computed again when it returns, that of sampled ids included. The
+        sampler draws by output index, so nothing changes for the reader.
         """
-        slot = self.queue.preempt_youngest()
-        self._memory.release(slot.context)
+        slot = self.queue.running[-1]
+        self.queue.preempt(slot)
+        self._memory.swap_out(slot.context)
         self._counters.preemptions += 1
+        self._counters.swapped_preemptions += len(self._memory.movement.tiers) > 0
         return slot
+
+    def restrain_background(self) -> None:
+        """Keep turns in the background from being anybody's loss.
+
+        Where another turn waits or runs they give up their KV: what is full of it is found again.
+        Where none does, one that would take blocks from an idle session fails.
+        """
+        for slot in self.queue.background:
+            if slot.context.activity is Activity.RUNNING:
+                if self.queue.foreground_count:
+                    self.queue.preempt(slot)
+                    self._memory.release(slot.context)
+                    self._counters.preemptions += 1
+            elif not self.queue.foreground_count and not self._has_spare_blocks(slot):
+                self.fail(slot, "queue_full", "no blocks are free for a turn in the background")
+
+    def _has_spare_blocks(self, slot: Slot) -> bool:
+        """Whether a waiting turn can run to its end on blocks that no session holds."""
+        context, command = slot.context, slot.command
+        tokens = self._memory.outstanding(context, len(context.ids) - command.generate)
+        tokens += slot.tokens_left * command.generate + len(command.close_ids)
+        needed = blocks_for(tokens, self._config.block_size) + 1  # a tail may have to be copied
+        return needed <= self._memory.pool.available_count
 
     def _enqueue(self, command: SubmitTurn, context: Context) -> None:
         now_s = self._clock()
@@ -145,7 +178,8 @@ class Turns:
         context.append(command.ids)
         self._memory.claim_drafts(context)
         self._memory.eviction.note_turn(context, len(command.ids))
-        self._memory.eviction.usage.agree(command.session, command.terms)
+        if not command.background:  # whose terms are nobody's word
+            self._memory.eviction.usage.agree(command.session, command.terms)
         tokenizer = self._tokenizer
         slot = Slot(
             command=command,
@@ -164,7 +198,7 @@ class Turns:
         return AdmissionView(
             context_tokens=context_tokens,
             busy=context is not None and context.activity is not Activity.IDLE,
-            turns=len(self.queue),
+            turns=self.queue.foreground_count,
             max_turns=self._config.max_num_seqs + self._config.max_num_waiting,
             total_blocks=pool.total,
             block_size=self._config.block_size,
@@ -233,7 +267,10 @@ class Turns:
                 assert_never(command.reason)
 
     def fail(
-        self, slot: Slot, code: Literal["internal_error", "queue_timeout"], message: str
+        self,
+        slot: Slot,
+        code: Literal["internal_error", "queue_timeout", "queue_full"],
+        message: str,
     ) -> None:
         """End a turn without an answer."""
         counts = self._roll_back(slot, code)

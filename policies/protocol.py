@@ -7,7 +7,11 @@ from policies.views import ConversationView, PlacementView
 
 
 class ContextPolicy(Protocol):
-    """Decides, per session and before each turn, what the model sees of a conversation."""
+    """Decides, per session and before each turn, what the model sees of a conversation.
+
+    One that asks for summaries may say so by an attribute `summarizes` that is true: then it is
+    asked after a turn, too, as if the next one were like it, so that the summary is there in time.
+    """
 
     def plan(self, view: ConversationView) -> ContextPlan:
         """Decide about one turn."""

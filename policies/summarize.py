@@ -1,6 +1,7 @@
 """The context policy `compaction`: older turns become a summary that the model writes."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from policies.parameters import need_count
 from policies.plan import ContextPlan, KeepAll, Summarize
@@ -18,6 +19,7 @@ class Compaction:
     held. The summary takes at most `summary_tokens`. Without a summary a full window slides.
     """
 
+    summarizes: ClassVar[bool] = True
     compact_threshold: int | None = None
     keep_turns: int = 4
     summary_tokens: int = 256
@@ -31,7 +33,7 @@ class Compaction:
         if self.compact_threshold is not None:
             need_count("compact_threshold", self.compact_threshold)
         need_count("keep_turns", self.keep_turns, least=0)
-        need_count("summary_tokens", self.summary_tokens, least=16)
+        need_count("summary_tokens", self.summary_tokens, least=48)
 
     def plan(self, view: ConversationView) -> ContextPlan:
         """Ask for a summary where one saves something."""

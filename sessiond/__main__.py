@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from sessiond.cli import db, model, session
+from sessiond.cli import db, model, session, user
 from sessiond.cli.banner import product_version
 from sessiond.cli.chat import chat
 from sessiond.cli.doctor import doctor
@@ -29,10 +29,9 @@ def build_cli() -> typer.Typer:
     cli.command("chat")(chat)
     cli.add_typer(model.app, name="model")
     cli.add_typer(session.app, name="session")
+    user.app.command("quota")(quota)
+    cli.add_typer(user.app, name="user")
     cli.add_typer(db.app, name="db")
-    user = typer.Typer(help="Look at users and what they may take.", no_args_is_help=True)
-    user.command("quota")(quota)
-    cli.add_typer(user, name="user")
     cli.command("doctor")(doctor)
     cli.command("simulate")(simulate)
     return cli

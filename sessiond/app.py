@@ -7,11 +7,14 @@ from typing import cast
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.routing import WebSocketRoute
+from starlette.routing import BaseRoute, WebSocketRoute
 
 from sessiond.errors import RequestError
+from sessiond.gateway.admin import AdminApi
+from sessiond.gateway.admission import Admittance
 from sessiond.gateway.conversations import ConversationsApi
 from sessiond.gateway.health import HealthApi
 from sessiond.gateway.jobs import internal_error
@@ -19,20 +22,26 @@ from sessiond.gateway.parts import Gateway
 from sessiond.gateway.quota_api import QuotaApi
 from sessiond.gateway.refusal import error_response, plain_error_response
 from sessiond.gateway.rest import ResponsesApi
-from sessiond.gateway.security import HostOriginCheck
+from sessiond.gateway.security import HostOriginCheck, plain_origin
 from sessiond.gateway.sessions_api import SessionsApi
 from sessiond.gateway.socket import SocketEndpoint
 
+EXPOSED_HEADERS = ("Retry-After", "X-Session-Id")
 
-def build_app(gateway: Gateway, *, allowed_hosts: Iterable[str] = ()) -> Starlette:
+
+def build_app(
+    gateway: Gateway, *, allowed_hosts: Iterable[str] = (), allowed_origins: Iterable[str] = ()
+) -> Starlette:
     """Build the ASGI application. Its lifespan starts and stops the service, not the engine."""
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         await gateway.service.start()
+        gateway.key_watch.start()
         try:
             yield
         finally:
+            await gateway.key_watch.stop()
             await gateway.service.stop()
 
     return Starlette(
@@ -43,8 +52,9 @@ def build_app(gateway: Gateway, *, allowed_hosts: Iterable[str] = ()) -> Starlet
             *SessionsApi(gateway).routes(),
             *QuotaApi(gateway).routes(),
             *HealthApi(gateway).routes(),
+            *_admin_routes(gateway),
         ],
-        middleware=[Middleware(HostOriginCheck, allowed_hosts=tuple(allowed_hosts))],
+        middleware=_middleware(gateway, allowed_hosts, allowed_origins),
         exception_handlers={
             RequestError: _refused,
             HTTPException: _not_routed,
@@ -53,6 +63,36 @@ def build_app(gateway: Gateway, *, allowed_hosts: Iterable[str] = ()) -> Starlet
         },
         lifespan=lifespan,
     )
+
+
+def _admin_routes(gateway: Gateway) -> list[BaseRoute]:
+    if gateway.accounts is None:
+        return []
+    return AdminApi(gateway, gateway.accounts, drain=lambda: drain(gateway)).routes()
+
+
+def _middleware(
+    gateway: Gateway, allowed_hosts: Iterable[str], allowed_origins: Iterable[str]
+) -> list[Middleware]:
+    """From the outside in: which requests, of which pages, of whom."""
+    origins = [plain_origin(origin) for origin in allowed_origins]
+    stack = [
+        Middleware(
+            HostOriginCheck, allowed_hosts=tuple(allowed_hosts), allowed_origins=tuple(origins)
+        )
+    ]
+    if origins:  # scripts of those pages may read the answers, too
+        stack.append(
+            Middleware(
+                CORSMiddleware,
+                allow_origins=origins,
+                allow_methods=["GET", "POST", "PUT", "DELETE"],
+                allow_headers=["*"],
+                expose_headers=EXPOSED_HEADERS,
+            )
+        )
+    stack.append(Middleware(Admittance, auth=gateway.auth, key_watch=gateway.key_watch))
+    return stack
 
 
 async def drain(gateway: Gateway) -> None:

@@ -14,10 +14,12 @@ from engine.text.chat_template import load_chat_format
 from engine.text.tokenizer import load_tokenizer
 from policies.parameters import ParameterError
 from policies.registry import ContextPolicyRegistry, installed_context_policies
+from sessiond.accounts import Accounts
 from sessiond.app import build_app, drain
 from sessiond.facts import PolicyChoice
-from sessiond.gateway.auth import NoAuth
+from sessiond.gateway.auth import KeyAuth, NoAuth
 from sessiond.gateway.connections import Connections
+from sessiond.gateway.key_watch import KeyWatch
 from sessiond.gateway.limits import GatewayLimits
 from sessiond.gateway.parts import Gateway
 from sessiond.metrics import Metrics
@@ -79,17 +81,30 @@ def build_server(settings: Settings, engine: EngineClient, text: TextFormat) -> 
         default_policy=default_policy(settings, registry),
         make_policy=registry.make,
     )
+    key_watch = KeyWatch(
+        store.accounts.unusable if settings.auth == "keys" else None,
+        at_work=service.keys_at_work,
+        on_revoked=service.end_work_of_key,
+    )
     gateway = Gateway(
         service=service,
         engine=engine,
-        auth=NoAuth(),
+        auth=KeyAuth(store.accounts) if settings.auth == "keys" else NoAuth(),
         limits=_gateway_limits(settings),
         connections=Connections(),
         metrics=metrics,
         clock=time.time,
         new_id=new_id,
+        accounts=Accounts(
+            store.accounts, clock=time.time, new_id=new_id, on_revoked=key_watch.revoke
+        ),
+        key_watch=key_watch,
     )
-    app = build_app(gateway, allowed_hosts=(*settings.allowed_hosts, settings.host))
+    app = build_app(
+        gateway,
+        allowed_hosts=(*settings.allowed_hosts, settings.host),
+        allowed_origins=settings.allowed_origins,
+    )
     return Server(app=app, gateway=gateway, store=store)
 
 

@@ -23,11 +23,15 @@ UNSET = Unset.UNSET
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """Who asks. `salt` parts one user's cached blocks from another; never from a request."""
+    """Who asks. `salt` parts one user's cached blocks from another; never from a request.
+
+    `key_id` None: no key was needed.
+    """
 
     user_id: str
     is_admin: bool
     salt: bytes
+    key_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

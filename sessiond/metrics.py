@@ -144,7 +144,8 @@ class _Families(Collector):
 
 
 def _pool_families(stats: EngineStats, info: EngineInfo) -> Iterator[Metric]:
-    sessions = {"live": stats.contexts, "idle": stats.contexts - stats.running}
+    idle = stats.contexts - stats.running - stats.parked
+    sessions = {"live": stats.contexts, "idle": idle, "parked": stats.parked}
     yield _gauges("sessiond_sessions", "Sessions known to the engine.", "state", sessions)
     blocks = GaugeMetricFamily(
         "sessiond_kv_blocks", "Blocks of the pool.", labels=["tier", "state"]
@@ -152,10 +153,14 @@ def _pool_families(stats: EngineStats, info: EngineInfo) -> Iterator[Metric]:
     blocks.add_metric(["device", "free"], stats.free_blocks)
     blocks.add_metric(["device", "cached"], stats.cached_blocks)
     blocks.add_metric(["device", "active"], stats.active_blocks)
+    for name, tier in stats.tiers.items():
+        blocks.add_metric([name, "free"], tier.capacity_blocks - tier.blocks)
+        blocks.add_metric([name, "cached"], tier.blocks)
     yield blocks
     held = stats.active_blocks * info.block_size
     in_use = held * info.kv_bytes_per_token
-    yield _gauges("sessiond_kv_bytes", "KV that sessions hold.", "tier", {"device": in_use})
+    kv_bytes = {"device": in_use, **{name: tier.bytes for name, tier in stats.tiers.items()}}
+    yield _gauges("sessiond_kv_bytes", "KV that sessions hold.", "tier", kv_bytes)
     # shared blocks let sessions keep more tokens than there are slots: then nothing is wasted
     wasted = max(0.0, 1 - stats.kept_tokens / held) if held else 0.0
     yield _gauge("sessiond_internal_fragmentation_ratio", "Slots held but empty.", wasted)
@@ -164,7 +169,7 @@ def _pool_families(stats: EngineStats, info: EngineInfo) -> Iterator[Metric]:
 def _loop_families(stats: EngineStats) -> Iterator[Metric]:
     prefill = {
         "reused": stats.reused_tokens_total,
-        "restored": 0,
+        "restored": stats.restored_tokens_total,
         "recomputed": stats.recomputed_tokens_total,
         "new": stats.new_tokens_total,
     }
@@ -173,7 +178,8 @@ def _loop_families(stats: EngineStats) -> Iterator[Metric]:
     )
     generated = stats.generated_tokens_total
     yield _counter("sessiond_generated_tokens", "Tokens generated.", generated)
-    preempted = {"recompute": stats.preemptions_total}
+    swapped = stats.swapped_preemptions_total
+    preempted = {"swap": swapped, "recompute": stats.preemptions_total - swapped}
     yield _counters("sessiond_preemptions", "Turns put back to wait.", "kind", preempted)
     drafts = {"accepted": stats.accepted_drafts_total, "rejected": stats.rejected_drafts_total}
     yield _counters("sessiond_draft_tokens", "Tokens guessed and checked.", "outcome", drafts)
@@ -184,6 +190,7 @@ def _loop_families(stats: EngineStats) -> Iterator[Metric]:
         labels = [stats.placement_policy, action]
         evictions.add_metric(labels, stats.evictions_total.get(action, 0))
     yield evictions
+    yield from _tier_families(stats)
     reclaim = SummaryMetricFamily("sessiond_reclaim_seconds", "KV given back.", labels=["cause"])
     for cause, count in sorted(stats.reclaims_total.items()):
         seconds = stats.reclaim_seconds_total.get(cause, 0.0)
@@ -195,6 +202,27 @@ def _loop_families(stats: EngineStats) -> Iterator[Metric]:
         count_value=stats.steps_total,
         sum_value=stats.step_seconds_total,
     )
+
+
+def _tier_families(stats: EngineStats) -> Iterator[Metric]:
+    moved = CounterMetricFamily(
+        "sessiond_swap_bytes", "KV written to a tier, or read back.", labels=["direction", "tier"]
+    )
+    seconds = SummaryMetricFamily(
+        "sessiond_swap_seconds", "Moves, of several blocks each.", labels=["direction", "tier"]
+    )
+    refused = CounterMetricFamily(
+        "sessiond_tier_refused_blocks",
+        "Blocks not written, or not right when read.",
+        labels=["tier"],
+    )
+    for name, tier in stats.tiers.items():
+        moved.add_metric(["out", name], tier.stored_bytes_total)
+        moved.add_metric(["in", name], tier.fetched_bytes_total)
+        seconds.add_metric(["out", name], tier.stores_total, tier.store_seconds_total)
+        seconds.add_metric(["in", name], tier.fetches_total, tier.fetch_seconds_total)
+        refused.add_metric([name], tier.refused_blocks_total)
+    yield from (moved, seconds, refused)
 
 
 def _vllm_families(stats: EngineStats, info: EngineInfo) -> Iterator[Metric]:

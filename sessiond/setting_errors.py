@@ -17,7 +17,7 @@ from sessiond.settings import CONFIG_FILE_VARIABLE, ENV_PREFIX, ByteSize, Settin
 
 # Environment variables with our prefix that are no settings of a server.
 OTHER_VARIABLES = frozenset(
-    {CONFIG_FILE_VARIABLE, "SESSIOND_URL", "SESSIOND_SOAK", "SESSIOND_CPU_ISA"}
+    {CONFIG_FILE_VARIABLE, "SESSIOND_URL", "SESSIOND_API_KEY", "SESSIOND_SOAK", "SESSIOND_CPU_ISA"}
 )
 
 

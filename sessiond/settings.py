@@ -2,6 +2,7 @@
 
 import ipaddress
 import os
+import re
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -45,6 +46,10 @@ def _default_db() -> str:
     return f"sqlite+aiosqlite:///{data_folder() / 'sessiond.db'}"
 
 
+def _default_tier_path() -> str:
+    return str(data_folder() / "kv")
+
+
 def _read_bytes(value: object) -> object:
     return parse_bytes(value) if isinstance(value, str) else value
 
@@ -60,6 +65,9 @@ Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_read_list)]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Milliseconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Pause = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+_ORIGIN = re.compile(r"https?://([a-z0-9._-]+|\[[0-9a-f:]+\])(:[0-9]{1,5})?", re.IGNORECASE)
 
 
 class Settings(BaseSettings):
@@ -85,8 +93,15 @@ class Settings(BaseSettings):
         (),
         description="Host names, beside the one listened on, that requests may be addressed to.",
     )
-    auth: Literal["none"] = Field(
-        "none", description="Who may come in; `none` (everyone) only on this machine's loopback."
+    allowed_origins: Names = Field(
+        (),
+        description="Origins of web pages, as in https://chat.example, that may use the server "
+        "beside pages of its own address.",
+    )
+    auth: Literal["none", "keys"] = Field(
+        "none",
+        description="Who may come in: `none` (everyone) only on this machine's loopback, `keys` "
+        "(whoever has a key of `sessiond user`) anywhere.",
     )
     db: str = Field(
         default_factory=_default_db,
@@ -178,6 +193,24 @@ class Settings(BaseSettings):
         0, ge=0, description="Largest number of KV blocks of one user; 0 sets no limit."
     )
 
+    host_tier_size: ByteSize = Field(
+        0,
+        ge=0,
+        description="Main memory for KV that leaves the device, as in 4GiB; 0: none. On a CPU it "
+        "is the same memory as the pool's.",
+    )
+    disk_tier_size: ByteSize = Field(
+        2 * 2**30,
+        ge=0,
+        description="Disk space for KV of sessions that are idle or not there, as in 2GiB, so that "
+        "they go on after a restart without being computed again; 0: none.",
+    )
+    disk_tier_path: str = Field(
+        default_factory=_default_tier_path,
+        min_length=1,
+        description="Folder of the disk tier; one server at a time.",
+    )
+
     default_max_output_tokens: int = Field(
         1024, ge=1, description="Longest reply when a request does not say."
     )
@@ -218,7 +251,13 @@ class Settings(BaseSettings):
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         if self.auth == "none" and not _is_loopback(self.host):
-            raise ConfigError("host", self.host, "127.0.0.1, ::1 or localhost while auth is none")
+            allowed = "127.0.0.1, ::1 or localhost while auth is none; --auth keys allows any"
+            raise ConfigError("host", self.host, allowed)
+        for origin in self.allowed_origins:
+            if not _ORIGIN.fullmatch(origin):
+                raise ConfigError(
+                    "allowed_origins", origin, "https://HOST or http://HOST, maybe with :PORT"
+                )
         self.engine_config()
         return self
 
@@ -249,6 +288,9 @@ class Settings(BaseSettings):
             kv_high_watermark=self.kv_high_watermark,
             max_resident_blocks=self.max_resident_blocks,
             max_user_resident_blocks=self.max_user_resident_blocks,
+            host_tier_size=self.host_tier_size,
+            disk_tier_size=self.disk_tier_size,
+            disk_tier_path=self.disk_tier_path,
         )
 
 

@@ -55,6 +55,7 @@ class KvStore:
                 f"what the device can allocate ({error})",
             ) from error
         self._rows = self._pool.view(-1, heads, dim)
+        self._bytes = self._pool.view(torch.uint8).view(num_blocks, self.bytes_per_block)
         self._block_stride = spec.num_layers * 2 * block_size  # rows from a block to the next
 
     def layer(self, layer: int) -> tuple[Tensor, Tensor]:
@@ -81,6 +82,14 @@ class KvStore:
     def copy_block(self, source: BlockId, target: BlockId) -> None:
         """Copy all slots of all layers of one block to another."""
         self._pool[target].copy_(self._pool[source])
+
+    def read_block(self, block: int, into: npt.NDArray[np.uint8]) -> None:
+        """Copy a block's bytes, all layers in a row, to the host."""
+        torch.from_numpy(into).copy_(self._bytes[block])
+
+    def write_block(self, block: int, data: npt.NDArray[np.uint8]) -> None:
+        """Copy bytes from the host into a block."""
+        self._bytes[block].copy_(torch.from_numpy(data))
 
     def _layer_rows(self, layer: int) -> Sequence[Tensor]:
         # the views start at the layer's first row, so that row numbers hold in every layer

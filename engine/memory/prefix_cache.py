@@ -52,6 +52,10 @@ class PrefixCache:
         """Forget a block that is about to be overwritten."""
         del self._block_of[self._key_of.pop(block)]
 
+    def block_of(self, key: bytes) -> BlockId | None:
+        """The block that holds a key's prefix."""
+        return self._block_of.get(key)
+
     def key_of(self, block: BlockId) -> bytes | None:
         """The key that a block is hashed under."""
         return self._key_of.get(block)

@@ -200,6 +200,14 @@ class NativeRunner:
         """See engine.step.ModelRunner."""
         self.pool[target] = self.pool[source]
 
+    def read_block(self, block: int, into: npt.NDArray[np.uint8]) -> None:
+        """See engine.tiers.store.Blocks."""
+        into[:] = self.pool[block]
+
+    def write_block(self, block: int, data: npt.NDArray[np.uint8]) -> None:
+        """See engine.tiers.store.Blocks."""
+        self.pool[block] = data
+
     def profile(self) -> dict[str, float]:
         """Return seconds per phase of the step since the last call."""
         seconds = np.zeros(len(PHASES))

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -120,6 +121,14 @@ class TorchRunner:
         """See engine.step.ModelRunner."""
         with torch.inference_mode():
             self.store.copy_block(source, target)
+
+    def read_block(self, block: int, into: npt.NDArray[np.uint8]) -> None:
+        """See engine.tiers.store.Blocks."""
+        self.store.read_block(block, into)
+
+    def write_block(self, block: int, data: npt.NDArray[np.uint8]) -> None:
+        """See engine.tiers.store.Blocks."""
+        self.store.write_block(block, data)
 
 
 def prepare_model(spec: ModelSpec, config: EngineConfig) -> LoadedModel:

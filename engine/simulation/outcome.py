@@ -7,7 +7,6 @@ import msgspec
 
 from engine.simulation.hints import Cut, Hints, cuts
 from engine.simulation.reference import Reference, hits_of
-from engine.simulation.replay import replay
 from engine.simulation.trace import Request, Trace
 from policies.placements import placement_policy
 
@@ -78,6 +77,10 @@ def _of_policy(
     hints: Hints | None = None,
     said: Mapping[int, Sequence[Cut]] = MappingProxyType({}),
 ) -> Outcome:
+    from engine.simulation.replay import (
+        replay,  # with it comes numpy, which the gateway never loads
+    )
+
     tally = replay(trace.requests, placement_policy(policy), capacity, said)
     return Outcome(
         trace=trace.name,

@@ -15,6 +15,7 @@ from engine.executor import Executor
 from engine.ids import BlockId, SessionId
 from engine.simulation.hints import Cut
 from engine.simulation.trace import Request
+from engine.tiers.tiers import no_tiers
 from policies.protocol import PlacementPolicy
 from policies.returns import NOTHING_SEEN
 
@@ -76,6 +77,7 @@ class _Memory(Executor):
             max_replay_tokens=0,
             copy_block=_copy_nothing,
             placement=config,
+            tiers=no_tiers(),
             counters=self.counters,
             clock=clock,
         )

@@ -3,6 +3,7 @@
 import contextlib
 import json
 from collections.abc import Iterator
+from http import HTTPStatus
 from typing import Annotated, Any
 
 import typer
@@ -16,22 +17,38 @@ DEFAULT_URL = f"http://{_HOST}:{_PORT}"
 UrlOption = Annotated[
     str, typer.Option("--url", envvar="SESSIOND_URL", help="Where the server is.")
 ]
+KeyOption = Annotated[
+    str | None,
+    typer.Option(
+        "--api-key",
+        envvar="SESSIOND_API_KEY",
+        show_envvar=True,
+        help="Key of a server that asks for one; others see flags, so better say it by variable.",
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 
 
 @contextlib.contextmanager
-def server_at(url: str) -> Iterator[ServerApi]:
+def server_at(url: str, api_key: str | None = None) -> Iterator[ServerApi]:
     """The server at a URL; what it refuses ends the command with exit code 1, in words."""
     try:
-        address = ServerAddress.parse(url)
+        address = ServerAddress.parse(url, api_key)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--url") from error
     try:
         yield ServerApi(address)
     except ServerError as error:
-        hint = "" if error.status else ". Is it running? `sessiond serve` starts one."
+        hint = hint_for(error)
         typer.echo(f"sessiond: {error}{hint}", err=True)
         raise typer.Exit(1) from error
+
+
+def hint_for(error: ServerError) -> str:
+    """What may help."""
+    if error.status == HTTPStatus.UNAUTHORIZED:
+        return ". Say a key with --api-key or SESSIOND_API_KEY; `sessiond user` makes them."
+    return "" if error.status else ". Is it running? `sessiond serve` starts one."
 
 
 def print_json(value: Any) -> None:

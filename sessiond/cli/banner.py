@@ -13,6 +13,7 @@ from sessiond.cli.ask_server import DEFAULT_URL
 from sessiond.settings import Settings
 
 _INDENT = 13
+_KEY_WORDS = {"none": "", "keys": " and a key of `sessiond user`"}
 
 
 def product_version() -> str:
@@ -64,7 +65,7 @@ class Banner:
             "chat": Text.assemble(
                 (_chat_command(self._program, url), "bold"), "   in another terminal"
             ),
-            "clients": Text(f"any OpenAI client with base_url={url}/v1"),
+            "clients": Text(f"any OpenAI client with base_url={url}/v1{_KEY_WORDS[settings.auth]}"),
             "stop": Text(f"Ctrl-C; running turns get {settings.drain_timeout_s:g} s to finish"),
         }
         for name, value in rows.items():

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from sessiond.cli.ask_server import DEFAULT_URL, UrlOption
+from sessiond.cli.ask_server import DEFAULT_URL, KeyOption, UrlOption, hint_for
 from sessiond.cli.chat_client import ChatClient, TurnOptions
 from sessiond.cli.chat_screen import Screen
 from sessiond.cli.chat_turn import Notice, ReplyText, TurnEnd
@@ -28,6 +28,7 @@ _COMMANDS = {
 
 def chat(  # noqa: PLR0913, PLR0917 -- one parameter per option
     url: UrlOption = DEFAULT_URL,
+    api_key: KeyOption = None,
     system: Annotated[str | None, typer.Option(help="System prompt of the conversation.")] = None,
     max_output_tokens: Annotated[
         int | None, typer.Option(min=1, help="Longest reply, in tokens.")
@@ -49,7 +50,7 @@ def chat(  # noqa: PLR0913, PLR0917 -- one parameter per option
     to standard error, and the exit code is 1 if a turn failed.
     """
     try:
-        address = ServerAddress.parse(url)
+        address = ServerAddress.parse(url, api_key)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--url") from error
     options = TurnOptions(
@@ -68,7 +69,7 @@ def _converse(client: ChatClient, session: "ChatSession", screen: Screen, once: 
         client.connect()
         good = session.run_once(once) if once is not None else session.run()
     except ServerError as error:
-        screen.problem(f"{error}. Is it running? `sessiond serve` starts one.")
+        screen.problem(f"{error}{hint_for(error)}")
         return 1
     except KeyboardInterrupt:
         return 130

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any
 
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
@@ -77,6 +78,7 @@ class ChatClient:
                     close_timeout=_CLOSE_TIMEOUT_S,
                     proxy=None if self._address.is_loopback else True,
                     user_agent_header="sessiond-chat",
+                    additional_headers=self._address.headers,
                 )
             )
         except InvalidStatus as error:
@@ -169,6 +171,8 @@ class ChatClient:
             try:
                 self.connect()
             except ServerError as error:
+                if error.status == HTTPStatus.UNAUTHORIZED:
+                    raise  # the key was revoked: time does not mend that
                 yield Notice(text=f"{error}; trying again in {wait_s:g} s")
                 self._sleep(wait_s)
             else:

@@ -79,6 +79,8 @@ def describe_stats(stats: TurnStats, detail: str = "") -> str:
     """Say in one line what a turn took."""
     parts = [detail] if detail else []
     parts.append(f"reused {stats.reused_tokens}")
+    if stats.restored_tokens:
+        parts.append(f"restored {stats.restored_tokens} from {printable(stats.restored_from)}")
     if stats.recomputed_tokens:
         parts.append(f"recomputed {stats.recomputed_tokens}")
     parts += [f"new {stats.new_tokens}", f"reply {stats.output_tokens} tokens"]
@@ -109,6 +111,11 @@ def describe_session(facts: Mapping[str, Any]) -> str:
         f"{facts.get('fidelity', 'exact')} · {facts.get('tokens_total')} tokens, "
         f"{facts.get('tokens_kept')} seen by the model · {blocks.get('device')} blocks "
         f"({blocks.get('shared')} shared) · {_mebibytes(kv_bytes.get('device'))}"
+        + "".join(
+            f" · {blocks[tier]} blocks in the {tier} tier"
+            for tier in ("host", "disk")
+            if blocks.get(tier)
+        )
     )
 
 

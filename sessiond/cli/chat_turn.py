@@ -30,7 +30,8 @@ class Notice:
 class TurnStats:
     """What a turn took. Tokens; seconds as the client saw them.
 
-    `reused_tokens` are those whose KV was kept, `recomputed_tokens` those whose KV had been lost.
+    `reused_tokens` are those whose KV was kept, `restored_tokens` those whose KV came back from the
+    tiers (`restored_from` the slower of them), `recomputed_tokens` those whose KV had been lost.
     """
 
     reused_tokens: int
@@ -40,6 +41,8 @@ class TurnStats:
     ttft_s: float | None
     total_s: float
     tokens_per_s: float | None
+    restored_tokens: int = 0
+    restored_from: str = "none"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,15 +147,19 @@ class Turn:
         usage = _object(response.get("usage"))
         if not usage:
             return None
-        reused = _count(_object(usage.get("input_tokens_details")).get("cached_tokens"))
-        recomputed = _count(_object(response.get("sessiond")).get("recomputed_tokens"))
+        ours = _object(response.get("sessiond"))
+        cached = _count(_object(usage.get("input_tokens_details")).get("cached_tokens"))
+        restored = _count(ours.get("restored_tokens"))
+        recomputed = _count(ours.get("recomputed_tokens"))
         output = _count(usage.get("output_tokens"))
         first = self._first_text_at_s
         writing_s = at_s - first if first is not None else 0.0
         return TurnStats(
-            reused_tokens=reused,
+            reused_tokens=max(0, cached - restored),
+            restored_tokens=restored,
+            restored_from=_text(ours.get("restored_from")) if restored else "none",
             recomputed_tokens=recomputed,
-            new_tokens=max(0, _count(usage.get("input_tokens")) - reused - recomputed),
+            new_tokens=max(0, _count(usage.get("input_tokens")) - cached - recomputed),
             output_tokens=output,
             ttft_s=None if first is None else first - self._sent_at_s,
             total_s=at_s - self._sent_at_s,

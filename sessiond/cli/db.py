@@ -1,21 +1,14 @@
 """`sessiond db upgrade|check`: the database's schema."""
 
 import asyncio
-from typing import Annotated
 
 import typer
 
 from sessiond.cli.ask_server import JsonOption, print_json
+from sessiond.cli.database import DbOption, database_url
 from sessiond.cli.fail import FAILED, WRONG_USAGE, fail
-from sessiond.setting_errors import SettingError, load_settings
-from sessiond.settings import Settings
 
 app = typer.Typer(help="Bring the database's schema up to date.", no_args_is_help=True)
-
-DbOption = Annotated[
-    str | None,
-    typer.Option("--db", metavar="TEXT", help=Settings.model_fields["db"].description),
-]
 
 
 @app.command("upgrade")
@@ -25,7 +18,7 @@ def upgrade(db: DbOption = None) -> None:
     from sessiond.store.migrate import upgrade as migrate
 
     try:
-        migrate(_url(db))
+        migrate(database_url(db))
     except StoreConfigError as error:
         fail(error, WRONG_USAGE)
     except StoreError as error:
@@ -40,7 +33,7 @@ def check(db: DbOption = None, as_json: JsonOption = False) -> None:
     from sessiond.store.migrate import check as look
 
     try:
-        state = asyncio.run(look(_url(db)))
+        state = asyncio.run(look(database_url(db)))
     except StoreConfigError as error:
         fail(error, WRONG_USAGE)
     except StoreError as error:
@@ -55,10 +48,3 @@ def check(db: DbOption = None, as_json: JsonOption = False) -> None:
         current = state.current or "none"
         typer.echo(f"the schema is {current}, the newest is {state.newest}: `sessiond db upgrade`")
     raise typer.Exit(0 if state.is_current else FAILED)
-
-
-def _url(db: str | None) -> str:
-    try:
-        return load_settings({} if db is None else {"db": db}).db
-    except SettingError as error:
-        fail(error, WRONG_USAGE)

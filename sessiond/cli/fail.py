@@ -4,6 +4,8 @@ from typing import NoReturn
 
 import typer
 
+from sessiond.api_keys import without_keys
+
 FAILED = 1
 WRONG_USAGE = 2
 
@@ -14,5 +16,5 @@ def fail(reason: object, code: int = FAILED) -> NoReturn:
     Raises:
         typer.Exit: always.
     """
-    typer.echo(f"sessiond: {reason}", err=True)
+    typer.echo(without_keys(f"sessiond: {reason}"), err=True)
     raise typer.Exit(code)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import resource
 import socket
 import sys
@@ -18,6 +19,8 @@ from sessiond.cli.fail import WRONG_USAGE, fail
 from sessiond.cli.model import pull_with_progress
 from sessiond.sessions.text_format import TextFormat
 from sessiond.settings import Settings
+
+logger = logging.getLogger(__name__)
 
 # Beyond the time that turns get: those that are cut then end, and sockets are told.
 _DRAIN_GRACE_S = 30.0
@@ -44,6 +47,8 @@ def serve(settings: Settings) -> None:
     with contextlib.closing(listener):
         model = _fetch_model(settings.model, console)
         _migrate(settings.db)
+        if settings.auth == "keys":
+            _warn_without_keys(settings.db)
         try:
             asyncio.run(_serve(settings, model, listener, banner))
         except ConfigError as error:
@@ -109,6 +114,23 @@ def _migrate(db: str) -> None:
         fail(error, WRONG_USAGE)
     except StoreError as error:
         fail(error)
+
+
+def _warn_without_keys(db: str) -> None:
+    """A server without a key lets nobody in, which is right and surprises."""
+    from sessiond.store.store import Store
+
+    async def any_key() -> bool:
+        store = Store(db)
+        try:
+            return await store.accounts.any_key()
+        finally:
+            await store.close()
+
+    if not asyncio.run(any_key()):
+        logger.warning(
+            "no user has a key yet, so nobody can come in: `sessiond user add NAME --role admin`"
+        )
 
 
 def _as_given(setting: str) -> str:

@@ -5,7 +5,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -25,12 +25,13 @@ class ServerError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ServerAddress:
-    """Where a server is: scheme, host and port, no path."""
+    """Where a server is: scheme, host and port, no path; and the key that lets in there."""
 
     http: str
+    api_key: str | None = field(default=None, repr=False)
 
     @classmethod
-    def parse(cls, url: str) -> "ServerAddress":
+    def parse(cls, url: str, api_key: str | None = None) -> "ServerAddress":
         """Read `http(s)://host:port`, `ws(s)://...` too, with or without `/v1` or `/v1/responses`.
 
         Raises:
@@ -40,12 +41,17 @@ class ServerAddress:
         scheme = {"http": "http", "ws": "http", "https": "https", "wss": "https"}.get(parts.scheme)
         if scheme is None or not parts.hostname:
             raise ValueError(f"url={url!r}: allowed is http://HOST:PORT or https://HOST:PORT")
-        return cls(f"{scheme}://{parts.netloc}")
+        return cls(f"{scheme}://{parts.netloc}", api_key)
 
     @property
     def socket(self) -> str:
         """The URL of the conversation socket."""
         return "ws" + self.http.removeprefix("http") + "/v1/responses"
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What every request carries."""
+        return {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
 
     @property
     def is_loopback(self) -> bool:
@@ -119,7 +125,8 @@ class ServerApi:
         request = urllib.request.Request(  # noqa: S310 -- http(s) by `parse`
             url,
             data=None if body is None else json.dumps(body).encode(),
-            headers={} if body is None else {"Content-Type": "application/json"},
+            headers=self._address.headers
+            | ({} if body is None else {"Content-Type": "application/json"}),
             method=method,
         )
         try:

@@ -1,21 +1,27 @@
-"""Who asks. In this version everyone on loopback is the user `local`."""
+"""Who asks: everyone on loopback is the user `local`, or each shows a key."""
 
+import logging
 from collections.abc import Sequence
 from typing import Protocol
 
+from sessiond.api_keys import hash_secret, is_secret, new_api_key, read_api_key
 from sessiond.errors import RequestError
 from sessiond.facts import Caller
+from sessiond.store.accounts import AccountStore
+from sessiond.store.errors import StoreError
 
 KEY_SUBPROTOCOL = "openai-insecure-api-key."
 SUBPROTOCOLS = ("responses", "realtime")
 
 LOCAL = Caller(user_id="local", is_admin=True, salt=b"local")
 
+logger = logging.getLogger(__name__)
+
 
 class Authenticator(Protocol):
     """Turns a key into a caller."""
 
-    def caller(self, key: str | None) -> Caller:
+    async def caller(self, key: str | None) -> Caller:
         """Tell who holds the key; None when none was shown.
 
         Raises:
@@ -27,9 +33,53 @@ class Authenticator(Protocol):
 class NoAuth:
     """`--auth none`: keys are taken and not looked at. For loopback only."""
 
-    def caller(self, key: str | None) -> Caller:  # noqa: ARG002 -- the Protocol's
+    async def caller(self, key: str | None) -> Caller:  # noqa: ARG002 -- the Protocol's
         """Everyone is the user `local`, with the admin role."""
         return LOCAL
+
+
+class KeyAuth:
+    """`--auth keys`: a caller is who holds a key that nobody has revoked.
+
+    Nothing is remembered: each request asks the database, so that what was revoked, by this server
+    or another, is revoked for the next request. It takes one look-up by primary key.
+    """
+
+    def __init__(self, accounts: AccountStore) -> None:
+        self._accounts = accounts
+        self._nobody = hash_secret(new_api_key().secret)
+
+    async def caller(self, key: str | None) -> Caller:
+        """Tell who holds the key. An unknown id costs as much work as a wrong secret.
+
+        Raises:
+            RequestError: `invalid_api_key`; `internal_error`, the database failed.
+        """
+        if key is None:
+            message = "an API key is needed: Authorization: Bearer sk-..."
+            raise RequestError("invalid_api_key", message)
+        shown = read_api_key(key)
+        if shown is None:
+            raise RequestError("invalid_api_key", "the API key has not the form sk-ID.SECRET")
+        try:
+            owner = await self._accounts.key_owner(shown.id)
+        except StoreError as error:
+            logger.error("a key can't be checked: %s", error)  # noqa: TRY400 -- no trace helps
+            raise RequestError("internal_error", "the API key can't be checked now") from error
+        is_right = is_secret(shown.secret, owner.secret if owner else self._nobody)
+        if owner is None or not is_right:
+            raise unknown_key()
+        return Caller(
+            user_id=owner.user_id,
+            is_admin=owner.role == "admin",
+            salt=owner.salt,
+            key_id=shown.id,
+        )
+
+
+def unknown_key() -> RequestError:
+    """What is told of keys that are wrong, unknown or revoked alike."""
+    return RequestError("invalid_api_key", "the API key is not known")
 
 
 def bearer_key(authorization: str | None) -> str | None:

@@ -44,7 +44,7 @@ class ConversationsApi:
         """`POST /v1/conversations`."""
         pairs = await self._body(request, frozenset({"items", "metadata"}))
         view = await self._service.create_conversation(
-            caller_of(request, self._gateway.auth),
+            caller_of(request),
             _items(pairs.get("items")),
             decode_metadata(pairs.get("metadata")),
         )
@@ -52,7 +52,7 @@ class ConversationsApi:
 
     async def read(self, request: Request) -> Response:
         """`GET /v1/conversations/{id}`."""
-        caller = caller_of(request, self._gateway.auth)
+        caller = caller_of(request)
         view = await self._service.get_conversation(caller, request.path_params["session_id"])
         return json_response(_conversation(view))
 
@@ -60,7 +60,7 @@ class ConversationsApi:
         """`POST /v1/conversations/{id}`: replace its metadata."""
         pairs = await self._body(request, frozenset({"metadata"}))
         view = await self._service.update_conversation(
-            caller_of(request, self._gateway.auth),
+            caller_of(request),
             request.path_params["session_id"],
             decode_metadata(pairs.get("metadata")),
         )
@@ -69,14 +69,14 @@ class ConversationsApi:
     async def delete(self, request: Request) -> Response:
         """`DELETE /v1/conversations/{id}`."""
         session_id = request.path_params["session_id"]
-        await self._service.delete_conversation(caller_of(request, self._gateway.auth), session_id)
+        await self._service.delete_conversation(caller_of(request), session_id)
         deleted = {"id": session_id, "object": "conversation.deleted", "deleted": True}
         return json_response(deleted)
 
     async def list_items(self, request: Request) -> Response:
         """`GET /v1/conversations/{id}/items`."""
         page = await self._service.list_items(
-            caller_of(request, self._gateway.auth),
+            caller_of(request),
             request.path_params["session_id"],
             limit=page_limit(request),
             after=request.query_params.get("after"),
@@ -88,7 +88,7 @@ class ConversationsApi:
         """`POST /v1/conversations/{id}/items`."""
         pairs = await self._body(request, frozenset({"items"}))
         items = await self._service.add_items(
-            caller_of(request, self._gateway.auth),
+            caller_of(request),
             request.path_params["session_id"],
             _items(pairs.get("items")),
         )
@@ -97,7 +97,7 @@ class ConversationsApi:
     async def read_item(self, request: Request) -> Response:
         """`GET /v1/conversations/{id}/items/{item_id}`."""
         item = await self._service.get_item(
-            caller_of(request, self._gateway.auth),
+            caller_of(request),
             request.path_params["session_id"],
             request.path_params["item_id"],
         )
@@ -105,7 +105,7 @@ class ConversationsApi:
 
     async def delete_item(self, request: Request) -> Response:
         """`DELETE /v1/conversations/{id}/items/{item_id}`."""
-        caller = caller_of(request, self._gateway.auth)
+        caller = caller_of(request)
         session_id = request.path_params["session_id"]
         await self._service.delete_item(caller, session_id, request.path_params["item_id"])
         view = await self._service.get_conversation(caller, session_id)

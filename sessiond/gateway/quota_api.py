@@ -14,11 +14,12 @@ from sessiond.gateway.refusal import json_response
 
 
 class QuotaApi:
-    """Read and change the quota of any user, known or not: limits may be set before its key."""
+    """Read and change the quota of any user."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self._quotas = gateway.service.quotas
+        self._accounts = gateway.accounts
 
     def routes(self) -> list[BaseRoute]:
         """List the routes."""
@@ -30,21 +31,30 @@ class QuotaApi:
 
     async def read(self, request: Request) -> Response:
         """`GET /admin/users/{id}/quota`: the limits, and what has been taken."""
-        self._admin(request)
-        user_id = request.path_params["user_id"]
+        user_id = await self._user(self._admin(request), request)
         account = await self._quotas.account(user_id)
         return json_response(quota_object(user_id, account))
 
     async def change(self, request: Request) -> Response:
         """`PUT /admin/users/{id}/quota`: the fields that are given, null for no limit."""
-        caller, user_id = self._admin(request), request.path_params["user_id"]
+        caller = self._admin(request)
         body = await read_body(request, self._gateway.limits.max_body_bytes)
         limits = decode_limits(parse_object(body))
+        user_id = await self._user(caller, request)
         account = await self._quotas.set(caller, user_id, limits)
+        if self._accounts is not None:
+            await self._accounts.write_down(caller.user_id, "user.quota", user_id, **limits)
         return json_response(quota_object(user_id, account))
 
     def _admin(self, request: Request) -> Caller:
-        caller = caller_of(request, self._gateway.auth)
+        caller = caller_of(request)
         if not caller.is_admin:
             raise RequestError("permission_denied", "quotas are for admins")
         return caller
+
+    async def _user(self, caller: Caller, request: Request) -> str:
+        """A name that was mistyped must not become a user; one's own need not be stored yet."""
+        user_id: str = request.path_params["user_id"]
+        if self._accounts is not None and user_id != caller.user_id:
+            await self._accounts.user(user_id)
+        return user_id

@@ -16,8 +16,13 @@ def json_response(
 
 
 def error_response(error: RequestError) -> Response:
-    """Build the response to a refused request: the inner error, with `Retry-After` if known."""
+    """Build the response to a refused request: the inner error, with `Retry-After` if known.
+
+    One that lacks a good key is told how to show one (RFC 6750, section 3).
+    """
     headers = dict(error.headers)
+    if error.code == "invalid_api_key":
+        headers["WWW-Authenticate"] = "Bearer"
     if error.retry_after_s is not None:
         headers["Retry-After"] = str(error.retry_after_s)
     return json_response({"error": request_error_object(error)}, error.status, headers)

@@ -43,7 +43,7 @@ class ResponsesApi:
     async def create(self, request: Request) -> Response | ASGIApp:
         """`POST /v1/responses`: JSON, or events with `stream`."""
         limits = self._gateway.limits
-        caller = caller_of(request, self._gateway.auth)
+        caller = caller_of(request)
         body = decode_create_body(await read_body(request, limits.max_body_bytes))
         bound = await self._service.bind(caller, body.request, attachment=None, lane=None)
         turn = await self._service.run(bound)
@@ -55,20 +55,20 @@ class ResponsesApi:
         """`GET /v1/responses/{id}`."""
         if request.query_params.get("stream", "false").lower() not in {"false", "0"}:
             fields.unsupported("stream", request.query_params["stream"], "false in this version")
-        caller = caller_of(request, self._gateway.auth)
+        caller = caller_of(request)
         view = await self._service.get_response(caller, request.path_params["response_id"])
         return json_response(stored_response(view))
 
     async def delete(self, request: Request) -> Response:
         """`DELETE /v1/responses/{id}`."""
-        caller = caller_of(request, self._gateway.auth)
+        caller = caller_of(request)
         response_id = request.path_params["response_id"]
         await self._service.delete_response(caller, response_id)
         return json_response({"id": response_id, "object": "response", "deleted": True})
 
     async def cancel(self, request: Request) -> Response:
         """`POST /v1/responses/{id}/cancel`, with `{"keep": false}` or without a body."""
-        caller = caller_of(request, self._gateway.auth)
+        caller = caller_of(request)
         response_id = request.path_params["response_id"]
         body = await read_body(request, self._gateway.limits.max_body_bytes)
         pairs = parse_object(body) if body.strip() else {}
@@ -81,7 +81,7 @@ class ResponsesApi:
     async def input_items(self, request: Request) -> Response:
         """`GET /v1/responses/{id}/input_items`."""
         page = await self._service.input_items(
-            caller_of(request, self._gateway.auth),
+            caller_of(request),
             request.path_params["response_id"],
             limit=page_limit(request),
             after=request.query_params.get("after"),

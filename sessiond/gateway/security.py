@@ -54,11 +54,24 @@ def is_same_origin(origin: str, host: HostPort) -> bool:
     return asked.host == host.host and (asked.port or default) == (host.port or default)
 
 
-class HostOriginCheck:
-    """ASGI middleware: 403 unless the host is allowed and the origin is absent or the same."""
+def plain_origin(origin: str) -> str:
+    """Write an origin as browsers do: in lower case, without the scheme's own port."""
+    lower = origin.lower()
+    scheme = lower.partition(":")[0]
+    return lower.removesuffix(f":{_DEFAULT_PORTS.get(scheme, '')}")
 
-    def __init__(self, app: ASGIApp, *, allowed_hosts: Iterable[str]) -> None:
+
+class HostOriginCheck:
+    """ASGI middleware: 403 unless the host is allowed, and the origin absent, the same or allowed.
+
+    Allowed origins are those of `plain_origin`.
+    """
+
+    def __init__(
+        self, app: ASGIApp, *, allowed_hosts: Iterable[str], allowed_origins: Iterable[str] = ()
+    ) -> None:
         self._app = app
+        self._origins = frozenset(allowed_origins)
         self._allowed = LOOPBACK_HOSTS | {name.lower().strip("[]") for name in allowed_hosts}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -85,6 +98,11 @@ class HostOriginCheck:
             message = f"Host is {shown!a}: allowed are loopback names and those of --allowed-hosts"
             raise RequestError("permission_denied", message, param="Host")
         for name, value in found:
-            if name == b"origin" and not is_same_origin(value, host):
-                message = f"Origin is {value[:100]!a}: allowed is none, or that of this server"
+            if name != b"origin" or plain_origin(value) in self._origins:
+                continue
+            if not is_same_origin(value, host):
+                message = (
+                    f"Origin is {value[:100]!a}: allowed are none, that of this server, and those "
+                    "of --allowed-origins"
+                )
                 raise RequestError("permission_denied", message, param="Origin")

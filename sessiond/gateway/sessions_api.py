@@ -43,7 +43,7 @@ class SessionsApi:
     async def list_all(self, request: Request) -> Response:
         """`GET /v1/sessions`, latest activity first."""
         page = await self._service.list_sessions(
-            caller_of(request, self._gateway.auth),
+            caller_of(request),
             page_limit(request),
             request.query_params.get("after"),
         )
@@ -58,7 +58,7 @@ class SessionsApi:
         for name in names:
             fields.one_of("include", name, INCLUDABLE)
         view = await self._service.get_session(
-            caller_of(request, self._gateway.auth),
+            caller_of(request),
             request.path_params["session_id"],
             include_page_table="page_table" in names,
         )
@@ -66,26 +66,26 @@ class SessionsApi:
 
     async def reset(self, request: Request) -> Response:
         """`POST /v1/sessions/{id}/reset`: empty the context but for the instructions."""
-        caller = caller_of(request, self._gateway.auth)
+        caller = caller_of(request)
         view = await self._service.reset_session(caller, request.path_params["session_id"])
         return json_response(session_object(view))
 
     async def park(self, request: Request) -> Response:
         """`POST /v1/sessions/{id}/park`: free the device's memory, keep what can be kept below."""
-        caller = caller_of(request, self._gateway.auth)
+        caller = caller_of(request)
         view = await self._service.park_session(caller, request.path_params["session_id"])
         return json_response(session_object(view))
 
     async def set_policy(self, request: Request) -> Response:
         """`PUT /v1/sessions/{id}/policy`: `{"type": …}`, from the next turn on."""
-        caller = caller_of(request, self._gateway.auth)
+        caller = caller_of(request)
         policy = await self._read_policy(request)
         view = await self._service.set_policy(caller, request.path_params["session_id"], policy)
         return json_response(session_object(view))
 
     async def clear_policy(self, request: Request) -> Response:
         """`DELETE /v1/sessions/{id}/policy`: that of the user, or the server, holds."""
-        caller = caller_of(request, self._gateway.auth)
+        caller = caller_of(request)
         view = await self._service.set_policy(caller, request.path_params["session_id"], None)
         return json_response(session_object(view))
 
@@ -93,17 +93,32 @@ class SessionsApi:
         """`PUT /admin/users/{id}/policy`: for sessions that have none of their own."""
         caller, user_id = self._admin(request), request.path_params["user_id"]
         policy = await self._read_policy(request)
+        await self._check_user(caller, user_id)
         await self._service.set_user_policy(caller, user_id, policy)
+        await self._write_down(caller, user_id, policy.type)
         return json_response({"user": user_id, "policy": policy_object(policy)})
 
     async def clear_user_policy(self, request: Request) -> Response:
         """`DELETE /admin/users/{id}/policy`: that of the server holds."""
         caller, user_id = self._admin(request), request.path_params["user_id"]
+        await self._check_user(caller, user_id)
         await self._service.set_user_policy(caller, user_id, None)
+        await self._write_down(caller, user_id, None)
         return json_response({"user": user_id, "policy": None})
 
+    async def _check_user(self, caller: Caller, user_id: str) -> None:
+        """A name that was mistyped must not become a user; one's own need not be stored yet."""
+        if self._gateway.accounts is not None and user_id != caller.user_id:
+            await self._gateway.accounts.user(user_id)
+
+    async def _write_down(self, caller: Caller, user_id: str, policy: str | None) -> None:
+        if self._gateway.accounts is not None:
+            await self._gateway.accounts.write_down(
+                caller.user_id, "user.policy", user_id, policy=policy
+            )
+
     def _admin(self, request: Request) -> Caller:
-        caller = caller_of(request, self._gateway.auth)
+        caller = caller_of(request)
         if not caller.is_admin:
             raise RequestError("permission_denied", "users' policies are for admins")
         return caller
@@ -115,7 +130,7 @@ class SessionsApi:
     async def close(self, request: Request) -> Response:
         """`DELETE /v1/sessions/{id}`."""
         session_id = request.path_params["session_id"]
-        await self._service.close_session(caller_of(request, self._gateway.auth), session_id)
+        await self._service.close_session(caller_of(request), session_id)
         return json_response({"id": session_id, "object": "session.deleted", "deleted": True})
 
 

@@ -12,8 +12,9 @@ import msgspec
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from sessiond.errors import RequestError
-from sessiond.facts import AttachmentId, Caller
-from sessiond.gateway.auth import bearer_key, choose_subprotocol, subprotocol_key
+from sessiond.facts import AttachmentId
+from sessiond.gateway.admission import Admission, admission_of
+from sessiond.gateway.auth import choose_subprotocol
 from sessiond.gateway.http import session_header
 from sessiond.gateway.jobs import EventJob, Job, TurnJob, internal_error
 from sessiond.gateway.lanes import Lanes
@@ -38,6 +39,7 @@ from sessiond.gateway.refusal import error_response
 
 logger = logging.getLogger(__name__)
 
+NOT_ALLOWED = 1008
 GOING_AWAY_FOR_RESTART = 1012
 TRY_AGAIN_LATER = 1013
 INTERNAL_FAULT = 1011
@@ -64,19 +66,18 @@ class SocketEndpoint:
         try:
             self._gateway.connections.refuse_if_draining()
             subprotocol = choose_subprotocol(offered)
-            key = bearer_key(websocket.headers.get("authorization")) or subprotocol_key(offered)
-            caller = self._gateway.auth.caller(key)
+            admission = admission_of(websocket.scope)
         except RequestError as error:
             await websocket.send_denial_response(error_response(error))
             return
-        rates = await self._rate_headers(caller)
+        rates = await self._rate_headers(admission.caller.user_id)
         await websocket.accept(subprotocol, [*session_header(websocket.scope), *rates])
-        await SocketConnection(self._gateway, websocket, caller).run()
+        await SocketConnection(self._gateway, websocket, admission).run()
 
-    async def _rate_headers(self, caller: Caller) -> list[tuple[bytes, bytes]]:
+    async def _rate_headers(self, user_id: str) -> list[tuple[bytes, bytes]]:
         """Of no worth to a client whose turns will be told the same: no reason to refuse it."""
         try:
-            headers = await self._gateway.service.quotas.headers(caller.user_id)
+            headers = await self._gateway.service.quotas.headers(user_id)
         except Exception:
             logger.exception("a caller's quota can't be read")
             return []
@@ -86,11 +87,12 @@ class SocketEndpoint:
 class SocketConnection:
     """One accepted socket: its tasks, its queue of events, its sessions' attachment."""
 
-    def __init__(self, gateway: Gateway, websocket: WebSocket, caller: Caller) -> None:
+    def __init__(self, gateway: Gateway, websocket: WebSocket, admission: Admission) -> None:
         self._gateway = gateway
         self._service = gateway.service
         self._websocket = websocket
-        self._caller = caller
+        self._caller = admission.caller
+        self._revoked = admission.revoked
         self._attachment = AttachmentId(gateway.new_id("sock"))
         # full: lanes wait, their turns' deltas merge; without progress the writer closes 1013
         self._outbound: asyncio.Queue[Json] = asyncio.Queue(gateway.limits.max_outbound_events)
@@ -115,6 +117,7 @@ class SocketConnection:
                 lanes = Lanes(tasks, max_lanes=limits.max_lanes, max_jobs=limits.max_lane_frames)
                 tasks.create_task(self._write())
                 tasks.create_task(self._leave(leave, lanes))
+                tasks.create_task(self._expel())
                 await self._read(lanes)
         except* SocketEnded as endings:
             first = endings.exceptions[0]
@@ -224,6 +227,10 @@ class SocketConnection:
         except TimeoutError:
             logger.warning("a socket is closed with events unsent")
         raise SocketEnded(GOING_AWAY_FOR_RESTART, "the server restarts")
+
+    async def _expel(self) -> None:
+        await self._revoked.wait()
+        raise SocketEnded(NOT_ALLOWED, "the API key was revoked")
 
     async def _close(self, code: int, reason: str) -> None:
         try:

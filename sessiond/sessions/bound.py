@@ -20,7 +20,10 @@ class Cancellable(Protocol):
 
 
 class BoundTurn:
-    """Ends in `SessionService.run` or `.drop`; `ended` tells when nothing of it is left to do."""
+    """Ends in `SessionService.run` or `.drop`; `ended` tells when nothing of it is left to do.
+
+    `stopped` tells that it was cancelled, maybe before the engine had it.
+    """
 
     def __init__(  # noqa: PLR0913 -- a record of what was decided, each part by its name
         self,
@@ -44,6 +47,7 @@ class BoundTurn:
         self.received_at = received_at
         self.begun = False
         self.ended = asyncio.Event()
+        self.stopped = asyncio.Event()
         self._turn: Cancellable | None = None
         self._stop: tuple[bool, CancelReason] | None = None
 
@@ -56,6 +60,7 @@ class BoundTurn:
         """Cancel the turn, now or as soon as the engine has it. The first word holds."""
         if self._stop is None:
             self._stop = (keep, reason)
+            self.stopped.set()
             if self._turn is not None:
                 self._turn.cancel(keep, reason)
 

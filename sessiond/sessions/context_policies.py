@@ -88,6 +88,14 @@ class ContextPolicies:
             )
         self._policy(choice)
 
+    def may_summarize(self, choice: PolicyChoice) -> bool:
+        """Whether the policy says that it may ask for summaries.
+
+        Raises:
+            RequestError: there is no such policy.
+        """
+        return bool(getattr(self._policy(choice), "summarizes", False))
+
     def plan(self, choice: PolicyChoice, view: ConversationView) -> ContextPlan:
         """Ask the policy.
 

@@ -1,6 +1,7 @@
 """Sessions and turns as operators and clients see them. Reads only."""
 
 import asyncio
+from typing import Literal
 
 from engine.ids import SessionId
 from engine.messages import ContextView, GetContext
@@ -114,8 +115,8 @@ class Inspector:
             id=session.id,
             user=session.user_id,
             model=session.model,
-            state=self._state(session, live),
-            tier="device" if held and held.blocks else "none",
+            state=self._state(session, live, held),
+            tier=_tier(held),
             policy=policy.type,
             retention=session.hints.retention,
             priority=session.hints.priority,
@@ -125,10 +126,8 @@ class Inspector:
             turns=_summaries(detail),
             tokens_total=session.prompt.tokens + detail.history_tokens,
             tokens_kept=session.context_tokens,
-            blocks=BlockCounts(
-                device=held.blocks if held else 0, shared=held.shared_blocks if held else 0
-            ),
-            kv_bytes=ByteCounts(device=held.kv_bytes if held else 0),
+            blocks=_blocks(held),
+            kv_bytes=self._kv_bytes(held),
             usage=detail.usage,
             instructions=session.prompt.text,
             page_table=tuple(
@@ -157,14 +156,52 @@ class Inspector:
             return None
         return answer if isinstance(answer, ContextView) else None
 
-    def _state(self, session: SessionRecord, live: LiveSession | None) -> SessionState:
+    def _kv_bytes(self, held: ContextView | None) -> ByteCounts:
+        if held is None:
+            return ByteCounts()
+        info = self._engine.info
+        per_block = info.kv_bytes_per_token * info.block_size
+        return ByteCounts(
+            device=held.kv_bytes,
+            host=held.host_blocks * per_block,
+            disk=held.disk_blocks * per_block,
+        )
+
+    def _state(
+        self, session: SessionRecord, live: LiveSession | None, held: ContextView | None
+    ) -> SessionState:
         if session.closed_at is not None:
             return "closed"
         if live is None:
             return "new" if session.tip_id is None else "cold"
-        # An engine that has restarted holds nothing; no tier below the device does yet.
-        resident = {State.IDLE: live.is_placed(self._engine.epoch), State.PARKED: False}
+        # An engine that has restarted knows of no context; what its tiers have is found by a turn.
+        resident = {
+            State.IDLE: live.is_placed(self._engine.epoch),
+            State.PARKED: _tier(held) != "none",
+        }
         return live.state.value if resident.get(live.state, True) else "cold"
+
+
+def _tier(held: ContextView | None) -> Literal["device", "host", "disk", "none"]:
+    """The fastest that holds KV of the session."""
+    if held is None:
+        return "none"
+    if held.blocks:
+        return "device"
+    if held.host_blocks:
+        return "host"
+    return "disk" if held.disk_blocks else "none"
+
+
+def _blocks(held: ContextView | None) -> BlockCounts:
+    if held is None:
+        return BlockCounts()
+    return BlockCounts(
+        device=held.blocks,
+        host=held.host_blocks,
+        disk=held.disk_blocks,
+        shared=held.shared_blocks,
+    )
 
 
 def _finished(turn: TurnRecord, text: str) -> TurnFinished | None:

@@ -10,7 +10,9 @@ class ServiceLimits:
     A `turn_timeout_s` or `queue_timeout_s` of 0 is none. `max_outstanding` counts turns that run
     or wait; `max_cold_contexts` the sessions without KV whose ids the engine still remembers.
     An engine may hang: `ask_timeout_s` bounds questions to it, `cancel_timeout_s` the wait for the
-    end of a turn that it was told to stop.
+    end of a turn that it was told to stop. `summary_wait_s` bounds how long a turn waits for a
+    summary, `background_summary_s` how long one is worked on that nobody waits for; there are
+    `max_background_summaries` of these at a time.
     What a turn has reserved of a quota is given back `reservation_s` after its server died; limits
     that another server has set are known after `quota_fresh_s`; residency is looked at every
     `residency_every_s`.
@@ -25,6 +27,9 @@ class ServiceLimits:
     drain_timeout_s: float = 30.0
     cancel_timeout_s: float = 5.0
     ask_timeout_s: float = 5.0
+    background_summary_s: float = 300.0
+    summary_wait_s: float = 20.0
+    max_background_summaries: int = 4
     reap_every_s: float = 1.0
     max_cold_contexts: int = 1024
     reservation_s: float = 30.0

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import assert_never
 
 from engine.messages import Edit
-from policies.plan import KeepAll, KeepTurns, Summarize
+from policies.plan import ContextPlan, KeepAll, KeepTurns, Summarize
 from sessiond.errors import RequestError
 from sessiond.facts import UNSET, ContextChanged, InputItem, PolicyChoice, TurnRequest
 from sessiond.quota import Quota
@@ -29,7 +29,7 @@ from sessiond.sessions.fitting import (
 from sessiond.sessions.live import LiveSession, LiveSessions
 from sessiond.sessions.parts import Parts
 from sessiond.sessions.quotas import Quotas
-from sessiond.sessions.summaries import Summaries
+from sessiond.sessions.summaries import Patience, Summaries
 from sessiond.sessions.transcript import Transcript
 from sessiond.store.records import NewPrompt, Prompt
 from sessiond.store.shape import Shape, View
@@ -85,6 +85,7 @@ class _Beginning:
     input_tokens: int
     has_new_front: bool
     quota: Quota
+    patience: Patience | None
 
 
 class Planner:
@@ -109,10 +110,18 @@ class Planner:
         self._new_id = parts.new_id
         self._new_seed = parts.new_seed
 
-    async def plan(self, live: LiveSession, request: TurnRequest, *, runs: bool = True) -> TurnPlan:
+    async def plan(
+        self,
+        live: LiveSession,
+        request: TurnRequest,
+        *,
+        runs: bool = True,
+        patience: Patience | None = None,
+    ) -> TurnPlan:
         """Decide front, what the model sees, input ids, room and seed.
 
         Not `runs`: the turn only joins the context; the next one that runs makes room for it.
+        `patience`: how long to wait for a summary; None: not at all.
 
         Raises:
             RequestError: there is nothing to answer, or it can't fit.
@@ -134,6 +143,7 @@ class Planner:
             input_tokens=len(input_ids),
             has_new_front=new_prompt is not None,
             quota=await self._quotas.of(live.user_id),
+            patience=patience,
         )
         choice = await self._policies.in_force(live, request)
         fitted, max_output_tokens, changes = await self._fit(begin, choice, runs=runs)
@@ -189,26 +199,57 @@ class Planner:
         self, begin: _Beginning, choice: PolicyChoice, room: Room
     ) -> tuple[Shape, Reason]:
         """What the policy leaves of the context, and the word for it if that is not all."""
-        shape, request, reply = begin.shape, begin.request, 0
-        if request.generate:
-            default = self._limits.default_max_output_tokens
-            reply = reserve_reply(room, wanted=request.max_output_tokens, default=default)
-        view = conversation_view(
-            shape,
-            prompt_tokens=begin.input_tokens,
-            output_tokens=reply + room.close,
-            limit_tokens=room.most,
-        )
-        match self._policies.plan(choice, view):
+        shape = begin.shape
+        match self._ask(begin, choice, room):
             case KeepAll() | KeepTurns() as plan:
                 return kept(shape, plan), "trimmed"
             case Summarize() as plan:
-                summary = await self._summaries.find(begin.live, shape, plan)
+                summary = await self._summaries.find(begin.live, begin.before, plan, begin.patience)
                 if summary is not None and summary.ref.tokens <= plan.summary_tokens:
                     return summarized(shape, summary), "summarized"
                 return kept(shape, plan.fallback), "summary_failed"
             case _ as unreachable:
                 assert_never(unreachable)
+
+    def _ask(self, begin: _Beginning, choice: PolicyChoice, room: Room) -> ContextPlan:
+        request, reply = begin.request, 0
+        if request.generate:
+            default = self._limits.default_max_output_tokens
+            reply = reserve_reply(room, wanted=request.max_output_tokens, default=default)
+        view = conversation_view(
+            begin.shape,
+            prompt_tokens=begin.input_tokens,
+            output_tokens=reply + room.close,
+            limit_tokens=room.most,
+        )
+        return self._policies.plan(choice, view)
+
+    async def foresee(
+        self, live: LiveSession, request: TurnRequest, *, input_tokens: int
+    ) -> tuple[Shape, Summarize] | None:
+        """The summary that will be wanted if the next turn is like the last; None: none will.
+
+        `request` and `input_tokens` are the last turn's, which has joined the context.
+
+        Raises:
+            RequestError: the policy failed.
+        """
+        choice = await self._policies.in_force(live, request)
+        if choice is None or not self._policies.may_summarize(choice):
+            return None
+        shape = await self._sessions.shape(live)
+        begin = _Beginning(
+            live=live,
+            request=request,
+            before=shape,
+            shape=shape,
+            input_tokens=input_tokens,
+            has_new_front=False,
+            quota=await self._quotas.of(live.user_id),
+            patience=None,
+        )
+        plan = self._ask(begin, choice, self._room(begin, choice))
+        return (shape, plan) if isinstance(plan, Summarize) else None
 
     async def _front(
         self, live: LiveSession, text: str | None, opening_text: str | None

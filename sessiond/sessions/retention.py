@@ -1,7 +1,7 @@
 """Gives back the KV of sessions that nobody holds. Asyncio thread only."""
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import assert_never
 
@@ -21,13 +21,19 @@ _PRIORITIES: Mapping[Priority, int] = MappingProxyType({"low": 0, "normal": 1, "
 
 
 class Retention:
-    """Every way on which KV is given back ends in `release`, `park` or `forget`."""
+    """Every way on which KV is given back ends in `release`, `park` or `forget`.
 
-    def __init__(self, parts: Parts) -> None:
+    `on_given_back` is called each time: what is done with the session's KV beside its turns ends.
+    """
+
+    def __init__(
+        self, parts: Parts, *, on_given_back: Callable[[SessionId], None] = lambda _: None
+    ) -> None:
         self._engine = parts.engine
         self._sessions = parts.sessions
         self._limits = parts.limits
         self._clock = parts.clock
+        self._on_given_back = on_given_back
         self._attachments = Attachments()
         self._holds = Holds()
         self._cold: OrderedDict[SessionId, None] = OrderedDict()  # the longest cold first
@@ -104,6 +110,7 @@ class Retention:
         if not is_free(live.state):
             return  # whoever changes it settles it
         self._holds.drop(live.id)
+        self._on_given_back(live.id)
         if live.is_placed(self._engine.epoch):
             self._send(live, command)
         live.state = after(live.state, event)
@@ -124,6 +131,7 @@ class Retention:
 
     def unplace(self, live: LiveSession) -> None:
         """Let the engine forget the session's context, and end its turn if one runs."""
+        self._on_given_back(live.id)
         if live.is_placed(self._engine.epoch):
             self._send(live, CloseContext(session=live.id))
         live.placement = None

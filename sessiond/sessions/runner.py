@@ -11,6 +11,8 @@ from sessiond.facts import AttachmentId, TurnFinished
 from sessiond.sessions.bound import BoundTurn
 from sessiond.sessions.drain_rate import DrainRate
 from sessiond.sessions.driver import TurnDriver
+from sessiond.sessions.foresight import Foresight
+from sessiond.sessions.lifecycle import Event
 from sessiond.sessions.parts import Parts
 from sessiond.sessions.retention import Retention
 from sessiond.sessions.starter import TurnStarter
@@ -22,17 +24,19 @@ logger = logging.getLogger(__name__)
 class TurnRunner:
     """Every bound turn leaves its session on one of three ways: dropped, refused, driven."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 -- what a turn meets, each by its name
         self,
         parts: Parts,
         *,
         starter: TurnStarter,
+        foresight: Foresight,
         retention: Retention,
         drain_rate: DrainRate,
         on_turn_ended: Callable[[TurnFinished], None],
     ) -> None:
         self._starter = starter
         self._driver = TurnDriver(parts, retention=retention)
+        self._foresight = foresight
         self._retention = retention
         self._on_turn_ended = on_turn_ended
         self._limits = parts.limits
@@ -166,6 +170,8 @@ class TurnRunner:
     async def _drive(self, turn: Turn, events: TurnEvents) -> None:
         finished, event = await self._driver.drive(turn, events)
         bound = turn.bound
+        if event is Event.ADVANCE:
+            await self._foresight.look(turn)
         bound.live.leave(bound.claim, event)
         self._settle(bound)
         turn.stream.put(finished)  # the session is free: its reader may begin the next turn

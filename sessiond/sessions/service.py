@@ -26,9 +26,11 @@ from sessiond.facts import (
 )
 from sessiond.sessions.binding import Binder
 from sessiond.sessions.bound import BoundTurn
+from sessiond.sessions.compaction import Compaction
 from sessiond.sessions.context_policies import ContextPolicies, MakePolicy
 from sessiond.sessions.conversations import Conversations
 from sessiond.sessions.drain_rate import DrainRate
+from sessiond.sessions.foresight import Foresight
 from sessiond.sessions.inspection import Inspector
 from sessiond.sessions.limits import ServiceLimits
 from sessiond.sessions.live import LiveSessions
@@ -41,7 +43,6 @@ from sessiond.sessions.retention import Retention
 from sessiond.sessions.runner import TurnRunner
 from sessiond.sessions.starter import TurnStarter
 from sessiond.sessions.steering import Steering
-from sessiond.sessions.summaries import NoSummaries, Summaries
 from sessiond.sessions.text_format import TextFormat
 from sessiond.sessions.transcript import Transcript
 from sessiond.sessions.turn import Turn
@@ -80,7 +81,6 @@ class SessionService:
         ignore_eos: bool = False,
         default_policy: PolicyChoice = _NO_POLICY,
         make_policy: MakePolicy = _BUILT_IN.make,
-        summaries: Summaries | None = None,
     ) -> None:
         parts = Parts(
             engine=engine,
@@ -100,12 +100,13 @@ class SessionService:
             on_refused=on_quota_refused,
         )
         self._policies = ContextPolicies(parts, default=default_policy, make=make_policy)
+        self._compaction = Compaction(parts, transcript=transcript)
         planner = Planner(
             parts,
             transcript=transcript,
             policies=self._policies,
             quotas=self.quotas,
-            summaries=summaries or NoSummaries(),
+            summaries=self._compaction,
         )
         starter = TurnStarter(
             parts,
@@ -115,11 +116,12 @@ class SessionService:
             quotas=self.quotas,
         )
         self._parts = parts
-        self._retention = Retention(parts)
+        self._retention = Retention(parts, on_given_back=self._compaction.cancel)
         self._binder = Binder(parts, retention=self._retention)
         self._runner = TurnRunner(
             parts,
             starter=starter,
+            foresight=Foresight(planner=planner, compaction=self._compaction),
             retention=self._retention,
             drain_rate=drain_rate,
             on_turn_ended=on_turn_ended,
@@ -150,6 +152,7 @@ class SessionService:
 
     async def drain(self) -> None:
         """Refuse new turns, wait for those that run, then cancel them with what they have."""
+        self._compaction.drain()
         await self._runner.drain()
 
     async def stop(self) -> None:
@@ -159,6 +162,7 @@ class SessionService:
             await asyncio.gather(self._reaper, return_exceptions=True)
         await self.quotas.stop()
         await self._runner.stop()
+        await self._compaction.stop()
 
     async def bind(
         self,
@@ -224,6 +228,19 @@ class SessionService:
         await self._runner.ended(left, self._parts.limits.cancel_timeout_s)
         for live in freed:
             self._retention.settle(live, attachment)
+
+    def keys_at_work(self) -> frozenset[str]:
+        """Keys under which turns run or wait."""
+        ids = (bound.caller.key_id for bound in self._runner.bound_turns())
+        return frozenset(key_id for key_id in ids if key_id is not None)
+
+    def end_work_of_key(self, key_id: str) -> None:
+        """A key was revoked: end its turns, as if whoever waits for them had gone."""
+        for bound in self._runner.bound_turns():
+            if bound.caller.key_id == key_id:
+                refusal = RequestError("invalid_api_key", "the API key was revoked")
+                self._runner.drop(bound, refusal)
+                bound.stop(keep=False, reason="disconnected")
 
     async def hold(self, session_id: str, seconds: float) -> None:
         """Keep an unattached session's KV for so long from now."""

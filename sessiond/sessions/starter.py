@@ -1,6 +1,7 @@
 """From a bound turn that holds its session to one that the engine has: plan, commit 1, submit."""
 
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -18,6 +19,7 @@ from sessiond.sessions.placing import Placer
 from sessiond.sessions.planning import Planner, TurnPlan
 from sessiond.sessions.quotas import Quotas, terms_of
 from sessiond.sessions.request_form import pack_policy, pack_request
+from sessiond.sessions.summaries import Patience
 from sessiond.sessions.transcript import Transcript
 from sessiond.sessions.turn import Turn
 from sessiond.store.errors import QuotaExceededError, StoreError
@@ -45,6 +47,7 @@ class TurnStarter:
         self._placer = placer
         self._transcript = transcript
         self._quotas = quotas
+        self._limits = parts.limits
         self._clock = parts.clock
         self._new_id = parts.new_id
 
@@ -60,7 +63,8 @@ class TurnStarter:
                 bound.caller, opens=not live.stored, base=live.base_session_id
             )
             await self._sessions.refresh(live)
-            plan = await self._planner.plan(live, bound.request)
+            patience = self._patience(bound)
+            plan = await self._planner.plan(live, bound.request, patience=patience)
             accepted = self._accept(bound, plan)
             account = await self._store_running(bound, plan, accepted)
             try:
@@ -82,6 +86,15 @@ class TurnStarter:
             headers=self._quotas.headers_of(account),
         )
         return turn, events
+
+    def _patience(self, bound: BoundTurn) -> Patience:
+        seconds = math.inf
+        if self._limits.turn_timeout_s:
+            seconds = self._limits.turn_timeout_s
+        if bound.request.deadline_ms is not None:
+            left = bound.request.deadline_ms / 1000 - (self._clock() - bound.received_at)
+            seconds = min(seconds, max(0.0, left))
+        return Patience(stopped=bound.stopped, seconds=seconds)
 
     def _accept(self, bound: BoundTurn, plan: TurnPlan) -> TurnAccepted:
         return TurnAccepted(

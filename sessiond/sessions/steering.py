@@ -83,7 +83,7 @@ class Steering:
         self._retention.hint(live)
 
     async def park(self, caller: Caller, session_id: str) -> None:
-        """Move the session's KV to the tiers below the device.
+        """Move the session's KV to the tiers below the device; without one it is given back.
 
         Raises:
             RequestError: there is no such session, or a turn runs in it.

@@ -1,5 +1,6 @@
 """Where the planner looks for a summary that a context policy wants."""
 
+import asyncio
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -16,22 +17,23 @@ class Summary:
     covered: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long a turn may wait for a summary: until it is stopped, `seconds` at most."""
+
+    stopped: asyncio.Event
+    seconds: float
+
+
 class Summaries(Protocol):
     """Finds summaries, or has them made."""
 
-    async def find(self, live: LiveSession, shape: Shape, plan: Summarize) -> Summary | None:
-        """A summary for a session that the caller holds; None: there is none, and won't be."""
-        ...
-
-
-class NoSummaries:
-    """Nothing is ever summarised: what a policy falls back to is done."""
-
     async def find(
-        self,
-        live: LiveSession,  # noqa: ARG002 -- the Protocol's
-        shape: Shape,  # noqa: ARG002 -- the same
-        plan: Summarize,  # noqa: ARG002 -- the same
+        self, live: LiveSession, shape: Shape, plan: Summarize, patience: Patience | None
     ) -> Summary | None:
-        """None."""
-        return None
+        """A summary for a session that the caller holds; None: there is none now.
+
+        `shape` is what the session's tip left behind. It is waited for only if the turn can't go
+        on without; `patience` None: not at all.
+        """
+        ...

@@ -8,6 +8,7 @@ from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from alembic.util import CommandError
+from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError
 
 import migrations
@@ -39,8 +40,8 @@ def upgrade(url: str, revision: str = "head") -> None:
     """
     parsed = parse_url(url)
     try:
-        if parsed.get_backend_name() == "sqlite" and parsed.database:
-            Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
+        if (folder := _folder_of(parsed)) is not None:
+            folder.mkdir(parents=True, exist_ok=True)
         command.upgrade(_config(url), revision)
     except DBAPIError as error:
         raise StoreError(f"database {parsed}: {error.orig}") from error
@@ -63,6 +64,9 @@ async def check(url: str) -> SchemaState:
     newest = ScriptDirectory.from_config(_config(url)).get_current_head()
     if newest is None:
         raise RuntimeError("no migration is installed")
+    folder = _folder_of(parse_url(url))
+    if folder is not None and not folder.is_dir():
+        raise StoreError(f"database {url}: there is no folder {folder}")
     database = Database(url)
     try:
         current = await database.read(
@@ -73,6 +77,23 @@ async def check(url: str) -> SchemaState:
     finally:
         await database.close()
     return SchemaState(current=current, newest=newest)
+
+
+def is_made(url: str) -> bool:
+    """Whether there may be a database: for SQLite, whether there is its file.
+
+    Raises:
+        StoreConfigError: the URL is of no kind that can be used.
+    """
+    parsed = parse_url(url)
+    return _folder_of(parsed) is None or Path(str(parsed.database)).exists()
+
+
+def _folder_of(url: URL) -> Path | None:
+    """Where a SQLite file lies; None for a server's database."""
+    if url.get_backend_name() != "sqlite" or not url.database:
+        return None
+    return Path(url.database).parent
 
 
 def _config(url: str) -> Config:

@@ -13,7 +13,7 @@ from sessiond.facts import (
     TurnStatus,
     TurnUsage,
 )
-from sessiond.store.shape import Fidelity, TurnSize, View
+from sessiond.store.shape import Fidelity, SummaryRef, TurnSize, View
 
 Retention = Literal["release", "park", "hold"]
 Priority = Literal["low", "normal", "high"]
@@ -251,6 +251,17 @@ class NewSummary:
     text: str
     usage: TurnUsage
     created_at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredSummary:
+    """A summary that may enter a context. It was written from the first `read_tokens` of history.
+
+    So it may stand for any whole turns among those.
+    """
+
+    ref: SummaryRef
+    read_tokens: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,6 +22,42 @@ users = sa.Table(
     sa.Column("id", sa.String(255), primary_key=True),
     sa.Column("created_at", sa.Double, nullable=False),
     sa.Column("context_policy", sa.JSON(none_as_null=True)),  # null: the server's
+    sa.Column("name", sa.String(64)),  # null: nobody added this user; it came with a first turn
+    sa.Column("role", sa.String(16), nullable=False, server_default="user"),
+    sa.Column("salt", sa.LargeBinary),  # parts this user's cached blocks from those of others
+    sa.Column("revoked_at", sa.Double),
+    # of those who may come in; a name that was given up can be given again
+    sa.Index(
+        None,
+        "name",
+        unique=True,
+        sqlite_where=sa.text("revoked_at IS NULL"),
+        postgresql_where=sa.text("revoked_at IS NULL"),
+    ),
+)
+
+keys = sa.Table(
+    "keys",
+    metadata,
+    sa.Column("id", sa.String(32), primary_key=True),  # the part of a key that is no secret
+    sa.Column("user_id", sa.ForeignKey("users.id"), nullable=False),
+    sa.Column("salt", sa.LargeBinary, nullable=False),
+    sa.Column("hash", sa.LargeBinary, nullable=False),
+    sa.Column("created_at", sa.Double, nullable=False),
+    sa.Column("revoked_at", sa.Double),
+    sa.Index(None, "user_id"),
+)
+
+# What admins did. No foreign keys: it outlives whom it speaks of.
+audit_log = sa.Table(
+    "audit_log",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("at", sa.Double, nullable=False),
+    sa.Column("actor", sa.String(255), nullable=False),
+    sa.Column("action", sa.String(32), nullable=False),
+    sa.Column("subject", sa.String(255)),
+    sa.Column("detail", sa.JSON, nullable=False),
 )
 
 # What a user may take (null: no limit), and in the same row, so that one statement compares them,

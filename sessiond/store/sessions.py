@@ -17,6 +17,7 @@ from sessiond.store.records import (
 )
 from sessiond.store.schema import sessions, system_prompts, turns, users
 from sessiond.store.token_ids import pack
+from sessiond.store.user_salt import new_salt
 
 _SOME_FORKS = 64  # of which one is looked for that nobody holds
 _RECORD = (
@@ -36,7 +37,9 @@ async def ensure_user(connection: AsyncConnection, user_id: str, now: float) -> 
     """Store the user unless it is known."""
     dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
     await connection.execute(
-        dialect.insert(users).values(id=user_id, created_at=now).on_conflict_do_nothing()
+        dialect.insert(users)
+        .values(id=user_id, created_at=now, salt=new_salt())
+        .on_conflict_do_nothing()
     )
 
 

@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sessiond.facts import ItemPage, ItemView
 from sessiond.quota import Account, charged_tokens
 from sessiond.store import chains, items, quotas, sessions, summaries, turns
+from sessiond.store.accounts import AccountStore
 from sessiond.store.database import Database
 from sessiond.store.items import Order
 from sessiond.store.records import (
@@ -25,6 +26,7 @@ from sessiond.store.records import (
     SessionHints,
     SessionRecord,
     StoredContext,
+    StoredSummary,
     TurnRecord,
 )
 from sessiond.store.shape import Shape, View
@@ -40,6 +42,7 @@ class Store:
 
     def __init__(self, url: str) -> None:
         self._database = Database(url)
+        self.accounts = AccountStore(self._database)
 
     async def close(self) -> None:
         """Wait for what runs and close every connection."""
@@ -170,6 +173,18 @@ class Store:
     async def add_summary(self, summary: NewSummary) -> None:
         """Store a summary; no context has it until a turn's view names it."""
         await self._database.write(lambda connection: summaries.insert(connection, summary))
+
+    async def newest_summary(self, user_id: str, tip_id: str | None) -> StoredSummary | None:
+        """The summary that read the most of a context, used or not."""
+        return await self._database.read(
+            lambda connection: summaries.newest(connection, user_id, tip_id)
+        )
+
+    async def turn_ending_at(self, user_id: str, tip_id: str, history_tokens: int) -> str | None:
+        """The turn up to which a context has so many history tokens; None: none ends there."""
+        return await self._database.read(
+            lambda connection: summaries.turn_ending_at(connection, user_id, tip_id, history_tokens)
+        )
 
     # --- sessions --------------------------------------------------------------------------------
 

@@ -1,10 +1,15 @@
 """SQL of summaries."""
 
+import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from sessiond.store.records import NewSummary
-from sessiond.store.schema import summaries
+from sessiond.store.chains import chain_of
+from sessiond.store.records import NewSummary, StoredSummary
+from sessiond.store.schema import summaries, turns
+from sessiond.store.shape import SummaryRef
 from sessiond.store.token_ids import pack
+
+_ADDED = turns.c.context_tokens - turns.c.start_tokens
 
 
 async def insert(connection: AsyncConnection, summary: NewSummary) -> None:
@@ -24,3 +29,44 @@ async def insert(connection: AsyncConnection, summary: NewSummary) -> None:
             created_at=summary.created_at,
         )
     )
+
+
+async def newest(
+    connection: AsyncConnection, user_id: str, tip_id: str | None
+) -> StoredSummary | None:
+    """The summary of a context that read the most of it; of two such the later one."""
+    chain = chain_of(user_id, tip_id)
+    row = (
+        await connection.execute(
+            sa.select(summaries.c.id, summaries.c.tokens, summaries.c.turn_id)
+            .join(chain, chain.c.id == summaries.c.turn_id)
+            .where(summaries.c.user_id == user_id)
+            .order_by(chain.c.depth, summaries.c.created_at.desc(), summaries.c.id.desc())
+            .limit(1)
+        )
+    ).one_or_none()
+    if row is None:
+        return None
+    before = chain_of(user_id, row.turn_id)
+    read = await connection.scalar(
+        sa.select(sa.func.sum(_ADDED)).join(before, before.c.id == turns.c.id)
+    )
+    return StoredSummary(ref=SummaryRef(id=row.id, tokens=row.tokens), read_tokens=read or 0)
+
+
+async def turn_ending_at(
+    connection: AsyncConnection, user_id: str, tip_id: str, history_tokens: int
+) -> str | None:
+    """The last turn of a context's first so many history tokens; None: none ends there."""
+    chain = chain_of(user_id, tip_id)
+    rows = await connection.execute(
+        sa.select(turns.c.id, _ADDED.label("added_tokens"))
+        .join(chain, chain.c.id == turns.c.id)
+        .order_by(chain.c.depth.desc())
+    )
+    ending, tokens = None, 0
+    for row in rows:
+        tokens += row.added_tokens
+        if tokens == history_tokens:
+            ending = str(row.id)  # the last of those that add nothing, too
+    return ending

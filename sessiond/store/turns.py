@@ -215,7 +215,7 @@ async def mark_deleted(connection: AsyncConnection, user_id: str, turn_id: str, 
 
 
 async def usage_of(connection: AsyncConnection, user_id: str, session_id: str) -> SessionUsage:
-    """Sums over all turns of a session, whatever became of them."""
+    """Sums over all turns of a session, whatever became of them, and its summaries' making."""
     cached = turns.c.reused_tokens + turns.c.restored_tokens
     row = (
         await connection.execute(
@@ -229,8 +229,20 @@ async def usage_of(connection: AsyncConnection, user_id: str, session_id: str) -
             ).where(turns.c.session_id == session_id, turns.c.user_id == user_id)
         )
     ).one()
+    written = (
+        await connection.execute(
+            sa.select(
+                sa.func.coalesce(sa.func.sum(summaries.c.input_tokens), 0),
+                sa.func.coalesce(sa.func.sum(summaries.c.cached_tokens), 0),
+                sa.func.coalesce(sa.func.sum(summaries.c.output_tokens), 0),
+            ).where(summaries.c.session_id == session_id, summaries.c.user_id == user_id)
+        )
+    ).one()
     return SessionUsage(
-        turns=row[0], input_tokens=row[1], cached_tokens=row[2], output_tokens=row[3]
+        turns=row[0],
+        input_tokens=row[1] + written[0],
+        cached_tokens=row[2] + written[1],
+        output_tokens=row[3] + written[2],
     )
 
 

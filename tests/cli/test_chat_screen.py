@@ -1,6 +1,8 @@
+from dataclasses import replace
+
 import pytest
 
-from sessiond.cli.chat_screen import Screen, describe_stats, printable
+from sessiond.cli.chat_screen import Screen, describe_session, describe_stats, printable
 from sessiond.cli.chat_turn import TurnEnd, TurnStats
 
 STATS = TurnStats(
@@ -47,6 +49,17 @@ def test_lost_kv_is_said():
         tokens_per_s=None,
     )
     assert describe_stats(stats) == "reused 0 · recomputed 36 · new 14 · reply 1 tokens"
+
+
+def test_kv_that_came_back_is_said_with_where_from():
+    stats = replace(STATS, reused_tokens=0, restored_tokens=32, restored_from="disk")
+    assert describe_stats(stats).startswith("reused 0 · restored 32 from disk · new 14")
+
+
+def test_a_session_says_what_its_tiers_hold():
+    blocks = {"device": 0, "shared": 0, "host": 0, "disk": 7}
+    assert describe_session(SESSION | {"blocks": blocks}).endswith(" · 7 blocks in the disk tier")
+    assert "tier" not in describe_session(SESSION)
 
 
 @pytest.mark.parametrize(

@@ -158,6 +158,21 @@ def test_doctor_tells_what_the_audit_found(report, code, words):
     assert json.loads(as_json.output) == report
 
 
+def test_doctor_shows_the_tiers_and_why_one_is_missing():
+    disk = {"name": "disk", "bytes": 2**31, "blocks": 5884}
+    tiers = [
+        disk | {"read_bytes_per_s": 2**31, "write_bytes_per_s": 2**30},
+        disk | {"read_bytes_per_s": 2**31, "write_bytes_per_s": 0},
+        {"name": "host", "bytes": 2**20, "reason": "no memory"},
+    ]
+    with server({"GET /admin/memory": (200, SOUND | {"tiers": tiers})}) as (url, _):
+        lines = run("doctor", "--url", url).output.splitlines()
+    tier = "disk tier of 2.0 GiB: 5884 blocks, read at 2.0 GiB/s, "
+    assert f"{tier}written at 1.0 GiB/s" in lines
+    assert f"{tier}full, so writing isn't measured" in lines
+    assert "no host tier of 1.0 MiB: no memory" in lines
+
+
 def test_db_check_fails_until_db_upgrade_has_run(tmp_path):
     url = f"sqlite+aiosqlite:///{tmp_path / 'new' / 'a.db'}"
     (tmp_path / "new").mkdir()

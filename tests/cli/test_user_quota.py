@@ -27,6 +27,8 @@ QUOTA = {
 def db(tmp_path):
     url = f"sqlite+aiosqlite:///{tmp_path / 'a.db'}"
     migrate.upgrade(url)
+    for name in ("ann", "bob"):
+        assert run("user", "add", name, "--db", url).exit_code == 0
     return url
 
 
@@ -51,10 +53,19 @@ def test_limits_are_changed_one_by_one_in_the_database(db):
 
 def test_a_reader_sees_limits_and_what_was_taken(db):
     shown = run("user", "quota", "ann", "--tokens-per-day", "500", "--db", db).output.splitlines()
-    assert shown[0] == "user ann"
+    assert shown[0].startswith("user user_")
     assert any(line.split() == ["tokens_per_day", "500"] for line in shown)
     assert any(line.split() == ["max_sessions", "no", "limit"] for line in shown)
     assert any(line.split() == ["tokens_today", "0"] for line in shown)
+
+
+def test_a_name_that_nobody_has_is_refused_but_everyone_is_local_without_keys(db):
+    result = run("user", "quota", "anne", "--max-sessions", "1", "--db", db)
+    assert result.exit_code == 1
+    assert "anne" in result.output
+    assert run("user", "quota", "local", "--max-sessions", "1", "--db", db).exit_code == 0
+    found = json.loads(run("user", "quota", "local", "--db", db, "--json").output)
+    assert (found["user"], found["max_sessions"]) == ("local", 1)
 
 
 def test_a_server_is_asked_where_one_is_named():
@@ -95,5 +106,5 @@ def test_a_wrong_limit_is_wrong_usage_and_named(db, option, value):
 def test_a_database_that_was_not_migrated_is_told(tmp_path):
     result = run("user", "quota", "ann", "--db", f"sqlite+aiosqlite:///{tmp_path / 'new.db'}")
     assert result.exit_code == 1
-    assert "sessiond db check" in result.output
+    assert "sessiond db upgrade" in result.output
     assert "Traceback" not in result.output

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import get_args
 
 from engine.messages import EngineInfo, EngineStats
+from engine.tier_reports import TierInfo, TierStats
 from sessiond.errors import STATUS
 from sessiond.facts import IncompleteReason
 from sessiond.metrics import Metrics, Poll
@@ -79,7 +80,9 @@ def metric_names():
 def dummy(message):
     """A message with a value of the right type in every field."""
     values = {bool: True, int: 1, float: 1.0, str: "x", dict[str, int]: {"finish": 1},
-              dict[str, float]: {"finish": 0.1}}  # fmt: skip
+              dict[str, float]: {"finish": 0.1}, tuple[TierInfo, ...]: ()}  # fmt: skip
+    if message is EngineStats:
+        values[dict[str, TierStats]] = {"disk": dummy(TierStats)}
     return message(**{name: values[kind] for name, kind in message.__annotations__.items()})
 
 

@@ -17,7 +17,7 @@ from tests.gateway.real_stack import real_stack
 
 PAGE = "docs/operations.md"
 HERE = "http://127.0.0.1:8080"
-QUOTA_BLOCKS = [block for block in code_blocks(PAGE, "bash") if "quota ann" in block]
+QUOTA_BLOCKS = [block for block in code_blocks(PAGE, "bash") if "user quota" in block]
 
 
 def test_every_limit_is_listed():
@@ -28,6 +28,7 @@ def test_the_examples_on_a_database_work(tmp_path, monkeypatch):
     url = f"sqlite+aiosqlite:///{tmp_path / 'a.db'}"
     migrate.upgrade(url)
     monkeypatch.setenv("SESSIOND_DB", url)
+    sessiond("sessiond user add ann")
     outputs = [sessiond(line) for line in QUOTA_BLOCKS[0].splitlines()]
     assert json.loads(outputs[1])["tokens_per_day"] is None
     assert "max_concurrent_turns   4" in outputs[2]

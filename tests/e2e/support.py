@@ -44,7 +44,8 @@ def assert_all_blocks_come_back(server, *, within_s=30.0):
 def total_input(turn):
     """All tokens before the reply of a finished turn of `LoadClient`."""
     stats = turn.end.stats
-    return stats.reused_tokens + stats.recomputed_tokens + stats.new_tokens
+    known = stats.reused_tokens + stats.restored_tokens + stats.recomputed_tokens
+    return known + stats.new_tokens
 
 
 def total(turn):

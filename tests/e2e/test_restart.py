@@ -1,32 +1,66 @@
-"""A server that is stopped and started again on the same database."""
+"""A server that is stopped and started again on the same data: its disk tier has the KV."""
+
+import signal
+
+import pytest
 
 from benchmarks.load_client import LoadClient
 from benchmarks.server_process import running_server
-from tests.e2e.support import BLOCK, assert_all_blocks_come_back, total
+from tests.e2e.support import BLOCK, assert_all_blocks_come_back, total, total_input, wait_until
 
 GREEDY = {"temperature": 0, "max_output_tokens": 16}
 FIRST = "Tell me one thing about the sea. " * 12
 SECOND = "And one about the mountains?"
 
 
-async def test_a_conversation_goes_on_after_a_restart_as_if_there_had_been_none(tmp_path, server):
+@pytest.fixture
+async def undisturbed(server):
     async with LoadClient(server.url, **GREEDY) as client:
-        undisturbed = [await client.ask(FIRST), await client.ask(SECOND), await client.ask(SECOND)]
-    with running_server(tmp_path / "restarted") as first_run:
+        turns = [await client.ask(FIRST), await client.ask(SECOND), await client.ask(SECOND)]
+    return [turn.text for turn in turns]
+
+
+@pytest.mark.parametrize("killed", [False, True])
+async def test_a_conversation_goes_on_after_a_restart_without_being_computed_again(
+    tmp_path, undisturbed, killed
+):
+    with running_server(tmp_path) as first_run:
         async with LoadClient(first_run.url, **GREEDY) as client:
             before = await client.ask(FIRST)
-    with running_server(tmp_path / "restarted") as second_run:
-        async with LoadClient(second_run.url, **GREEDY) as client:
-            client.tip = before.end.tip
-            rebuilt, warm = await client.ask(SECOND), await client.ask(SECOND)
+        if killed:  # what it had time to write through is there all the same
+            stored = total(before) // BLOCK - 1
+            wait_until(lambda: first_run.get("/health/capacity")["disk_blocks"] >= stored)
+            first_run.process.send_signal(signal.SIGKILL)
+            first_run.process.wait()
+    with running_server(tmp_path) as second_run:
+        rebuilt, warm = await two_more(second_run, before)
         assert_all_blocks_come_back(second_run)
-    assert [turn.text for turn in (before, rebuilt, warm)] == [turn.text for turn in undisturbed]
-    assert_reuse_is_told_honestly(before, rebuilt, warm)
+    assert [turn.text for turn in (before, rebuilt, warm)] == undisturbed
+    stats = rebuilt.end.stats
+    assert (stats.restored_from, stats.reused_tokens) == ("disk", 0)
+    assert stats.restored_tokens >= total(before) - 2 * BLOCK
+    assert stats.restored_tokens + stats.recomputed_tokens + stats.new_tokens == total_input(
+        rebuilt
+    )
+    assert warm.end.stats.reused_tokens >= total(rebuilt) - BLOCK
 
 
-def assert_reuse_is_told_honestly(before, rebuilt, warm):
+async def test_without_tiers_it_is_computed_again_and_told_so(tmp_path, undisturbed):
     """Field case T15: what was recomputed is not called reused, and what was reused is counted."""
-    assert rebuilt.end.stats.reused_tokens == 0
-    assert abs(rebuilt.end.stats.recomputed_tokens - total(before)) <= BLOCK
+    with running_server(tmp_path, ["--disk-tier-size", "0"]) as first_run:
+        async with LoadClient(first_run.url, **GREEDY) as client:
+            before = await client.ask(FIRST)
+    with running_server(tmp_path, ["--disk-tier-size", "0"]) as second_run:
+        rebuilt, warm = await two_more(second_run, before)
+    assert [turn.text for turn in (before, rebuilt, warm)] == undisturbed
+    stats = rebuilt.end.stats
+    assert (stats.reused_tokens, stats.restored_tokens, stats.restored_from) == (0, 0, "none")
+    assert abs(stats.recomputed_tokens - total(before)) <= BLOCK
     assert warm.end.stats.reused_tokens >= total(rebuilt) - BLOCK
     assert warm.end.stats.recomputed_tokens <= BLOCK
+
+
+async def two_more(server, before):
+    async with LoadClient(server.url, **GREEDY) as client:
+        client.tip = before.end.tip
+        return await client.ask(SECOND), await client.ask(SECOND)

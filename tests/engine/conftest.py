@@ -20,6 +20,8 @@ def make_engine():
         for session in list(engine.loop._memory.contexts):
             engine.close(session)
         engine.check()
+        engine.loop.close()
+        engine.check()
         assert engine.stats().active_blocks == 0
 
 

@@ -19,6 +19,8 @@ from engine.messages import (
     GetContext,
     GetStats,
     HintContext,
+    HurryContext,
+    ParkContext,
     ReleaseContext,
     Sampling,
     SetContext,
@@ -32,6 +34,8 @@ from engine.messages import (
     TurnStarted,
 )
 from engine.step import ModelRunner
+from engine.tiers.store import Blocks
+from engine.tiers.tiers import Tiers
 from tests.fakes.fake_clock import FakeClock
 from tests.fakes.fake_model import Draw, FakeModel, FakeText
 
@@ -51,6 +55,7 @@ class Engine:
         draw: Draw | None = None,
         max_model_len: int = 100_000,
         fingerprint: str = "fake",
+        tiers: Callable[[Blocks], Tiers] | None = None,
         **settings: object,
     ) -> None:
         self.config = EngineConfig(model="fake", **settings)
@@ -60,13 +65,15 @@ class Engine:
         self.clock = FakeClock(tick_s=0.0001)
         self.events: dict[TurnId, list[TurnEvent]] = {}
         self._names = count(1)
+        run = runner(num_blocks, size) if runner else self.model
         self.loop = EngineLoop(
             config=self.config,
             num_blocks=num_blocks,
             kv_bytes_per_block=KV_BYTES_PER_BLOCK,
             max_model_len=max_model_len,
             fingerprint=fingerprint,
-            runner=runner(num_blocks, size) if runner else self.model,
+            runner=run,
+            tiers=tiers(run) if tiers else None,
             tokenizer=FakeText(),
             emit=self._keep,
             clock=self.clock,
@@ -77,10 +84,21 @@ class Engine:
 
     # --- commands
 
-    def open(self, session: str, ids: list[int] | None = None, salt: bytes = b"") -> None:
+    def open(
+        self,
+        session: str,
+        ids: list[int] | None = None,
+        salt: bytes = b"",
+        *,
+        volatile: bool = False,
+    ) -> None:
         self.loop.handle(
             SetContext(
-                session=SessionId(session), salt=salt, ids=ids or [], computed=len(ids or [])
+                session=SessionId(session),
+                salt=salt,
+                ids=ids or [],
+                computed=len(ids or []),
+                volatile=volatile,
             )
         )
 
@@ -114,11 +132,17 @@ class Engine:
     def release(self, session: str) -> None:
         self.loop.handle(ReleaseContext(session=SessionId(session)))
 
+    def park(self, session: str) -> None:
+        self.loop.handle(ParkContext(session=SessionId(session)))
+
     def close(self, session: str) -> None:
         self.loop.handle(CloseContext(session=SessionId(session)))
 
     def hint(self, session: str, *, ttl_s: float | None = None, priority: int = 1) -> None:
         self.loop.handle(HintContext(session=SessionId(session), ttl_s=ttl_s, priority=priority))
+
+    def hurry(self, session: str) -> None:
+        self.loop.handle(HurryContext(session=SessionId(session)))
 
     def cancel(self, turn: TurnId, *, keep: bool = True, reason: str = "cancelled") -> None:
         self.loop.handle(CancelTurn(turn=turn, keep=keep, reason=reason))

@@ -6,6 +6,7 @@ from engine.context import Activity, Context, CutTooLong
 from engine.counters import Counters
 from engine.eviction import PlacementConfig
 from engine.executor import Executor
+from engine.tiers.tiers import no_tiers
 from policies.lru import LeastRecentlyUsed
 from policies.plan import PlacementPlan, ReleaseKv
 from policies.views import PlacementView
@@ -24,6 +25,7 @@ class Memory(Executor):
             max_replay_tokens=1000,
             copy_block=lambda source, target: self.copies.append((source, target)),
             placement=PlacementConfig(name="test", policy=policy),
+            tiers=no_tiers(),
             counters=self.counters,
             clock=FakeClock(tick_s=1),
         )

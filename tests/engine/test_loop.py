@@ -2,7 +2,7 @@
 
 import pytest
 
-from engine.messages import TurnFailed, TurnIncomplete
+from engine.messages import Edit, TurnFailed, TurnIncomplete
 from tests.engine.harness import KV_BYTES_PER_BLOCK, Engine
 from tests.fakes.fake_model import expected_reply
 
@@ -225,3 +225,18 @@ def test_prefix_cache_counts_what_was_asked_and_what_hit(engine: Engine) -> None
         engine.turn(session, [1] * 40)
     assert engine.stats().prefix_queries_total == 80
     assert engine.stats().prefix_hits_total == 32
+
+
+def test_an_edit_hashes_no_block_of_which_another_context_holds_more(make_engine) -> None:
+    """Two sessions drew the same tokens at once, so that one's full block is not hashed."""
+    engine = make_engine()
+    for session in "ab":
+        engine.open(session)
+    for session in "ab":
+        engine.submit(session, range(40, 50), max_output_tokens=20, stop_ids=[])
+    engine.run()
+    unhashed = next(s for s in "ab" if not engine.view(s).page_table[0].hashed)
+    engine.fork("c", unhashed, 3)
+    engine.edit("c", Edit(at=3, dropped=((0, 1), (2, 3))))
+    engine.check()
+    assert engine.view("c").page_table[0].block == engine.view(unhashed).page_table[0].block

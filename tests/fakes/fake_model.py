@@ -24,6 +24,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
+import numpy as np
+
 from engine.ids import BlockId
 from engine.memory.page_table import PageEntry
 from engine.messages import Sampling
@@ -115,6 +117,7 @@ class FakeModel:
         self.poison_at: set[int] = set()
         self.gate: threading.Event | None = None
         self._slots = array("q", bytes(8 * num_blocks * block_size))
+        self._bytes = np.frombuffer(self._slots, dtype=np.uint8).reshape(num_blocks, -1)
         self._scripts: deque[list[int]] = deque()
         self._scripted: dict[int, list[int]] = {}
 
@@ -140,6 +143,12 @@ class FakeModel:
         self._slots[target * size : (target + 1) * size] = self._slots[
             source * size : (source + 1) * size
         ]
+
+    def read_block(self, block: int, into: np.ndarray) -> None:
+        into[: 8 * self.block_size] = self._bytes[block]
+
+    def write_block(self, block: int, data: np.ndarray) -> None:
+        self._bytes[block] = data[: 8 * self.block_size]
 
     def _write(self, sequence: SequenceStep) -> None:
         count = len(sequence.token_ids)

@@ -13,9 +13,11 @@ from engine.config import EngineConfig
 from engine.inprocess import InProcessEngine
 from engine.loop import EngineLoop
 from engine.messages import GetAudit, GetStats
+from sessiond.accounts import Accounts
 from sessiond.facts import PolicyChoice
-from sessiond.gateway.auth import NoAuth
+from sessiond.gateway.auth import KeyAuth, NoAuth
 from sessiond.gateway.connections import Connections
+from sessiond.gateway.key_watch import KeyWatch
 from sessiond.gateway.limits import GatewayLimits
 from sessiond.gateway.parts import Gateway
 from sessiond.metrics import Metrics
@@ -53,6 +55,7 @@ class Stack:
     served: Served
     model: FakeModel
     engine: InProcessEngine
+    store: Store
 
     async def stats(self):
         return await self.engine.ask(GetStats())
@@ -78,9 +81,14 @@ async def real_stack(
     max_model_len=INFO.max_model_len,
     policy=NO_POLICY,
     auth=None,
+    keys=False,
+    keys_every_s=0.02,
     **limits,
 ):
-    """Serve until the block ends; then everything must have been given back."""
+    """Serve until the block ends; then everything must have been given back.
+
+    `keys`: callers have to show one; `running.served.gateway.accounts` makes them.
+    """
     model = FakeModel(num_blocks=NUM_BLOCKS, block_size=16, draw=draw or Draw(stop_every=8))
     engine = InProcessEngine(lambda emit: _loop(model, emit, max_model_len))
     database = folder / "sessiond.db"
@@ -104,20 +112,29 @@ async def real_stack(
         on_quota_refused=metrics.quota_refused,
         default_policy=policy,
     )
+    key_watch = KeyWatch(
+        store.accounts.unusable if keys else None,
+        at_work=service.keys_at_work,
+        on_revoked=service.end_work_of_key,
+        every_s=keys_every_s,
+    )
+    accounts = Accounts(store.accounts, clock=time.time, new_id=new_id, on_revoked=key_watch.revoke)
     gateway = Gateway(
         service=service,
         engine=engine,
-        auth=auth or NoAuth(),
+        auth=auth or (KeyAuth(store.accounts) if keys else NoAuth()),
         limits=GatewayLimits(**limits),
         connections=Connections(),
         metrics=metrics,
         clock=time.time,
         new_id=new_id,
+        accounts=accounts,
+        key_watch=key_watch,
     )
     await engine.start()
     try:
         async with serving(gateway) as served:
-            yield Stack(served, model, engine)
+            yield Stack(served, model, engine, store)
     finally:
         await store.close()
         await engine.stop()

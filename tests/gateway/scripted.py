@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from engine.errors import EngineUnavailableError
 from engine.messages import AuditReport, EngineInfo, EngineStats, GetAudit, GetStats
+from engine.tier_reports import TierStats
 from sessiond.errors import RequestError
 from sessiond.facts import (
     TextDelta,
@@ -65,6 +66,18 @@ STATS = EngineStats(
     rejected_drafts_total=3,
     reclaims_total={"finish": 3},
     reclaim_seconds_total={"finish": 0.25},
+)
+TIER = TierStats(
+    blocks=30,
+    capacity_blocks=50,
+    bytes=30 * 4096,
+    stores_total=4,
+    fetches_total=2,
+    stored_bytes_total=40960,
+    fetched_bytes_total=8192,
+    store_seconds_total=0.5,
+    fetch_seconds_total=0.25,
+    refused_blocks_total=1,
 )
 AUDIT = AuditReport(
     ok=True,

@@ -79,11 +79,11 @@ def gateway_of(service, engine=None, **limits):
 
 
 @asynccontextmanager
-async def serving(gateway, *, allowed_hosts=()):
+async def serving(gateway, *, allowed_hosts=(), allowed_origins=()):
     """Serve until the block ends."""
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
-    app = build_app(gateway, allowed_hosts=allowed_hosts)
+    app = build_app(gateway, allowed_hosts=allowed_hosts, allowed_origins=allowed_origins)
     server = ReadyServer(uvicorn_config(app, gateway.limits))
     task = asyncio.create_task(server.serve([listener]))
     ready = asyncio.create_task(server.ready.wait())

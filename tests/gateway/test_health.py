@@ -2,12 +2,14 @@
 
 import httpx
 import pytest
+from msgspec import structs
 from prometheus_client.parser import text_string_to_metric_families
 
+from engine.tier_reports import TierInfo
 from sessiond.facts import TurnFinished, TurnUsage
 from sessiond.gateway.health import capacity_object
 from tests.gateway.schemas import strict
-from tests.gateway.scripted import INFO, STATS, ScriptedEngine, ScriptedService, reply
+from tests.gateway.scripted import INFO, STATS, TIER, ScriptedEngine, ScriptedService, reply
 from tests.gateway.serving import gateway_of, serving
 
 SERVICE = ScriptedService(lambda _: reply("x"))
@@ -62,6 +64,43 @@ async def test_capacity_tells_blocks_that_add_up():
         == capacity["total_blocks"]
     )
     assert capacity_object(STATS, INFO, accepting=False)["accepting"] is False
+
+
+async def test_tiers_are_counted_and_told():
+    engine = ScriptedEngine()
+    tiers = {"disk": TIER}
+    engine.stats = structs.replace(STATS, tiers=tiers, parked=1, restored_tokens_total=7,
+                                   swapped_preemptions_total=1)  # fmt: skip
+    capacity = (await get("/health/capacity", engine)).json()
+    assert (capacity["disk_blocks"], capacity["host_blocks"]) == (30, 0)
+    assert capacity["sessions"] == {"live": 3, "idle": 1, "parked": 1}
+    found = samples((await get("/metrics", engine)).text)
+    disk = ("tier", "disk")
+    assert found["sessiond_kv_blocks", ("state", "cached"), disk] == 30
+    assert found["sessiond_kv_blocks", ("state", "free"), disk] == 20
+    assert found["sessiond_kv_bytes", disk] == 30 * 4096
+    assert found["sessiond_swap_bytes_total", ("direction", "out"), disk] == 40960
+    assert found["sessiond_swap_bytes_total", ("direction", "in"), disk] == 8192
+    assert found["sessiond_swap_seconds_count", ("direction", "out"), disk] == 4
+    assert found["sessiond_swap_seconds_sum", ("direction", "in"), disk] == 0.25
+    assert found["sessiond_tier_refused_blocks_total", disk] == 1
+    assert found["sessiond_prefill_tokens_total", ("source", "restored")] == 7
+    assert found["sessiond_preemptions_total", ("kind", "swap")] == 1
+    assert found["sessiond_preemptions_total", ("kind", "recompute")] == 0
+
+
+async def test_the_audit_tells_what_tiers_there_are():
+    engine = ScriptedEngine()
+    there = TierInfo(name="disk", bytes=100, blocks=3, read_rate=7.4, write_rate=5.6)
+    engine.info = structs.replace(
+        INFO, tiers=(there, TierInfo(name="host", bytes=9, reason="no memory"))
+    )
+    audit = (await get("/admin/memory", engine)).json()
+    assert audit["tiers"] == [
+        {"name": "disk", "bytes": 100, "blocks": 3,
+         "read_bytes_per_s": 7, "write_bytes_per_s": 6},
+        {"name": "host", "bytes": 9, "reason": "no memory"},
+    ]  # fmt: skip
 
 
 async def test_capacity_of_an_engine_that_is_away_says_when_to_ask_again():

@@ -20,7 +20,7 @@ SECRET = "The secret is xyzzy."
 class Keys:
     """Two users, by their keys; Ann is an admin."""
 
-    def caller(self, key):
+    async def caller(self, key):
         if key not in {"ann", "bob"}:
             raise RequestError("invalid_api_key", "no such key")
         return Caller(user_id=key, is_admin=key == "ann", salt=key.encode())

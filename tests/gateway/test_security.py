@@ -8,7 +8,13 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
 from sessiond.errors import RequestError
-from sessiond.gateway.security import HostOriginCheck, HostPort, is_same_origin, parse_host
+from sessiond.gateway.security import (
+    HostOriginCheck,
+    HostPort,
+    is_same_origin,
+    parse_host,
+    plain_origin,
+)
 from tests.gateway.scripted import ScriptedService, reply
 from tests.gateway.serving import gateway_of, serving
 
@@ -99,6 +105,60 @@ def test_only_the_same_origin_gets_in(origin, host, same):
     assert checked((b"host", host), (b"origin", origin), allowed=["chat.example"]) == (
         None if same else (403, "Origin")
     )
+
+
+@pytest.mark.parametrize(
+    ("origin", "lets_in"),
+    [
+        ("https://app.example", True),
+        ("https://APP.example:443", True),
+        ("http://app.example", False),
+        ("https://app.example:8443", False),
+        ("https://app.example.evil.example", False),
+        ("https://evil.example", False),
+        ("http://localhost:3000", True),
+        ("http://localhost", True),  # the server's own
+        ("null", False),
+    ],
+)
+def test_allowed_origins_get_in_beside_the_servers_own(origin, lets_in):
+    allowed = [plain_origin("https://App.example:443"), plain_origin("http://localhost:3000")]
+    check = HostOriginCheck(None, allowed_hosts=(), allowed_origins=allowed)
+    headers = [(b"host", b"localhost"), (b"origin", origin.encode())]
+    if lets_in:
+        check.check(headers)
+    else:
+        with pytest.raises(RequestError, match="--allowed-origins"):
+            check.check(headers)
+
+
+async def test_scripts_of_an_allowed_origin_may_read_answers_and_others_get_nothing():
+    page = "https://app.example"
+    gateway = gateway_of(ScriptedService(lambda _: reply("x")))
+    async with (
+        serving(gateway, allowed_origins=[page]) as served,
+        httpx.AsyncClient(base_url=served.http_url, trust_env=False) as http,
+    ):
+        asks = {
+            "Access-Control-Request-Method": "POST",
+            "Access-Control-Request-Headers": "authorization,content-type,x-stainless-lang",
+        }
+        preflight = await http.options("/v1/responses", headers={"Origin": page, **asks})
+        assert preflight.status_code == 200
+        assert preflight.headers["access-control-allow-origin"] == page
+        assert "authorization" in preflight.headers["access-control-allow-headers"]
+        answer = await http.get("/v1/models", headers={"Origin": page})
+        assert answer.headers["access-control-allow-origin"] == page
+        assert "access-control-allow-credentials" not in answer.headers
+        evil = {"Origin": "https://evil.example"}
+        for refused in (
+            await http.options("/v1/responses", headers={**evil, **asks}),
+            await http.get("/v1/models", headers=evil),
+        ):
+            assert refused.status_code == 403
+            assert "access-control-allow-origin" not in refused.headers
+        async with served.connect(origin=page):
+            pass
 
 
 def test_a_second_origin_is_checked_too():

@@ -12,6 +12,8 @@ from typing import Protocol
 from engine.ids import BlockId
 from engine.memory.page_table import PageEntry
 from engine.messages import Sampling
+from engine.model.native import NativeRunner
+from engine.model.runner import TorchRunner
 from engine.step import ModelRunner, SampleAt, SequenceStep
 from tests.fakes.fake_model import Draw, FakeModel, FakeText, expected_reply
 
@@ -36,6 +38,19 @@ class Backend(Protocol):
     ) -> list[int]:
         """Sampled ids after `ids`, computed densely, up to the first of `stop_ids`, included."""
         ...
+
+
+def block_bytes(runner: object) -> int:
+    """Bytes of one block of a runner's."""
+    match runner:
+        case FakeModel():
+            return 8 * runner.block_size
+        case NativeRunner():
+            return runner.pool.shape[1]
+        case TorchRunner():
+            return runner.store.bytes_per_block
+        case _:
+            return block_bytes(runner._runner)
 
 
 def reply_alone(

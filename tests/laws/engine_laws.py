@@ -7,10 +7,11 @@ import pytest
 from engine.messages import Sampling, TurnFailed
 from tests.laws.edit_laws import EditLaws
 from tests.laws.random_operations import RandomOperations
+from tests.laws.tier_laws import TierLaws
 from tests.soak import SOAK
 
 
-class EngineLaws(EditLaws):
+class EngineLaws(EditLaws, TierLaws):
     def test_paged_is_dense(self, sampling: Sampling) -> None:
         with self.engine() as engine:
             engine.open("a")

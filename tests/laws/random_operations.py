@@ -1,6 +1,7 @@
 """Random sequences of operations on a small pool, each reply compared with a dense model's."""
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from engine.ids import TurnId
@@ -37,6 +38,7 @@ class _Expected:
     prompt: list[int] = field(default_factory=list)
     max_output_tokens: int = 0
     generate: bool = True
+    background: bool = False
 
     def __post_init__(self) -> None:
         self.history = self.history or self.ids.copy()
@@ -71,6 +73,8 @@ class _Faulty:
         self.runner = runner
         self.fail_next: str | None = None
         self.copy_block = runner.copy_block
+        self.read_block = runner.read_block
+        self.write_block = runner.write_block
 
     def execute(self, batch: list[SequenceStep]) -> list[int]:
         failing, self.fail_next = self.fail_next, None
@@ -90,36 +94,43 @@ class RandomOperations:
         self.sampling = sampling
         self.random = random.Random(seed)
         self.faults: list[_Faulty] = []
-        block_size = min(size for size in backend.block_sizes if size >= _BLOCK_SIZE)
-        self.engine = Engine(
-            num_blocks=_POOL_TOKENS // block_size,
-            runner=self._runner,
-            block_size=block_size,
-            max_num_seqs=4,
-            max_num_batched_tokens=24,
-            max_num_waiting=3,
-            max_replay_tokens=_MAX_REPLAY_TOKENS,
-            placement_policy=sorted(BUILT_IN)[seed % len(BUILT_IN)],
-        )
-        if drafting:
-            self.engine.loop._speculation = OracleDrafts(backend, seed)
+        self.seed = seed
         self.drafting = drafting
+        self.block_size = min(size for size in backend.block_sizes if size >= _BLOCK_SIZE)
+        self.engine = self.new_engine()
         self.sessions: dict[str, _Expected] = {}
         self.ended = 0
         self.faulted = False
         self.drafts_used = 0
         self.drafts_discarded = 0
-        self.block_size = block_size
         self.shifted_turns = 0
         self.rebuilt_turns = 0
-        self.apart = backend.runner(-(-4 * _MAX_TOKENS // block_size) * 4, block_size)
+        self.held_back = 0
+        self.apart = backend.runner(-(-4 * _MAX_TOKENS // self.block_size) * 4, self.block_size)
+
+    def new_engine(self, **settings: object) -> Engine:
+        engine = Engine(
+            num_blocks=_POOL_TOKENS // self.block_size,
+            runner=self._runner,
+            block_size=self.block_size,
+            max_num_seqs=4,
+            max_num_batched_tokens=24,
+            max_num_waiting=3,
+            max_replay_tokens=_MAX_REPLAY_TOKENS,
+            placement_policy=sorted(BUILT_IN)[self.seed % len(BUILT_IN)],
+            **settings,
+        )
+        if self.drafting:
+            engine.loop._speculation = OracleDrafts(self.backend, self.seed)
+        return engine
 
     def _runner(self, num_blocks: int, block_size: int) -> _Faulty:
         self.faults.append(_Faulty(self.backend.runner(num_blocks, block_size)))
-        return self.faults[0]
+        return self.faults[-1]
 
-    def run(self, operations: int) -> None:
-        choices = {
+    def choices(self) -> dict[Callable[[], None], int]:
+        """Operations and how often each is done."""
+        return {
             self.step: 45,
             self.rest: 1,
             self.open: 3,
@@ -131,25 +142,38 @@ class RandomOperations:
             self.shorten: 1,
             self.shift: 3,
             self.hint: 2,
+            self.hurry: 1,
             self.cancel: 3,
             self.fail: 1,
         }
+
+    def run(self, operations: int) -> None:
+        choices = self.choices()
         actions, weights = list(choices), list(choices.values())
         for number in range(operations):
             self.random.choices(actions, weights)[0]()
             self.settle()
             if number % 50 == 0:
                 self.engine.check()
-        while self.engine.loop.step():
+        while self.engine.loop.step() or any(session.turn for session in self.sessions.values()):
             self.settle()
         self.engine.check()
         assert all(session.turn is None for session in self.sessions.values())
         assert self.ended > operations / 100
+        self.check_coverage(operations)
+        for name in list(self.sessions):
+            self.engine.close(name)
+        self.engine.run()
+        assert self.engine.stats().active_blocks == 0
+        self.engine.check()
+
+    def check_coverage(self, operations: int) -> None:
+        """The run has met what it is about."""
         stats = self.engine.stats()
         if self.drafting:
             assert stats.accepted_drafts_total > 0
             assert stats.rejected_drafts_total > 0
-        if operations >= 1000:  # the run has met what it is about
+        if operations >= 1000:
             assert stats.preemptions_total > 0
             assert stats.evictions_total
             assert stats.prefix_hits_total > 0
@@ -157,10 +181,7 @@ class RandomOperations:
             assert self.drafts_discarded > 0
             assert self.shifted_turns > 0
             assert self.rebuilt_turns > 0
-        for name in list(self.sessions):
-            self.engine.close(name)
-        assert self.engine.stats().active_blocks == 0
-        self.engine.check()
+            assert self.held_back > 0
 
     # --- operations
 
@@ -188,6 +209,7 @@ class RandomOperations:
         if session is None or len(session.ids) + len(prompt) + output > _MAX_TOKENS:
             return
         generate = self.random.random() < 0.9
+        background = self.random.random() < 0.15
         drafts = self._drafts(name)
         if self.random.random() < 0.5:  # what was guessed comes true
             prompt = drafts + prompt
@@ -203,16 +225,19 @@ class RandomOperations:
             terms=Terms(
                 priority=self.random.randrange(3), weight=self.random.choice([0.5, 1.0, 4.0])
             ),
+            background=background,
         )
         if isinstance(self.engine.ending(turn), TurnFailed):
             empty = not session.ids and not prompt
             full = self.engine.loop._queue
-            assert session.turn is not None or empty or len(full) == 7, self.engine.ending(turn)
+            assert session.turn is not None or empty or full.foreground_count == 7, (
+                self.engine.ending(turn)
+            )
             return
         self.drafts_used += bool(drafts) and prompt[: len(drafts)] == drafts
         self.drafts_discarded += bool(drafts) and prompt[: len(drafts)] != drafts
         session.turn, session.prompt, session.generate = turn, prompt, generate
-        session.max_output_tokens = output
+        session.max_output_tokens, session.background = output, background
 
     def fork(self) -> None:
         parent, child = self.random.sample(_NAMES, 2)
@@ -275,7 +300,7 @@ class RandomOperations:
             self.engine.cancel(turn, keep=self.random.random() < 0.5)
 
     def fail(self) -> None:
-        self.faults[0].fail_next = self.random.choice(["before", "after"])
+        self.faults[-1].fail_next = self.random.choice(["before", "after"])
         self.faulted = True
 
     # --- what came of them
@@ -285,6 +310,9 @@ class RandomOperations:
             ttl_s = self.random.choice([None, 0.0, 100.0])
             name = self.random.choice(sorted(self.sessions))
             self.engine.hint(name, ttl_s=ttl_s, priority=self.random.randrange(3))
+
+    def hurry(self) -> None:
+        self.engine.hurry(self.random.choice(_NAMES))
 
     def settle(self) -> None:
         for name, session in self.sessions.items():
@@ -309,6 +337,10 @@ class RandomOperations:
             return  # the first tokens are of another context than the last
         before = session.ids + session.prompt
         match ending:
+            case TurnFailed(code="queue_full"):
+                assert session.background
+                self.held_back += 1
+                return
             case TurnFailed(code=code):
                 assert code == "internal_error"
                 assert self.faulted
@@ -327,10 +359,8 @@ class RandomOperations:
             case _:
                 raise AssertionError(ending)
         counts = ending.counts
-        assert counts.reused_tokens + counts.recomputed_tokens + counts.new_tokens in (
-            0,
-            len(before),
-        )
+        told = counts.reused_tokens + counts.restored_tokens + counts.recomputed_tokens
+        assert told + counts.new_tokens in (0, len(before))
         session.add(session.prompt + ending.kept_ids)
 
     def _reply(self, session: _Expected, before: list[int]) -> list[int]:

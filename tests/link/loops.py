@@ -61,6 +61,10 @@ class EchoLoop:
     """
 
     rest_s = None
+    closed = False
+
+    def close(self) -> None:
+        self.closed = True
 
     def __init__(self, emit: Emit) -> None:
         self.emit = emit

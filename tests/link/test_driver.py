@@ -34,6 +34,9 @@ class RestlessLoop(EchoLoop):
         self.rests = rests
         self.done = done
 
+    def close(self) -> None:
+        self.closed = True
+
     @property
     def rest_s(self) -> float | None:
         return 0.001 if self.rests else None

@@ -1,5 +1,8 @@
 """Chain keys: equal exactly when everything that KV depends on is equal."""
 
+import hashlib
+import itertools
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -55,3 +58,35 @@ def test_different_ids_have_different_keys(one: list[int], other: list[int]) -> 
     hasher = ChainHasher(PLAIN)
     assert len(hasher.key(ROOT, one)) == 32
     assert (hasher.key(ROOT, one) == hasher.key(ROOT, other)) == (one == other)
+
+
+def test_t38_salts_whose_short_hashes_collide_part_their_keys_all_the_same() -> None:
+    """T38: a key that held 16 bits of what tells tenants apart would give one the other's KV."""
+    seen: dict[bytes, bytes] = {}
+    for number in range(2**16 + 1):
+        salt = number.to_bytes(4, "big") * 8
+        short = hashlib.sha256(salt).digest()[:2]
+        if short in seen:
+            break
+        seen[short] = salt
+    one, other = (KeyExtras(fingerprint="m", salt=salt) for salt in (seen[short], salt))
+    assert one.salt != other.salt
+    first, second = keys(one, [1, 2, 3, 4])[0], keys(other, [1, 2, 3, 4])[0]
+    assert first != second
+    assert {len(first), len(second)} == {32}
+
+
+def test_t38_no_byte_moves_from_one_field_of_a_key_into_another() -> None:
+    """Every way to cut the same bytes into the four fields is another key."""
+    text = b"abcdef"
+    cuts = [
+        sorted(places)
+        for places in itertools.combinations_with_replacement(range(len(text) + 1), 3)
+    ]
+    extras = [
+        KeyExtras(
+            fingerprint=text[:a].decode(), adapter=text[a:b], salt=text[b:c], lineage=text[c:]
+        )
+        for a, b, c in cuts
+    ]
+    assert len({keys(one, [1, 2, 3, 4])[0] for one in extras}) == len(cuts)

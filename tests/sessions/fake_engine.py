@@ -2,6 +2,7 @@
 
     engine = FakeEngine()
     engine.auto = True             every turn is answered at once, by `reply_to(ids)`
+    engine.by_hand = lambda command: ...   but for the turns of which this is true
     engine.begin(turn_id)          else the test drives it: TurnStarted,
     engine.say(turn_id, "text")    deltas, whose ids are the text's bytes,
     engine.finish(turn_id)         and the ending
@@ -13,7 +14,7 @@ It refuses what a real engine would choke on: unknown sessions, busy ones, too l
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from zlib import crc32
 
 from engine.client import ContextCommand
@@ -102,8 +103,11 @@ class FakeEngine:
         self.epoch = 1
         self.restarts = 0
         self.auto = True
+        self.by_hand: Callable[[SubmitTurn], bool] = lambda _: False
         self.contexts: dict[str, list[int]] = {}
         self.cached: dict[str, int] = {}  # tokens whose KV is there
+        self.has_disk_tier = False
+        self.on_disk: dict[str, int] = {}  # blocks
         self.edits: dict[str, list[Edit]] = {}
         self.commands: list[ContextCommand | SubmitTurn | CancelTurn] = []
         self.turns: dict[str, FakeEvents] = {}
@@ -153,9 +157,11 @@ class FakeEngine:
                 self.cached[session] = min(self.cached[session], length)
             case ReleaseContext(session=session) | ParkContext(session=session):
                 assert not self._is_busy(session), command
+                if self.has_disk_tier and isinstance(command, ParkContext):
+                    self.on_disk[session] = self.cached[session] // 16
                 self.cached[session] = 0
             case CloseContext(session=session):
-                assert not self._is_busy(session), command
+                assert self.hangs or not self._is_busy(session), command
                 self.contexts.pop(session, None)
                 self.cached.pop(session, None)
             case HintContext(session=session):
@@ -170,7 +176,7 @@ class FakeEngine:
         assert not self._is_busy(command.session), command
         self.commands.append(command)
         self.turns[command.turn] = events = FakeEvents(command)
-        if self.auto:
+        if self.auto and not self.by_hand(command):
             self.begin(command.turn)
             self.say(command.turn)
             self.finish(command.turn)
@@ -211,6 +217,7 @@ class FakeEngine:
             shared_blocks=0,
             kv_bytes=kept * 16,
             page_table=[page] * blocks,
+            disk_blocks=self.on_disk.get(query.session, 0),
         )
 
     # --- what the test makes happen ------------------------------------------------------------

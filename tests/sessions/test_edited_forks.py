@@ -7,9 +7,7 @@ from policies.plan import KeepTurns, Summarize
 from sessiond.facts import (
     TurnUsage,
 )
-from sessiond.sessions.summaries import Summary
 from sessiond.store.records import NewSummary
-from sessiond.store.shape import SummaryRef
 from tests.sessions.trimmed import EXACT, FRONT, SHIFTED, changes, chat, keep
 from tests.sessions.world import (
     ANN,
@@ -106,31 +104,19 @@ class TestForks:
 
 
 class TestSummaries:
-    class Ready:
-        """Has the summary that the test stored."""
-
-        def __init__(self):
-            self.summary = None
-
-        async def find(self, live, shape, plan):
-            return self.summary
-
     @pytest.fixture
-    def ready(self):
-        return self.Ready()
-
-    @pytest.fixture
-    async def world(self, url, engine, ready):
-        world = await World.start(url, engine, policy=EXACT, summaries=ready)
+    async def world(self, url, engine):
+        world = await World.start(url, engine, policy=EXACT)
         yield world
         await world.stop()
 
-    def plan(self, world):
+    def plan(self, world, tokens=64):
         fallback = KeepTurns(turns=(1,))
-        plan = Summarize(keep_last=1, summary_tokens=64, fallback=fallback)
+        plan = Summarize(keep_last=1, summary_tokens=tokens, fallback=fallback)
         world.policies.scripted.plans.append(plan)
 
-    async def stored(self, world, session, pair, covered):
+    async def stored(self, world, session, pair):
+        """A summary that nobody waits for, as if it had been written after the last turn."""
         record = await world.store.find_session("ann", session)
         await world.store.add_summary(
             NewSummary(
@@ -140,19 +126,18 @@ class TestSummaries:
                 turn_id=record.tip_id,
                 token_ids=tuple(pair),
                 text="short",
-                usage=TurnUsage(),
+                usage=TurnUsage(new_tokens=30, reused_tokens=100, output_tokens=5),
                 created_at=1.0,
             )
         )
-        return Summary(ref=SummaryRef(id="sum_1", tokens=len(pair)), covered=covered)
 
     @pytest.mark.parametrize("policy", [EXACT, SHIFTED])
     async def test_a_summary_stands_behind_the_front_and_the_tail_survives(
-        self, world, engine, ready, policy
+        self, world, engine, policy
     ):
         session, added = await chat(world, "one", "two")
         pair = rendered(("user", "so far?"), ("assistant", "short"))
-        ready.summary = await self.stored(world, session, pair, len(added[0]))
+        await self.stored(world, session, pair)
         self.plan(world)
         told = await facts(await world.begin(ask("three", conversation=session, policy=policy)))
         (change,) = changes(told)
@@ -175,10 +160,10 @@ class TestSummaries:
         assert engine.contexts[session][: len(start)] == start
         assert await world.context(session) == engine.contexts[session]
 
-    async def test_a_summary_may_be_dropped_like_a_turn(self, world, engine, ready):
+    async def test_a_summary_may_be_dropped_like_a_turn(self, world, engine):
         session, added = await chat(world, "one", "two")
         pair = rendered(("user", "so far?"), ("assistant", "short"))
-        ready.summary = await self.stored(world, session, pair, len(added[0]))
+        await self.stored(world, session, pair)
         self.plan(world)
         await world.turn(ask("three", conversation=session, policy=SHIFTED))
         keep(world, 1, summary=False)
@@ -191,13 +176,24 @@ class TestSummaries:
 
     @pytest.mark.parametrize("too_long", [False, True])
     async def test_without_a_summary_that_fits_the_fallback_is_done_and_told(
-        self, world, engine, ready, too_long
+        self, world, engine, too_long
     ):
+        """One of 40 tokens can't be written here: the messages around it are longer."""
         session, added = await chat(world, "one", "two")
         if too_long:
-            ready.summary = await self.stored(world, session, [9] * 65, len(added[0]))
-        self.plan(world)
+            await self.stored(world, session, [9] * 41)
+        self.plan(world, tokens=40)
         told = await facts(await world.begin(ask("three", conversation=session)))
         (change,) = changes(told)
         assert (change.reason, change.context) == ("summary_failed", "trimmed")
         assert engine.contexts[session][: len(FRONT + added[1])] == FRONT + added[1]
+
+    async def test_what_its_making_took_counts_in_the_sessions_sums(self, world):
+        session, _ = await chat(world, "one")
+        before = (await world.service.get_session(ANN, session)).usage
+        await self.stored(world, session, [9] * 20)
+        after = (await world.service.get_session(ANN, session)).usage
+        assert after.turns == before.turns
+        assert after.input_tokens - before.input_tokens == 130
+        assert after.cached_tokens - before.cached_tokens == 100
+        assert after.output_tokens - before.output_tokens == 5

@@ -1,20 +1,17 @@
 """Conversations that outgrow their window, on the real engine loop."""
 
 import asyncio
-from itertools import count
 
 import pytest
 
-from engine.messages import GetAudit, GetStats
+from engine.messages import GetStats
 from sessiond.errors import RequestError
-from sessiond.facts import ContextChanged, PolicyChoice
+from sessiond.facts import PolicyChoice
+from tests.sessions.long_chat import Chat, said
 from tests.sessions.rig import Rig, StepGate, greedy, reply_after
 from tests.sessions.world import (
     DEFAULT,
     ROLES,
-    SOCKET,
-    World,
-    facts,
     finish,
     message,
     rendered,
@@ -28,61 +25,6 @@ WINDOW = 1024
 
 def sliding(fidelity="exact"):
     return PolicyChoice(type="sliding_window", fidelity=fidelity)
-
-
-class Chat:
-    """One conversation. Of each turn: its text, what was told of it, what it left visible."""
-
-    def __init__(self, world, session=None):
-        self.world = world
-        self.session = session
-        self.replies, self.changes, self.usages = [], [], []
-
-    async def say(self, text, **fields):
-        turn = await self.world.begin(greedy(text, conversation=self.session, **fields))
-        self.session = turn.accepted.session_id
-        told = await facts(turn)
-        assert told[-1].status != "failed", told[-1].error
-        self.changes.append([fact for fact in told if isinstance(fact, ContextChanged)])
-        self.replies.append(told[-1].text)
-        self.usages.append(told[-1].usage)
-        self.visible = await self.world.context(self.session)
-        return told[-1]
-
-    @property
-    def prompt(self):
-        """What the last turn saw before its reply."""
-        return self.visible[: self.usages[-1].input_tokens]
-
-
-@pytest.fixture
-async def start(url):
-    """Starts servers on one database; checks each when it ends."""
-    running, ids = [], count(1)
-
-    async def end():
-        while running:
-            rig, world = running.pop()
-            assert (await rig.engine.ask(GetAudit())).violations == []
-            await world.service.detach(SOCKET)
-            stats = await rig.engine.ask(GetStats())
-            assert stats.active_blocks == 0
-            await world.stop()
-            await rig.engine.stop()
-
-    async def start(rig, **options):
-        await end()
-        await rig.engine.start()
-        world = await World.start(url, rig.engine, ids, **options)
-        running.append((rig, world))
-        return world
-
-    yield start
-    await end()
-
-
-def said(number):
-    return f"turn {number} " + "x" * (number * 7 % 23)
 
 
 @pytest.mark.parametrize("fidelity", ["exact", "shifted"])

@@ -111,6 +111,18 @@ class TestPark:
         assert engine.contexts[session][: len(before)] == before
         assert await state(world, session) == "idle"
 
+    async def test_a_session_whose_kv_a_tier_holds_is_shown_as_parked(self, world, engine):
+        engine.has_disk_tier = True
+        session = await opened(world)
+        tokens = len(await world.context(session))
+        view = await world.service.park_session(ANN, session)
+        assert (view.state, view.tier) == ("parked", "disk")
+        assert (view.blocks.device, view.blocks.disk) == (0, tokens // 16)
+        assert view.kv_bytes.disk == view.blocks.disk * 16 * engine.info.kv_bytes_per_token > 0
+        await world.turn(ask("a", conversation=session))
+        view = await world.service.get_session(ANN, session)
+        assert (view.state, view.tier) == ("idle", "device")
+
     async def test_a_busy_session_is_not_parked(self, world, engine):
         session = await opened(world)
         engine.auto = False

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from policies.parameters import ParameterError
 from policies.plan import KeepAll, KeepTurns, Summarize
+from policies.summarize import Compaction
 
 
 class Window:
@@ -35,6 +36,8 @@ class Scripted:
 class Summarizing:
     """Wants a summary of all but the last turn when the window is full."""
 
+    summarizes = True
+
     def plan(self, view):
         if view.needed_tokens <= view.limit_tokens:
             return KeepAll()
@@ -52,7 +55,9 @@ class Shelf:
             "summarize": Summarizing(),
         }
 
-    def __call__(self, name, _parameters):
+    def __call__(self, name, parameters):
+        if name == "compaction":
+            return Compaction(**parameters)
         if name not in self._policies:
             raise ParameterError("type", name, ", ".join(self._policies))
         return self._policies[name]

@@ -16,7 +16,6 @@ from sessiond.facts import (
     TurnRequest,
 )
 from sessiond.sessions.service import BoundTurn, ServiceLimits, SessionService, Turn
-from sessiond.sessions.summaries import Summaries
 from sessiond.store.store import Store
 from tests.fakes.fake_clock import FakeClock
 from tests.sessions.windows import Shelf
@@ -73,7 +72,6 @@ class World:
         ids: Any,
         *,
         policy: PolicyChoice | None = None,
-        summaries: Summaries | None = None,
         **limits: Any,
     ) -> None:
         self.engine = engine
@@ -91,7 +89,6 @@ class World:
             new_seed=lambda: next(ids),
             default_policy=policy or PolicyChoice(type="none"),
             make_policy=self.policies,
-            summaries=summaries,
         )
 
     @classmethod

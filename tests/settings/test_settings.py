@@ -70,6 +70,11 @@ def test_the_database_lies_in_the_users_data_folder(monkeypatch):
         ("kv_cache_memory", "2GiB", 2 * 2**30),
         ("max_frame_bytes", "256KiB", 256 * 2**10),
         ("allowed_hosts", "a.example, b.example", ("a.example", "b.example")),
+        (
+            "allowed_origins",
+            "https://a.example, http://[::1]:3000",
+            ("https://a.example", "http://[::1]:3000"),
+        ),
         ("retain_kv", "false", False),
         ("gpu_memory_utilization", "0.5", 0.5),
     ],
@@ -102,14 +107,31 @@ def test_lists_and_sizes_of_a_file_may_have_their_own_types(tmp_path):
         ({"ping_interval_s": "0"}, "--ping-interval-s=0: allowed is a number above 0"),
         ({"model": ""}, "--model=: allowed is a text that is not empty"),
         ({"db": "my file.db"}, "--db=my file.db: allowed is a SQLAlchemy URL"),
-        ({"auth": "keys"}, "--auth=keys: allowed is none"),
-        ({"host": "0.0.0.0"}, "--host=0.0.0.0: allowed is 127.0.0.1, ::1 or localhost while"),
+        ({"auth": "open"}, "--auth=open: allowed is none or keys"),
+        (
+            {"host": "0.0.0.0"},
+            "--host=0.0.0.0: allowed is .* localhost while auth is none; --auth keys allows any",
+        ),
+        ({"host": "::"}, "--host=::: allowed is 127.0.0.1"),
+        ({"allowed_origins": "*"}, r"--allowed-origins=\*: allowed is https://HOST"),
+        ({"allowed_origins": "https://a,b.example"}, "--allowed-origins=b.example: allowed is"),
+        ({"allowed_origins": "https://a/x"}, "--allowed-origins=https://a/x: allowed is"),
         ({"host": "example.org"}, "--host=example.org: allowed is"),
         ({"max_num_batched_tokens": "8"}, r"--max-num-batched-tokens=8: .* \(32\) or more"),
     ],
 )
 def test_a_bad_flag_is_named_with_its_value_and_what_is_allowed(flags, words):
     assert re.search(words, refusal(flags))
+
+
+def test_with_keys_any_address_may_be_listened_on():
+    for host in ("0.0.0.0", "::", "chat.example"):
+        assert load_settings({"auth": "keys", "host": host}).host == host
+
+
+def test_a_key_in_the_environment_is_for_clients_and_stops_no_server(monkeypatch):
+    monkeypatch.setenv("SESSIOND_API_KEY", "sk-x")
+    assert load_settings({}).auth == "none"
 
 
 def test_a_bad_variable_is_named_as_it_was_set(monkeypatch):
@@ -183,6 +205,9 @@ def test_every_engine_setting_reaches_the_engine():
         "kv_high_watermark": 0.75,
         "max_resident_blocks": 100,
         "max_user_resident_blocks": 200,
+        "host_tier_size": 2**20,
+        "disk_tier_size": 2**21,
+        "disk_tier_path": "kv",
     }
     config = load_settings(changed).engine_config()
     expected = {("max_num_waiting" if k == "max_queue" else k): v for k, v in changed.items()}

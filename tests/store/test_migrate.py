@@ -34,6 +34,13 @@ def tables_of(path):
     return names
 
 
+def salts_of(path):
+    connection = sqlite3.connect(path)
+    salts = [salt for (salt,) in connection.execute("SELECT salt FROM users")]
+    connection.close()
+    return salts
+
+
 def test_up_down_and_up_again(path):
     migrate.upgrade(url_of(path))
     assert tables_of(path) == {*metadata.tables, "alembic_version"}
@@ -105,7 +112,7 @@ def test_rows_of_the_first_version_survive_the_way_up_and_down(path):
     connection = sqlite3.connect(path)
     connection.executescript(
         """
-        INSERT INTO users VALUES ('ann', 1.0);
+        INSERT INTO users VALUES ('ann', 1.0), ('bob', 1.0);
         INSERT INTO system_prompts VALUES ('sys_1', 'ann', NULL, NULL, x'0100000002000000', 2);
         INSERT INTO sessions VALUES ('conv_1', 'ann', 'm', 9, 'sys_1', 'resp_1', 5, 'release',
             'normal', 'exact', '{}', 1.0, 1.0, NULL);
@@ -132,6 +139,7 @@ def test_rows_of_the_first_version_survive_the_way_up_and_down(path):
     assert ids == [1, 2, 3, 4, 5]
     assert (shape.tokens, shape.context, shape.fidelity) == (5, "full", "exact")
     assert (record.hints, record.context_policy) == (SessionHints(), None)
+    assert len(set(salts_of(path)) - {None}) == 2  # users of then get salts, each its own
     migrate.downgrade(url_of(path), "0001")
     connection = sqlite3.connect(path)
     assert connection.execute("SELECT id, context_tokens FROM turns").fetchall() == [("resp_1", 5)]

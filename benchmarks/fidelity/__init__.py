@@ -1,0 +1,1 @@
+"""What `shifted` KV costs in quality against `exact`, on long conversations."""

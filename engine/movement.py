@@ -1,0 +1,135 @@
+"""KV between the device and the tiers: what is written out, what is brought back. Loop thread."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+from engine.context import Context
+from engine.eviction import TierFacts
+from engine.ids import BlockId
+from engine.prefixes import Prefixes
+from engine.restores import Restores
+from engine.swap import Swap
+from engine.tiers.mover import Move
+from engine.tiers.tiers import Tiers
+
+
+class Movement:
+    """Owns the moves in flight. `recompute_s`: seconds that it takes to compute a block anew."""
+
+    def __init__(
+        self,
+        *,
+        prefixes: Prefixes,
+        tiers: Tiers,
+        take: Callable[[int, Context], list[BlockId] | None],
+        attach: Callable[[Context, int], None],
+        recompute_s: Callable[[], float],
+    ) -> None:
+        self.tiers = tiers
+        self._prefixes = prefixes
+        self._attach = attach
+        self._recompute_s = recompute_s
+        self._swap = Swap(pool=prefixes.pool, cache=prefixes.cache, tiers=tiers)
+        self._restores = Restores(prefixes=prefixes, tiers=tiers, take=take, pays=self._pays)
+        prefixes.on_hashed = self._swap.note_hashed
+        prefixes.on_taken = self._swap.note_taken
+
+    @property
+    def held(self) -> Counter[BlockId]:
+        """References of moves, beside those of page tables."""
+        return self._swap.held + Counter(self._restores.held)
+
+    @property
+    def is_pressing(self) -> bool:
+        """Whether blocks are on their way that become available, or a turn's, in a moment."""
+        return bool(self._restores.held or self._swap.moving_blocks)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether something moves, or is to be written in idle time."""
+        return self.tiers.in_flight > 0 or self._swap.has_work
+
+    def brings_back(self, context: Context, limit: int) -> bool:
+        """Have KV of a waiting turn brought back from the tiers. See `Restores.coming`."""
+        return self._restores.coming(context, limit)
+
+    def abandon(self, context: Context) -> None:
+        """A context changes: nobody waits any longer for what is brought back for it."""
+        self._restores.abandon(context)
+
+    def swap_out(self, context: Context) -> None:
+        """Begin to write what no tier has of a context; its blocks may be given back at once."""
+        self._swap.swap_out(context)
+
+    def drop(self, keys: Iterable[bytes]) -> None:
+        """Keep no copy of pages that no session has any more."""
+        for key in keys:
+            block = self._prefixes.cache.block_of(key)
+            if block is not None:
+                self._swap.note_taken(block)
+            self.tiers.forget([key])
+
+    def write_through(self) -> None:
+        """Begin to write something that tiers lack: nobody needs the machine."""
+        self._swap.write_through()
+
+    def note_ended(self) -> None:
+        """Take note of the moves that have ended."""
+        for move in self.tiers.finished():
+            self._end(move)
+
+    def facts(self) -> TierFacts:
+        """What the placement policy is to know."""
+        return TierFacts(
+            swaps=len(self.tiers) > 0,
+            restore_s=self.tiers.block_restore_s,
+            recompute_s=self._recompute_s(),
+            moving_blocks=self._swap.moving_blocks,
+        )
+
+    def stored_blocks(self, context: Context) -> int:
+        """Blocks of a context that a tier has a copy of."""
+        if not self.tiers:
+            return 0
+        keys = map(self._prefixes.cache.key_of, context.table.blocks)
+        return sum(key is not None and self.tiers.has(key) for key in keys)
+
+    def blocks_in(self, context: Context) -> dict[str, int]:
+        """How many of a context's full pages each tier has a copy of."""
+        count = 0 if context.stages else context.partition.complete_count(len(context.ids))
+        keys = context.keys(count)[:count] if self.tiers else []
+        return {tier.name: sum(key in tier.index for key in keys) for tier in self.tiers}
+
+    def is_parked(self, context: Context) -> bool:
+        """Whether a tier has KV of a context, and the device none."""
+        if not self.tiers or context.table.block_count:
+            return False
+        if context.stages or not context.partition.complete_count(len(context.ids)):
+            return False
+        return self.tiers.holding(context.keys(1)[0]) is not None
+
+    def close(self, timeout_s: float, clock: Callable[[], float]) -> None:
+        """Write what is to be written, for so long at most, and close the tiers."""
+        self._flush(timeout_s, clock)
+        for move in self.tiers.close():
+            self._end(move)
+
+    def _end(self, move: Move) -> None:
+        if move.kind == "fetch":
+            self._restores.end(move, self._attach)
+        else:
+            self._swap.end(move)
+
+    def _flush(self, timeout_s: float, clock: Callable[[], float]) -> None:
+        until_s = clock() + timeout_s
+        while self.has_work and clock() < until_s:
+            self._swap.write_through()
+            self.tiers.wait(until_s - clock())
+            self.note_ended()
+
+    def erase(self, keys: Iterable[bytes]) -> None:
+        """Forget these keys' KV in every tier, and overwrite it."""
+        self.tiers.erase(keys)
+
+    def _pays(self) -> bool:
+        return self.tiers.block_restore_s < self._recompute_s()

@@ -1,0 +1,107 @@
+"""Which pages of a context have their KV in a block already, on the device or in a tier below.
+
+Loop thread only.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+
+from engine.context import Context
+from engine.ids import BlockId
+from engine.memory.block_pool import BlockPool
+from engine.memory.prefix_cache import PrefixCache
+from engine.tiers.tiers import Tiers
+
+
+class Prefixes:
+    """Owns the prefix cache: hashes blocks into it, finds them, forgets those that are taken.
+
+    `on_hashed` and `on_taken` are told of a block that is hashed now, or about to be overwritten.
+    Not `caching`: nothing is hashed, so nothing is found.
+    """
+
+    def __init__(self, num_blocks: int, *, caching: bool, tiers: Tiers) -> None:
+        self.cache = PrefixCache()
+        self.pool = BlockPool(num_blocks, self._forget)
+        self.caching = caching
+        self.on_hashed: Callable[[BlockId, Context], None] = lambda _block, _context: None
+        self.on_taken: Callable[[BlockId], None] = lambda _block: None
+        self._tiers = tiers
+
+    def hits(self, context: Context, limit: int) -> list[BlockId]:
+        """Blocks after those that the table has whole; of sealed pages all or none.
+
+        Pages count that are complete within the first `limit` ids.
+        """
+        keys, full, stop = self._span(context, limit)
+        if full >= stop:
+            return []
+        hits = self.cache.longest(keys, full, stop)
+        return hits if full + len(hits) >= context.partition.sealed_count else []
+
+    def reach(self, context: Context, limit: int) -> int:
+        """How many there would be if what lies in tiers were brought back."""
+        if context.stages or not self._tiers:
+            return len(self.hits(context, limit))
+        keys, full, stop = self._span(context, limit)
+        at = full
+        while at < stop and (
+            self.cache.block_of(keys[at]) is not None or self._tiers.holding(keys[at])
+        ):
+            at += 1
+        return at - full if at >= context.partition.sealed_count else 0
+
+    def hash_last(self, context: Context, count: int) -> None:
+        """Hash the blocks that the last `count` valid slots have made full."""
+        if not self.caching:
+            return
+        partition, end = context.partition, context.table.kept_len
+        first, full = partition.complete_count(end - count), partition.complete_count(end)
+        for index in range(first, full):
+            self._hash(context, context.table.block(index), context.keys(full)[index])
+
+    def hash_sealed(self, context: Context) -> None:
+        """Hash what an edit has sealed: never written again, its last block is as good as full.
+
+        A block of which another context may hold more, under ids of its own, is not hashed.
+        """
+        table = context.table
+        count = table.sealed_count if self.caching else 0
+        own = Counter(table.blocks)
+        for index in range(count):
+            block = table.block(index)
+            if self.pool.references(block) == own[block]:
+                self._hash(context, block, context.keys(count)[index])
+
+    def adopt(self, block: BlockId, key: bytes) -> None:
+        """A block that the caller refers to has been filled with the KV of a key."""
+        if self.cache.add(key, block):
+            self.pool.mark_hashed(block)
+
+    def distrust(self, context: Context) -> None:
+        """Let nobody find what a context holds, here or below."""
+        for block in context.table.blocks:
+            key = self.cache.key_of(block)
+            if key is not None:
+                self.cache.forget(block)
+                self.pool.unmark_hashed(block)
+                self.on_taken(block)
+                self._tiers.forget([key])
+
+    def _span(self, context: Context, limit: int) -> tuple[list[bytes], int, int]:
+        """Keys, the first page that the table has not whole, and the first beyond the limit."""
+        if not self.caching:
+            return [], 0, 0
+        partition = context.partition
+        full = partition.complete_count(context.table.kept_len)
+        stop = partition.complete_count(len(context.stage_ids) if context.stages else limit)
+        return (context.keys(stop) if full < stop else []), full, stop
+
+    def _hash(self, context: Context, block: BlockId, key: bytes) -> None:
+        if not self.pool.is_hashed(block) and self.cache.add(key, block):
+            self.pool.mark_hashed(block)
+            self.on_hashed(block, context)
+
+    def _forget(self, block: BlockId) -> None:
+        self.cache.forget(block)
+        self.on_taken(block)

@@ -1,0 +1,176 @@
+"""Brings KV of queued turns back from the tiers, while others run. Loop thread only.
+
+A turn that waits and whose prefix lies in a tier gets blocks, and moves that fill them. When the
+last has ended the blocks are hashed like any prefix, and the turn finds them on the device. What
+turns out bad is dropped from its tier, and computed like what was never there.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from engine.context import Context
+from engine.ids import BlockId, SessionId
+from engine.prefixes import Prefixes
+from engine.tier_reports import TierName
+from engine.tiers.mover import Move
+from engine.tiers.tiers import Tier, Tiers
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Restore:
+    """Pages from number `first` on; `fetched` of them come from tiers, `good` are there by now.
+
+    `blocks` are in the order of the pages, and all referred to until the restore ends.
+    `abandoned`: the context has changed, nobody waits for it.
+    """
+
+    context: Context
+    limit: int
+    first: int
+    blocks: list[BlockId]
+    fetched: dict[bytes, int]
+    good: set[int]
+    slowest: TierName
+    moves: int = 0
+    abandoned: bool = False
+
+
+class Restores:
+    """Owns the restores in flight.
+
+    `take` finds blocks on the device (see `Eviction.take`); `pays` says whether bringing back is
+    quicker than computing.
+    """
+
+    def __init__(
+        self,
+        *,
+        prefixes: Prefixes,
+        tiers: Tiers,
+        take: Callable[[int, Context], list[BlockId] | None],
+        pays: Callable[[], bool],
+    ) -> None:
+        self._prefixes = prefixes
+        self._tiers = tiers
+        self._take = take
+        self._pays = pays
+        self._of: dict[SessionId, _Restore] = {}
+        self._by_move: dict[Move, _Restore] = {}
+        self._coming: set[bytes] = set()
+
+    @property
+    def held(self) -> list[BlockId]:
+        """References of restores: of each of their blocks one."""
+        restores = dict.fromkeys(self._by_move.values())
+        return [block for restore in restores for block in restore.blocks]
+
+    def coming(self, context: Context, limit: int) -> bool:
+        """See to it that KV of a waiting turn is brought back as far as tiers have it.
+
+        False: all is there that will be. A prefix that another turn waits for is brought once. For
+        what the device has no blocks for nobody waits: then there are too few to admit the turn,
+        or just enough to compute it.
+        """
+        if context.session in self._of:
+            return True
+        if context.stages or not self._tiers:
+            return False
+        first, pages = self._pages(context, limit)
+        if any(key in self._coming for key, _, _ in pages):
+            return True
+        count = sum(tier is not None for _, _, tier in pages)
+        return bool(count) and self._pays() and self._begin(context, limit, first, pages, count)
+
+    def abandon(self, context: Context) -> None:
+        """The context changes: what is on its way is for whoever finds it."""
+        restore = self._of.pop(context.session, None)
+        if restore is not None:
+            restore.abandoned = True
+
+    def end(self, move: Move, attach: Callable[[Context, int], None]) -> None:
+        """A fetch has ended; with the last of its restore the context gets its blocks."""
+        restore = self._by_move.pop(move)
+        restore.moves -= 1
+        for block, key, good in zip(move.blocks, move.keys, move.good, strict=True):
+            self._coming.discard(key)
+            if good:
+                self._prefixes.adopt(BlockId(block), key)
+                restore.good.add(restore.fetched[key])
+        if restore.moves:
+            return
+        context = restore.context
+        if not restore.abandoned:
+            del self._of[context.session]
+            attach(context, restore.limit)
+            self._count(restore)
+        self._prefixes.pool.give(restore.blocks)
+
+    def _pages(
+        self, context: Context, limit: int
+    ) -> tuple[int, list[tuple[bytes, BlockId | None, Tier | None]]]:
+        """The first page that the table lacks; of each from there on its block, or its tier."""
+        partition, cache = context.partition, self._prefixes.cache
+        first = partition.complete_count(context.table.kept_len)
+        reach = self._prefixes.reach(context, limit)
+        pages: list[tuple[bytes, BlockId | None, Tier | None]] = []
+        for key in context.keys(first + reach)[first : first + reach]:
+            block = cache.block_of(key)
+            pages.append((key, block, self._tiers.holding(key) if block is None else None))
+        return first, pages
+
+    def _begin(
+        self,
+        context: Context,
+        limit: int,
+        first: int,
+        pages: Sequence[tuple[bytes, BlockId | None, Tier | None]],
+        count: int,
+    ) -> bool:
+        pool = self._prefixes.pool
+        there = [block for _, block, _ in pages if block is not None]
+        pool.share(there)  # before others are taken: cached ones would be
+        taken = self._take(count, context)
+        # What others wrote to a tier as they gave way may have taken the place of what is wanted.
+        if taken is None or not all(tier is None or key in tier.index for key, _, tier in pages):
+            pool.give(there + (taken or []))
+            return False
+        blocks: list[BlockId] = []
+        fetches: dict[str, list[tuple[int, bytes]]] = {}
+        fetched: dict[bytes, int] = {}
+        for page, (key, found, tier) in enumerate(pages, first):
+            if tier is None:
+                blocks.extend([] if found is None else [found])
+                continue
+            blocks.append(taken.pop())
+            fetched[key] = page
+            fetches.setdefault(tier.name, []).append((blocks[-1], key))
+        restore = _Restore(
+            context=context,
+            limit=limit,
+            first=first,
+            blocks=blocks,
+            fetched=fetched,
+            good=set(),
+            slowest="disk" if "disk" in fetches else "host",
+        )
+        self._start(restore, fetches)
+        return True
+
+    def _start(self, restore: _Restore, fetches: dict[str, list[tuple[int, bytes]]]) -> None:
+        self._of[restore.context.session] = restore
+        self._coming.update(restore.fetched)
+        for tier in self._tiers:
+            for move in self._tiers.begin_fetch(tier, fetches.get(tier.name, [])):
+                self._by_move[move] = restore
+                restore.moves += 1
+
+    def _count(self, restore: _Restore) -> None:
+        """Note how many ids of what the context has now came from a tier."""
+        context = restore.context
+        full = context.partition.complete_count(context.table.kept_len)
+        for page in restore.good:
+            if page < full:
+                start, stop, _ = context.partition.page(page)
+                context.restored_tokens += stop - start
+        if context.restored_tokens and context.restored_from != "disk":
+            context.restored_from = restore.slowest

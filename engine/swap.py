@@ -1,0 +1,108 @@
+"""Writes KV to the tiers below: in idle time all of it, under pressure what gives way. Loop thread.
+
+A block that is being written is referred to by its move, so that nobody takes it; it becomes
+available when the move ends, with a copy in a tier, or without one if that could not be had.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from engine.context import Context
+from engine.ids import BlockId
+from engine.memory.block_pool import BlockPool
+from engine.memory.prefix_cache import PrefixCache
+from engine.tiers.disk import RUN
+from engine.tiers.mover import Move
+from engine.tiers.tiers import Pair, Tier, Tiers
+
+
+class Swap:
+    """Owns what is to be written in idle time, and the references of what is being written."""
+
+    def __init__(self, *, pool: BlockPool, cache: PrefixCache, tiers: Tiers) -> None:
+        self._pool = pool
+        self._cache = cache
+        self._tiers = tiers
+        # Hashed blocks that a tier may lack; whether their KV may lie on disk.
+        self._due: dict[BlockId, bool] = {}
+        self._to_demote: dict[bytes, None] = {}
+        self._held: dict[Move, list[BlockId]] = {}
+
+    @property
+    def held(self) -> Counter[BlockId]:
+        """References of moves."""
+        return Counter(block for blocks in self._held.values() for block in blocks)
+
+    @property
+    def moving_blocks(self) -> int:
+        """Blocks that become available when their moves end."""
+        return sum(self._pool.references(block) == count for block, count in self.held.items())
+
+    @property
+    def has_work(self) -> bool:
+        """Whether something is being written, or is to be."""
+        return bool(self._held or self._due or self._to_demote)
+
+    def note_hashed(self, block: BlockId, context: Context) -> None:
+        """A block has KV that is worth keeping."""
+        if self._tiers:
+            self._due[block] = not context.volatile
+
+    def note_taken(self, block: BlockId) -> None:
+        """A block is about to be overwritten, or holds what nobody shall use."""
+        self._due.pop(block, None)
+
+    def swap_out(self, context: Context) -> None:
+        """Write what no tier has of a context's full blocks to the first that takes it."""
+        tier = self._first(volatile=context.volatile)
+        if tier is None:
+            return
+        pairs = []
+        for block in dict.fromkeys(context.table.blocks):
+            key = self._cache.key_of(block)
+            if key is not None and not self._tiers.has(key):
+                pairs.append((block, key))
+        self._store(tier, pairs)
+        if len(self._tiers) > 1 and not context.volatile:
+            self._to_demote.update((key, None) for _, key in pairs)
+
+    def write_through(self) -> None:
+        """Begin to write some of what is to be written, one move at a time in each tier."""
+        if self._tiers.in_flight:
+            return
+        due = list(self._due.items())[:RUN]
+        for block, _ in due:
+            del self._due[block]
+        for tier in self._tiers:
+            pairs = []
+            for block, to_disk in due:
+                key = self._cache.key_of(block)
+                if key is not None and (to_disk or tier.name != "disk"):
+                    pairs.append((block, key))
+            self._store(tier, pairs)
+        if not due:
+            self._demote()
+
+    def end(self, move: Move) -> None:
+        """A move of ours has ended."""
+        self._pool.give(self._held.pop(move, []))
+
+    def _demote(self) -> None:
+        for _ in range(min(RUN, len(self._to_demote))):
+            key = next(iter(self._to_demote))
+            del self._to_demote[key]
+            move = self._tiers.begin_demotion(key)
+            if move is not None:
+                self._held[move] = []
+
+    def _store(self, tier: Tier, pairs: Sequence[Pair]) -> None:
+        for move in self._tiers.begin_store(tier, pairs):
+            blocks = [BlockId(block) for block in move.blocks]
+            self._pool.share(blocks)
+            self._held[move] = blocks
+
+    def _first(self, *, volatile: bool) -> Tier | None:
+        for tier in self._tiers:
+            if not volatile or tier.name != "disk":
+                return tier
+        return None

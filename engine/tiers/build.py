@@ -1,0 +1,150 @@
+"""Opens the tiers that the settings ask for, and measures them."""
+
+import hashlib
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from engine.config import EngineConfig
+from engine.tier_reports import TierInfo, TierName
+from engine.tiers.disk import RUN, DiskStore, TierBusyError
+from engine.tiers.host import HostStore
+from engine.tiers.index import SlotIndex
+from engine.tiers.mover import ThreadMover
+from engine.tiers.store import Blocks, BlockStore, Bytes
+from engine.tiers.tiers import Rates, Tier, Tiers
+
+_log = logging.getLogger(__name__)
+
+_MEASURED_S = 0.02  # the best of as many rounds as fit
+_ROUNDS = 2  # at least
+
+
+class OpenTiers(NamedTuple):
+    """The tiers, and what is told of those that were asked for."""
+
+    tiers: Tiers
+    info: tuple[TierInfo, ...]
+
+
+def open_tiers(
+    config: EngineConfig, device: Blocks, *, block_bytes: int, fingerprint: str, pinned: bool
+) -> OpenTiers:
+    """Open host memory and the disk's file. A tier that can't be had is left out, and says why.
+
+    Without a prefix cache there are no keys to store anything under, so there are none.
+    """
+    asked: dict[TierName, int] = {"host": config.host_tier_size, "disk": config.disk_tier_size}
+    tiers, info = [], []
+    for name, size in asked.items():
+        if not size:
+            continue
+        tier: Tier | str = "there is no prefix cache (--no-enable-prefix-caching)"
+        if config.enable_prefix_caching and name == "host":
+            tier = _open_host(size, block_bytes, pinned=pinned)
+        elif config.enable_prefix_caching:
+            tier = _open_disk(Path(config.disk_tier_path), size, block_bytes, fingerprint)
+        if isinstance(tier, str):
+            _log.warning("No %s tier: %s", name, tier)
+            info.append(TierInfo(name=name, bytes=size, reason=tier))
+            continue
+        tiers.append(tier)
+        info.append(_told(tier, size))
+    return OpenTiers(
+        Tiers(tiers, device=device, block_bytes=block_bytes, mover=ThreadMover()), tuple(info)
+    )
+
+
+def _told(tier: Tier, size: int) -> TierInfo:
+    return TierInfo(
+        name=tier.name,
+        bytes=size,
+        blocks=tier.index.capacity,
+        read_rate=tier.rates.read,
+        write_rate=tier.rates.write,
+    )
+
+
+def _open_host(size: int, block_bytes: int, *, pinned: bool) -> Tier | str:
+    capacity = size // block_bytes
+    if not capacity:
+        return f"{size} bytes hold no block of {block_bytes}"
+    try:
+        store = HostStore(capacity, block_bytes, pinned=pinned)
+    except (OSError, MemoryError, RuntimeError) as error:
+        return str(error)
+    return Tier(
+        name="host",
+        store=store,
+        blocks=store,
+        index=SlotIndex(capacity),
+        slot_bytes=block_bytes,
+        rates=_measure(store, block_bytes, list(range(min(RUN, capacity)))),
+    )
+
+
+def _open_disk(folder: Path, size: int, block_bytes: int, fingerprint: str) -> Tier | str:
+    try:
+        store = DiskStore(
+            folder,
+            limit_bytes=size,
+            block_bytes=block_bytes,
+            fingerprint=hashlib.sha256(fingerprint.encode()).digest(),
+        )
+    except (OSError, TierBusyError) as error:
+        return str(error)
+    index = SlotIndex(store.capacity)
+    stored = store.scan()
+    index.fill(stored)
+    # Measured where nothing lies that is of use: on free slots, so that a full tier has no rate of
+    # writing; it is read where it is.
+    taken = set(stored.values())
+    free = [slot for slot in range(store.capacity) if slot not in taken][:RUN]
+    rates = _measure(store, block_bytes, free) if free else _measure_reads(store, stored)
+    return Tier(name="disk", store=store, index=index, slot_bytes=store.slot_bytes, rates=rates)
+
+
+class _Scratch:
+    """One block of bytes that stands for all."""
+
+    def __init__(self, block_bytes: int) -> None:
+        self._data = np.ones(block_bytes, dtype=np.uint8)
+
+    def read_block(self, block: int, into: Bytes) -> None:  # noqa: ARG002 -- the Protocol's
+        into[:] = self._data
+
+    def write_block(self, block: int, data: Bytes) -> None:  # noqa: ARG002 -- the same
+        self._data[:] = data
+
+
+def _measure(store: BlockStore, block_bytes: int, slots: list[int]) -> Rates:
+    """Write some blocks, read them, overwrite them with zeros."""
+    scratch, size = _Scratch(block_bytes), block_bytes * len(slots)
+    keys = [number.to_bytes(32, "big") for number in range(len(slots))]
+    write_s = _best_s(lambda: store.write(slots, keys, scratch, slots))
+    read_s = _best_s(lambda: store.read(slots, keys, scratch, slots))
+    store.erase(slots)
+    return Rates(read=size / read_s, write=size / write_s)
+
+
+def _measure_reads(store: DiskStore, stored: dict[bytes, int]) -> Rates:
+    keys = list(stored)[:RUN]
+    slots = [stored[key] for key in keys]
+    scratch = _Scratch(store.block_bytes)
+    read_s = _best_s(lambda: store.read(slots, keys, scratch, slots))
+    return Rates(read=store.block_bytes * len(keys) / read_s, write=0.0)
+
+
+def _best_s(action: Callable[[], object]) -> float:
+    best_s, until_s = float("inf"), time.perf_counter() + _MEASURED_S
+    rounds = 0
+    while rounds < _ROUNDS or time.perf_counter() < until_s:
+        started_s = time.perf_counter()
+        action()
+        best_s = min(best_s, time.perf_counter() - started_s)
+        rounds += 1
+    return best_s

@@ -1,0 +1,225 @@
+"""The disk tier: one file of equal slots, each with a header that says whose it is and a checksum.
+
+    head      4 KiB: format, size of a block, fingerprint of the model and its arithmetic
+    slot i    the block's bytes, padding, header; a multiple of 4 KiB long
+    header    format, number of the write, key, checksum of the bytes, checksum of the header
+
+A block is used only if all of that is right, so a write that was cut short, a bad sector or a
+foreign file cost time and never an answer. The index is read from the headers at start. The file
+bypasses the page cache where it can: the host tier is that cache, and says so.
+"""
+
+import fcntl
+import mmap
+import os
+import struct
+import zlib
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from engine.tiers.checksum import checksum
+from engine.tiers.store import Blocks, Bytes
+
+FILE_NAME = "kv-blocks.bin"
+
+RUN = 8
+"""Blocks that are moved by one call at most: single ones reach half of a disk's rate."""
+
+_PAGE = 4096
+_MAGIC = b"sessiond KV 1\0\0\0"
+_HEAD = struct.Struct("<16sQ32s")
+_HEADER = struct.Struct("<4sQ32sQ")
+_SLOT_MAGIC = b"slot"
+_CRC = struct.Struct("<I")
+
+
+class TierBusyError(Exception):
+    """Another process uses the folder."""
+
+
+class _Slot(NamedTuple):
+    number: int
+    key: bytes
+    checksum: int
+
+
+class DiskStore:
+    """The file in `folder`; a file of another model or block size is begun anew.
+
+    `limit_bytes` holds for the whole file, to the byte. Implements `BlockStore`.
+
+    Raises:
+        TierBusyError: another process has it open.
+        OSError: the folder can't be used, or the limit does not hold one block.
+    """
+
+    def __init__(
+        self, folder: Path, *, limit_bytes: int, block_bytes: int, fingerprint: bytes
+    ) -> None:
+        self.block_bytes = block_bytes
+        self.slot_bytes = -(-(block_bytes + _HEADER.size + _CRC.size) // _PAGE) * _PAGE
+        self.capacity = max(0, limit_bytes - _PAGE) // self.slot_bytes
+        if not self.capacity:
+            raise OSError(f"{limit_bytes} bytes hold no block of {self.slot_bytes}")
+        folder.mkdir(parents=True, exist_ok=True)
+        self.path = folder / FILE_NAME
+        self._file = _open(self.path)
+        self._number = 0
+        # each thread has pages of its own to move through
+        self._writing, self._reading = (_pages(RUN * self.slot_bytes) for _ in range(2))
+        try:
+            self._begin(_HEAD.pack(_MAGIC, block_bytes, fingerprint))
+        except BaseException:
+            os.close(self._file)
+            raise
+
+    def _begin(self, head: bytes) -> None:
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise TierBusyError(f"{self.path} is used by another process") from error
+        size = os.fstat(self._file).st_size
+        page = self._reading[:_PAGE]
+        if os.preadv(self._file, [page.data], 0) < _PAGE or page[: len(head)].tobytes() != head:
+            os.ftruncate(self._file, 0)
+            page[:] = 0
+            page[: len(head)] = np.frombuffer(head, dtype=np.uint8)
+            os.pwritev(self._file, [page.data], 0)
+        elif size > _PAGE + self.capacity * self.slot_bytes:
+            os.ftruncate(self._file, _PAGE + self.capacity * self.slot_bytes)
+
+    @property
+    def file_bytes(self) -> int:
+        """Size of the file now."""
+        return os.fstat(self._file).st_size
+
+    def scan(self) -> dict[bytes, int]:
+        """Return the slots by key, oldest write first, as their headers say."""
+        found: list[tuple[int, bytes, int]] = []
+        slots = (self.file_bytes - _PAGE) // self.slot_bytes
+        page = self._reading[:_PAGE]
+        for slot in range(slots):
+            if os.preadv(self._file, [page.data], self._offset(slot + 1) - _PAGE) < _PAGE:
+                break
+            header = _unpack(page)
+            if header is not None:
+                found.append((header.number, header.key, slot))
+        found.sort()
+        self._number = found[-1][0] if found else 0
+        return {key: slot for _, key, slot in found}
+
+    def write(
+        self, slots: Sequence[int], keys: Sequence[bytes], source: Blocks, blocks: Sequence[int]
+    ) -> list[bool]:
+        """See `BlockStore`."""
+        good: list[bool] = []
+        for first, count in _runs(slots):
+            done = len(good)
+            for index in range(count):
+                self._fill(index, keys[done + index], source, blocks[done + index])
+            written = self._write_run(self._writing[: count * self.slot_bytes], first)
+            good += [written] * count
+        return good
+
+    def read(
+        self, slots: Sequence[int], keys: Sequence[bytes], target: Blocks, blocks: Sequence[int]
+    ) -> list[bool]:
+        """See `BlockStore`."""
+        good: list[bool] = []
+        for first, count in _runs(slots):
+            done = len(good)
+            there = self._read_run(self._reading[: count * self.slot_bytes], first)
+            for index in range(count):
+                data = self._of_slot(self._reading, index)
+                is_good = there and self._is_good(data, keys[done + index])
+                if is_good:
+                    target.write_block(blocks[done + index], data[: self.block_bytes])
+                good.append(is_good)
+        return good
+
+    def erase(self, slots: Sequence[int]) -> None:
+        """See `BlockStore`."""
+        self._writing[: self.slot_bytes] = 0
+        for slot in slots:
+            self._write_run(self._writing[: self.slot_bytes], slot)
+
+    def close(self) -> None:
+        """See `BlockStore`."""
+        os.close(self._file)
+
+    # --- one slot ------------------------------------------------------------------------------
+
+    def _offset(self, slot: int) -> int:
+        return _PAGE + slot * self.slot_bytes
+
+    def _of_slot(self, pages: Bytes, index: int) -> Bytes:
+        return pages[index * self.slot_bytes : (index + 1) * self.slot_bytes]
+
+    def _fill(self, index: int, key: bytes, source: Blocks, block: int) -> None:
+        slot = self._of_slot(self._writing, index)
+        data = slot[: self.block_bytes]
+        source.read_block(block, data)
+        self._number += 1
+        slot[self.block_bytes :] = 0
+        _pack(slot[-_PAGE:], _Slot(self._number, key, checksum(data)))
+
+    def _is_good(self, slot: Bytes, key: bytes) -> bool:
+        header = _unpack(slot[-_PAGE:])
+        return (
+            header is not None
+            and header.key == key
+            and header.checksum == checksum(slot[: self.block_bytes])
+        )
+
+    def _write_run(self, pages: Bytes, first: int) -> bool:
+        try:
+            return os.pwritev(self._file, [pages.data], self._offset(first)) == len(pages)
+        except OSError:  # full, or broken: KV that is not stored is computed again
+            return False
+
+    def _read_run(self, pages: Bytes, first: int) -> bool:
+        try:
+            return os.preadv(self._file, [pages.data], self._offset(first)) == len(pages)
+        except OSError:
+            return False
+
+
+def _open(path: Path) -> int:
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+    try:
+        return os.open(path, flags | getattr(os, "O_DIRECT", 0), 0o600)
+    except OSError:  # not every file system can
+        return os.open(path, flags, 0o600)
+
+
+def _pages(size: int) -> Bytes:
+    return np.frombuffer(mmap.mmap(-1, size), dtype=np.uint8)  # aligned, as direct access needs
+
+
+def _runs(slots: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yield (first, count) of neighbours, `RUN` at most."""
+    order = enumerate(slots)
+    for _, group in groupby(order, key=lambda pair: pair[1] - pair[0]):
+        run = [slot for _, slot in group]
+        for start in range(0, len(run), RUN):
+            yield run[start], len(run[start : start + RUN])
+
+
+def _pack(page: Bytes, slot: _Slot) -> None:
+    """Write a header at the end of a slot's last page."""
+    header = _HEADER.pack(_SLOT_MAGIC, slot.number, slot.key, slot.checksum)
+    header += _CRC.pack(zlib.crc32(header))
+    page[-len(header) :] = np.frombuffer(header, dtype=np.uint8)
+
+
+def _unpack(page: Bytes) -> _Slot | None:
+    raw = page[-(_HEADER.size + _CRC.size) :].tobytes()
+    header, (crc,) = raw[: _HEADER.size], _CRC.unpack(raw[_HEADER.size :])
+    magic, number, key, digest = _HEADER.unpack(header)
+    if magic != _SLOT_MAGIC or crc != zlib.crc32(header):
+        return None
+    return _Slot(number, key, digest)

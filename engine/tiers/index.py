@@ -1,0 +1,131 @@
+"""Which slot of a tier holds the block of which key, least recently used first. Pure.
+
+A slot that is being written is not found yet, and one that is being read is not given to another.
+"""
+
+from collections import Counter, OrderedDict
+from collections.abc import Iterator
+
+from engine.errors import Corruption
+
+
+class NotBeingMoved(Corruption):
+    """The end of a move was told that had not begun."""
+
+    def __init__(self, key: bytes) -> None:
+        super().__init__(f"no move of block {key.hex()[:16]} has begun")
+        self.key = key
+
+
+class SlotIndex:
+    """The slots 0 to `capacity` - 1 of one tier. Loop thread only."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self._slot_of: OrderedDict[bytes, int] = OrderedDict()
+        self._writing: dict[bytes, int] = {}
+        self._readers: Counter[bytes] = Counter()
+        self._dropped: dict[bytes, int] = {}  # while somebody still reads them
+        self._free = list(range(capacity - 1, -1, -1))  # a stack: neighbours are written in a row
+
+    def __len__(self) -> int:
+        return len(self._slot_of)
+
+    def __contains__(self, key: bytes) -> bool:
+        return key in self._slot_of
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self._slot_of)
+
+    def is_written(self, key: bytes) -> bool:
+        """Whether the key is here, or on its way."""
+        return key in self._slot_of or key in self._writing
+
+    def fill(self, slot_of: dict[bytes, int]) -> None:
+        """Take over what lies in the slots already, least recently used first."""
+        self._slot_of.update(slot_of)
+        taken = set(slot_of.values())
+        self._free = [slot for slot in self._free if slot not in taken]
+
+    def claim(self, key: bytes) -> int | None:
+        """A slot to write the key's block to: a free one, or that of whoever was used last.
+
+        None: the key is here or on its way, or every slot is being moved.
+        """
+        if self.is_written(key):
+            return None
+        slot = self._free.pop() if self._free else self._evict()
+        if slot is not None:
+            self._writing[key] = slot
+        return slot
+
+    def finish_write(self, key: bytes, *, good: bool) -> None:
+        """The block lies in its slot now; or (not `good`) it could not be written.
+
+        Raises:
+            NotBeingMoved: nobody claimed a slot for it.
+        """
+        if key not in self._writing:
+            raise NotBeingMoved(key)
+        slot = self._writing.pop(key)
+        if good:
+            self._slot_of[key] = slot
+        else:
+            self._free.append(slot)
+
+    def begin_read(self, key: bytes) -> int:
+        """The slot of a key that is here; it stays the key's until `finish_read`."""
+        self._slot_of.move_to_end(key)
+        self._readers[key] += 1
+        return self._slot_of[key]
+
+    def finish_read(self, key: bytes) -> None:
+        """One who read the slot has done so.
+
+        Raises:
+            NotBeingMoved: nobody reads it.
+        """
+        if not self._readers[key]:
+            raise NotBeingMoved(key)
+        self._readers[key] -= 1
+        if not self._readers[key]:
+            del self._readers[key]
+            if key in self._dropped:
+                self._free.append(self._dropped.pop(key))
+
+    def is_read(self, key: bytes) -> bool:
+        """Whether somebody reads the key's slot."""
+        return bool(self._readers[key])
+
+    def drop(self, key: bytes) -> int | None:
+        """Forget a key; its slot is free once nobody reads it. None: it was not here."""
+        slot = self._slot_of.pop(key, None)
+        if slot is None:
+            return None
+        if self._readers[key]:
+            self._dropped[key] = slot
+        else:
+            self._free.append(slot)
+        return slot
+
+    def violations(self) -> Iterator[str]:
+        """Yield every slot that is not in exactly one place. For audits."""
+        found = Counter(self._free)
+        for slots in (self._slot_of, self._writing, self._dropped):
+            found.update(slots.values())
+        for slot in range(self.capacity):
+            if found[slot] != 1:
+                yield f"slot {slot} is in {found[slot]} places"
+        if len(found) > self.capacity:
+            yield f"{len(found)} slots, not {self.capacity}"
+
+    @property
+    def moving(self) -> int:
+        """Moves that have begun and not ended."""
+        return len(self._writing) + self._readers.total()
+
+    def _evict(self) -> int | None:
+        for key in self._slot_of:
+            if not self._readers[key]:
+                return self._slot_of.pop(key)
+        return None

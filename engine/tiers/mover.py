@@ -1,0 +1,117 @@
+"""Carries out moves beside the loop: one thread writes to the tiers, another reads from them.
+
+So a turn that waits for its KV never waits behind what is written out in idle time.
+"""
+
+import logging
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from engine.tiers.store import Blocks, BlockStore
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Move:
+    """Blocks between a tier and `other`: the device's, or another tier's when one is demoted.
+
+    `good` (one per key) and `seconds` are there once it has been carried out.
+    """
+
+    kind: Literal["store", "fetch", "erase"]
+    tier: str
+    store: BlockStore
+    slots: Sequence[int]
+    keys: Sequence[bytes]
+    other: Blocks
+    blocks: Sequence[int]
+    good: list[bool] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def carry_out(self) -> None:
+        """Do it. Whatever goes wrong is told by `good`: KV may always be lost."""
+        started_s = time.perf_counter()
+        try:
+            match self.kind:
+                case "store":
+                    self.good = self.store.write(self.slots, self.keys, self.other, self.blocks)
+                case "fetch":
+                    self.good = self.store.read(self.slots, self.keys, self.other, self.blocks)
+                case "erase":
+                    self.store.erase(self.slots)
+                    self.good = [True] * len(self.keys)
+        except Exception:
+            _log.exception("a %s of %d blocks failed", self.kind, len(self.keys))
+            self.good = [False] * len(self.keys)
+        self.seconds = time.perf_counter() - started_s
+
+
+class Mover(Protocol):
+    """Who carries moves out. Those of one direction end in the order in which they began."""
+
+    def begin(self, move: Move) -> None:
+        """Carry a move out, at some time."""
+        ...
+
+    def finished(self) -> list[Move]:
+        """Moves that have been carried out since the last call."""
+        ...
+
+    def wait(self, timeout_s: float) -> None:
+        """Sleep until a move has been carried out, or for so long."""
+        ...
+
+    def close(self) -> None:
+        """Carry out what has begun, then stop."""
+        ...
+
+
+class ThreadMover:
+    """Two threads. Called by the loop's thread only."""
+
+    def __init__(self) -> None:
+        self._done: deque[Move] = deque()
+        self._told = threading.Event()
+        self._out: queue.SimpleQueue[Move | None] = queue.SimpleQueue()
+        self._in: queue.SimpleQueue[Move | None] = queue.SimpleQueue()
+        self._threads = [
+            threading.Thread(target=self._work, args=(moves,), name=name, daemon=True)
+            for moves, name in ((self._out, "kv-out"), (self._in, "kv-in"))
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def begin(self, move: Move) -> None:
+        """See `Mover`."""
+        (self._in if move.kind == "fetch" else self._out).put(move)
+
+    def finished(self) -> list[Move]:
+        """See `Mover`."""
+        self._told.clear()
+        moves = []
+        while self._done:
+            moves.append(self._done.popleft())
+        return moves
+
+    def wait(self, timeout_s: float) -> None:
+        """See `Mover`."""
+        self._told.wait(timeout_s)
+
+    def close(self) -> None:
+        """See `Mover`."""
+        self._out.put(None)
+        self._in.put(None)
+        for thread in self._threads:
+            thread.join()
+
+    def _work(self, moves: "queue.SimpleQueue[Move | None]") -> None:
+        while (move := moves.get()) is not None:
+            move.carry_out()
+            self._done.append(move)
+            self._told.set()

@@ -1,0 +1,272 @@
+"""The tiers below the device, fastest first, and the moves to and from them. Loop thread only.
+
+Every move begins here and ends in `finished`; between the two its slots are nobody else's, and its
+blocks on the device are its beginner's to keep.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from engine.tier_reports import TierName
+from engine.tiers.disk import RUN
+from engine.tiers.index import SlotIndex
+from engine.tiers.mover import Move, Mover
+from engine.tiers.store import Blocks, BlockStore, Bytes
+
+Pair = tuple[int, bytes]
+"""A block on the device, and the key of what it holds or is to hold."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """Bytes per second, as measured at start."""
+
+    read: float
+    write: float
+
+
+@dataclass(slots=True, kw_only=True)
+class Flow:
+    """Moves since the start, their bytes and seconds. `refused`: blocks that could not be moved."""
+
+    stores: int = 0
+    fetches: int = 0
+    stored_bytes: int = 0
+    fetched_bytes: int = 0
+    store_seconds: float = 0.0
+    fetch_seconds: float = 0.0
+    refused: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class Tier:
+    """One tier. `slot_bytes`: what a block takes there; `blocks`: its slots as a source of others.
+
+    (None: they can't be one.)
+    """
+
+    name: TierName
+    store: BlockStore
+    blocks: Blocks | None = None
+    index: SlotIndex
+    slot_bytes: int
+    rates: Rates
+    flow: Flow = field(default_factory=Flow)
+
+
+class Tiers:
+    """`device` holds the blocks that are moved, `block_bytes` each. Without tiers: all is lost."""
+
+    def __init__(
+        self, tiers: Sequence[Tier] = (), *, device: Blocks, block_bytes: int, mover: Mover
+    ) -> None:
+        self._tiers = list(tiers)
+        self._device = device
+        self._mover = mover
+        self.block_bytes = block_bytes
+        self._in_flight = 0
+        self._unwanted: set[tuple[str, bytes]] = set()
+        self._to_erase: set[bytes] = set()
+
+    def __len__(self) -> int:
+        return len(self._tiers)
+
+    def __iter__(self) -> Iterator[Tier]:
+        return iter(self._tiers)
+
+    @property
+    def in_flight(self) -> int:
+        """Moves that have begun and not ended."""
+        return self._in_flight
+
+    @property
+    def block_restore_s(self) -> float:
+        """Seconds to bring a block back from the first tier."""
+        return self.block_bytes / self._tiers[0].rates.read if self._tiers else 0.0
+
+    def holding(self, key: bytes) -> Tier | None:
+        """The fastest tier that has a key's block."""
+        for tier in self._tiers:
+            if key in tier.index:
+                return tier
+        return None
+
+    def has(self, key: bytes) -> bool:
+        """Whether a tier has a key's block, or will soon."""
+        return any(tier.index.is_written(key) for tier in self._tiers)
+
+    def begin_store(self, tier: Tier, pairs: Sequence[Pair]) -> list[Move]:
+        """Write blocks of the device to a tier, those that it lacks, as far as it has room."""
+        return self._store(tier, self._device, pairs)
+
+    def begin_fetch(self, tier: Tier, pairs: Sequence[Pair]) -> list[Move]:
+        """Read blocks that the tier has into blocks of the device."""
+        moves = []
+        for start in range(0, len(pairs), RUN):
+            run = pairs[start : start + RUN]
+            slots = [tier.index.begin_read(key) for _, key in run]
+            moves.append(self._begin("fetch", tier, run, slots, self._device))
+        return moves
+
+    def begin_demotion(self, key: bytes) -> Move | None:
+        """Copy a block that only the first of two tiers has to the second; None: it can't be."""
+        if len(self._tiers) < 2:
+            return None
+        upper, lower = self._tiers[:2]
+        if key not in upper.index or upper.blocks is None:
+            return None
+        slot = lower.index.claim(key)
+        if slot is None:
+            return None
+        pair = (upper.index.begin_read(key), key)
+        return self._begin("store", lower, [pair], [slot], upper.blocks)
+
+    def forget(self, keys: Iterable[bytes]) -> None:
+        """Never use what is stored under these keys: it may be wrong. Nor what is on its way."""
+        for key in keys:
+            for tier in self._tiers:
+                tier.index.drop(key)
+                if tier.index.is_written(key):
+                    self._unwanted.add((tier.name, key))
+
+    def erase(self, keys: Iterable[bytes]) -> None:
+        """Forget keys, and overwrite what was theirs once nobody reads or writes it."""
+        self._to_erase.update(keys)
+        self._erase()
+
+    def _erase(self) -> None:
+        for tier in self._tiers:
+            index = tier.index
+            found = []
+            for key in self._to_erase:
+                if key in index and not index.is_read(key):
+                    slot = index.drop(key)
+                    if slot is not None:
+                        found.append((slot, key))
+            if found:
+                self._begin("erase", tier, found, [slot for slot, _ in found], self._device)
+        self._to_erase = {key for key in self._to_erase if self.has(key)}
+
+    def finished(self) -> list[Move]:
+        """Take note of the moves that have been carried out."""
+        moves = self._mover.finished() if self._in_flight else []
+        for move in moves:
+            self._in_flight -= 1
+            self._finish(move, self._named(move.tier))
+        if moves and self._to_erase:
+            self._erase()
+        return moves
+
+    def wait(self, timeout_s: float) -> None:
+        """Sleep until a move has been carried out, or for so long."""
+        if self._in_flight:
+            self._mover.wait(timeout_s)
+
+    def close(self) -> list[Move]:
+        """Carry out what has begun, and close; returns the last moves."""
+        self._mover.close()
+        moves = self.finished()
+        for tier in self._tiers:
+            tier.store.close()
+        self._tiers = []
+        return moves
+
+    def violations(self) -> Iterator[str]:
+        """Yield what does not hold. For audits."""
+        for tier in self._tiers:
+            for text in tier.index.violations():
+                yield f"{tier.name} tier: {text}"
+            if tier.index.moving and not self._in_flight:
+                yield f"{tier.name} tier: {tier.index.moving} slots are moved by nobody"
+
+    def _named(self, name: str) -> Tier:
+        return next(tier for tier in self._tiers if tier.name == name)
+
+    def _store(self, tier: Tier, source: Blocks, pairs: Sequence[Pair]) -> list[Move]:
+        claimed = []
+        for block, key in pairs:
+            slot = tier.index.claim(key)
+            if slot is not None:
+                claimed.append((slot, (block, key)))
+        moves = []
+        for start in range(0, len(claimed), RUN):
+            run = claimed[start : start + RUN]
+            pairs, slots = [pair for _, pair in run], [slot for slot, _ in run]
+            moves.append(self._begin("store", tier, pairs, slots, source))
+        return moves
+
+    def _begin(
+        self,
+        kind: Literal["store", "fetch", "erase"],
+        tier: Tier,
+        pairs: Sequence[Pair],
+        slots: Sequence[int],
+        other: Blocks,
+    ) -> Move:
+        move = Move(
+            kind=kind,
+            tier=tier.name,
+            store=tier.store,
+            slots=slots,
+            keys=[key for _, key in pairs],
+            other=other,
+            blocks=[block for block, _ in pairs],
+        )
+        self._in_flight += 1
+        self._mover.begin(move)
+        return move
+
+    def _finish(self, move: Move, tier: Tier) -> None:
+        flow, moved = tier.flow, sum(move.good) * self.block_bytes
+        flow.refused += move.good.count(False)
+        match move.kind:
+            case "store":
+                for key, good in zip(move.keys, move.good, strict=True):
+                    tier.index.finish_write(key, good=good)
+                    if (tier.name, key) in self._unwanted:
+                        self._unwanted.remove((tier.name, key))
+                        tier.index.drop(key)
+                    if move.other is not self._device:
+                        self._tiers[0].index.finish_read(key)
+                flow.stores += 1
+                flow.stored_bytes += moved
+                flow.store_seconds += move.seconds
+            case "fetch":
+                for key, good in zip(move.keys, move.good, strict=True):
+                    if not good:
+                        tier.index.drop(key)
+                    tier.index.finish_read(key)
+                flow.fetches += 1
+                flow.fetched_bytes += moved
+                flow.fetch_seconds += move.seconds
+            case "erase":
+                pass
+
+
+class _Nothing:
+    """Neither blocks nor moves."""
+
+    def read_block(self, block: int, into: Bytes) -> None:
+        raise RuntimeError(f"there is no tier for block {block}, {len(into)} bytes")
+
+    def write_block(self, block: int, data: Bytes) -> None:
+        raise RuntimeError(f"there is no tier for block {block}, {len(data)} bytes")
+
+    def begin(self, move: Move) -> None:
+        raise RuntimeError(f"there is no tier to {move.kind} in")
+
+    def finished(self) -> list[Move]:
+        return []
+
+    def wait(self, timeout_s: float) -> None:
+        """Nothing moves."""
+
+    def close(self) -> None:
+        """Nothing runs."""
+
+
+def no_tiers() -> Tiers:
+    """KV that leaves the device is lost."""
+    nothing = _Nothing()
+    return Tiers((), device=nothing, block_bytes=0, mover=nothing)

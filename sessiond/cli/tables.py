@@ -1,0 +1,29 @@
+"""Tables and times as the list commands show them."""
+
+from rich.console import Console
+from rich.table import Table
+
+
+def plain_table(*columns: str) -> Table:
+    """A table without lines, whose cells are never cut."""
+    table = Table(box=None, header_style="dim", pad_edge=False)
+    for column in columns:
+        table.add_column(column, no_wrap=True)
+    return table
+
+
+def print_plain(shown: Table | str) -> None:
+    """Print; where no terminal sets a width, nothing is cut, for scripts read it."""
+    console = Console(highlight=False)
+    console.print(shown, soft_wrap=not console.is_terminal)
+
+
+def ago(unix_s: float | None, now_s: float) -> str:
+    """How long ago, in the largest unit that is at least one."""
+    if unix_s is None:
+        return ""
+    ago_s = max(0, int(now_s - unix_s))
+    for unit, seconds in (("d", 86400), ("h", 3600), ("min", 60)):
+        if ago_s >= seconds:
+            return f"{ago_s // seconds} {unit} ago"
+    return f"{ago_s} s ago"

@@ -1,0 +1,79 @@
+"""Lets requests in that show a key, before anything else sees them. Pure ASGI.
+
+Every path needs a key but those of a short list; what lies under `/admin` needs an admin. So a path
+that is added later is closed unless it is opened here.
+"""
+
+import asyncio
+from dataclasses import dataclass
+from typing import cast
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from sessiond.errors import RequestError
+from sessiond.facts import Caller
+from sessiond.gateway.auth import Authenticator, bearer_key, subprotocol_key, unknown_key
+from sessiond.gateway.key_watch import KeyWatch
+from sessiond.gateway.refusal import refuse_connection
+
+# for load balancers and scrapers, which have no user, and for whoever reads what there is
+OPEN_PATHS = frozenset({"/health/live", "/health/ready", "/metrics", "/openapi.json"})
+ADMIN_PATH = "/admin/"
+_SCOPE_KEY = "sessiond.admission"
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """Who was let in; `revoked` is set when the key is not good any more."""
+
+    caller: Caller
+    revoked: asyncio.Event
+
+
+class Admittance:
+    """ASGI middleware: 401 without a good key, 403 where the caller is no admin and must be."""
+
+    def __init__(self, app: ASGIApp, *, auth: Authenticator, key_watch: KeyWatch) -> None:
+        self._app = app
+        self._auth = auth
+        self._key_watch = key_watch
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, with who asks in its scope, or refuse it."""
+        if scope["type"] not in {"http", "websocket"} or scope["path"] in OPEN_PATHS:
+            await self._app(scope, receive, send)
+            return
+        try:
+            caller = await self._auth.caller(_key(scope))
+            _check_role(scope["path"], caller)
+        except RequestError as error:
+            await refuse_connection(error, scope, receive, send)
+            return
+        with self._key_watch.using(caller.key_id) as revoked:
+            scope[_SCOPE_KEY] = Admission(caller, revoked)
+            await self._app(scope, receive, send)
+
+
+def admission_of(scope: Scope) -> Admission:
+    """Who was let in with this request.
+
+    Raises:
+        RequestError: `invalid_api_key`, the key was revoked meanwhile: a body may take its time.
+    """
+    admission = cast("Admission", scope[_SCOPE_KEY])
+    if admission.revoked.is_set():
+        raise unknown_key()
+    return admission
+
+
+def _check_role(path: str, caller: Caller) -> None:
+    if path.startswith(ADMIN_PATH) and not caller.is_admin:
+        raise RequestError("permission_denied", f"{path[:100]} is for admins")
+
+
+def _key(scope: Scope) -> str | None:
+    key = bearer_key(Headers(scope=scope).get("authorization"))
+    if key is None and scope["type"] == "websocket":
+        return subprotocol_key(scope["subprotocols"])
+    return key

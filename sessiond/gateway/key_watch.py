@@ -1,0 +1,82 @@
+"""Which keys are in use, and the end of what goes on under one that was revoked. Asyncio only."""
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
+
+from sessiond.store.errors import StoreError
+
+logger = logging.getLogger(__name__)
+
+FindUnusable = Callable[[Collection[str]], Awaitable[frozenset[str]]]
+
+
+class KeyWatch:
+    """Told by whoever revokes a key here; looks every `every_s` for those revoked elsewhere.
+
+    `find_unusable` names those of some keys that may not be used any more; None: there are no keys.
+    `at_work` names keys of work that no request waits for, `on_revoked` ends it.
+    """
+
+    def __init__(
+        self,
+        find_unusable: FindUnusable | None = None,
+        *,
+        at_work: Callable[[], Collection[str]] = frozenset,
+        on_revoked: Callable[[str], None] = lambda _: None,
+        every_s: float = 0.5,
+    ) -> None:
+        self._find_unusable = find_unusable
+        self._at_work = at_work
+        self._on_revoked = on_revoked
+        self._every_s = every_s
+        self._uses: defaultdict[str, set[asyncio.Event]] = defaultdict(set)
+        self._task: asyncio.Task[None] | None = None
+
+    @contextmanager
+    def using(self, key_id: str | None) -> Iterator[asyncio.Event]:
+        """Say that a key is in use; the event is set when it is revoked. None: never."""
+        revoked = asyncio.Event()
+        if key_id is None:
+            yield revoked
+            return
+        uses = self._uses[key_id]
+        uses.add(revoked)
+        try:
+            yield revoked
+        finally:
+            uses.discard(revoked)
+            if not uses:
+                self._uses.pop(key_id, None)
+
+    def revoke(self, key_ids: Iterable[str]) -> None:
+        """End what goes on under keys that were just revoked."""
+        for key_id in key_ids:
+            for revoked in self._uses.get(key_id, ()):
+                revoked.set()
+            self._on_revoked(key_id)
+
+    def start(self) -> None:
+        """Look from now on."""
+        if self._find_unusable is not None:
+            self._task = asyncio.create_task(self._watch(self._find_unusable))
+
+    async def stop(self) -> None:
+        """Look no more."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _watch(self, find_unusable: FindUnusable) -> None:
+        while True:
+            await asyncio.sleep(self._every_s)
+            in_use = self._uses.keys() | self._at_work()
+            try:
+                if in_use:
+                    self.revoke(await find_unusable(in_use))
+            except StoreError as error:
+                logger.error("keys can't be checked: %s", error)  # noqa: TRY400 -- no trace helps
+            except Exception:
+                logger.exception("the watch of keys met a fault; it goes on")

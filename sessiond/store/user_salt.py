@@ -1,0 +1,10 @@
+"""A user's salt: secret, random, kept for as long as there is the user."""
+
+import secrets
+
+_BYTES = 32
+
+
+def new_salt() -> bytes:
+    """A salt that no other user has."""
+    return secrets.token_bytes(_BYTES)

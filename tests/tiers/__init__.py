@@ -1,0 +1,1 @@
+"""Tiers alone, and engines with tiers."""

@@ -1,0 +1,104 @@
+"""Slots of a tier: none is lost, none is two keys', whatever is being moved."""
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from engine.tiers.index import NotBeingMoved, SlotIndex
+
+KEYS = st.sampled_from([bytes([number]) for number in range(9)])
+CAPACITY = 4
+
+
+class Machine(RuleBasedStateMachine):
+    """Against a plain model: who is here in order of use, who is written, who is read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.index = SlotIndex(CAPACITY)
+        self.here: list[bytes] = []
+        self.writing: set[bytes] = set()
+        self.readers: dict[bytes, int] = {}
+
+    @rule(key=KEYS)
+    def claim(self, key: bytes) -> None:
+        slot = self.index.claim(key)
+        if key in self.here or key in self.writing:
+            assert slot is None
+            return
+        dropped = [key for key in self.readers if key not in self.here]
+        if len(self.here) + len(self.writing) + len(dropped) == CAPACITY:
+            idle = [key for key in self.here if key not in self.readers]
+            if not idle:
+                assert slot is None
+                return
+            self.here.remove(idle[0])
+        assert slot is not None
+        self.writing.add(key)
+
+    @rule(key=KEYS, good=st.booleans())
+    def finish_write(self, key: bytes, good: bool) -> None:
+        if key not in self.writing:
+            with pytest.raises(NotBeingMoved):
+                self.index.finish_write(key, good=good)
+            return
+        self.index.finish_write(key, good=good)
+        self.writing.remove(key)
+        if good:
+            self.here.append(key)
+
+    @rule(key=KEYS)
+    def begin_read(self, key: bytes) -> None:
+        if key in self.here:
+            self.index.begin_read(key)
+            self.here.remove(key)
+            self.here.append(key)
+            self.readers[key] = self.readers.get(key, 0) + 1
+
+    @rule(key=KEYS)
+    def finish_read(self, key: bytes) -> None:
+        if key not in self.readers:
+            with pytest.raises(NotBeingMoved):
+                self.index.finish_read(key)
+            return
+        self.index.finish_read(key)
+        self.readers[key] -= 1
+        if not self.readers[key]:
+            del self.readers[key]
+
+    @rule(key=KEYS)
+    def drop(self, key: bytes) -> None:
+        if key in self.readers and key not in self.here:
+            return  # dropped already, and still read
+        slot = self.index.drop(key)
+        assert (slot is not None) == (key in self.here)
+        if key in self.here:
+            self.here.remove(key)
+
+    @invariant()
+    def agrees(self) -> None:
+        assert list(self.index) == self.here
+        assert list(self.index.violations()) == []
+        assert self.index.moving == len(self.writing) + sum(self.readers.values())
+
+
+Machine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestIndex = Machine.TestCase
+
+
+def test_what_lay_there_is_taken_over_oldest_first() -> None:
+    index = SlotIndex(3)
+    index.fill({b"a": 2, b"b": 0})
+    assert index.claim(b"c") == 1
+    assert index.claim(b"d") == 2, "a's, which is the oldest"
+    assert b"a" not in index
+
+
+def test_damage_is_named() -> None:
+    index = SlotIndex(3)
+    index._free.append(5)
+    assert list(index.violations())
+    index = SlotIndex(3)
+    index._free.append(0)
+    assert list(index.violations()) == ["slot 0 is in 2 places"]
