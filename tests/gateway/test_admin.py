@@ -36,7 +36,9 @@ async def test_an_admin_adds_users_who_can_come_in_with_their_keys(keyed):
             assert set(listed) == {"object", "id", "user_id", "created_at", "revoked_at"}
             users = (await http.get("/admin/users")).json()["data"]
             assert [one["name"] for one in users] == ["root", "ada"]
-            assert (await http.get(f"/admin/users/{user['id']}")).json() == user
+            shown = (await http.get(f"/admin/users/{user['id']}")).json()
+            assert shown.pop("usage")["tokens_total"] == 0
+            assert shown == user
         ada = Person(running, user["id"], key["id"], key["key"])
         async with ada.socket() as line:
             response = (await line.turn("hi"))["response"]
@@ -104,6 +106,8 @@ ADMIN_ONLY = [
     ("POST", "/admin/users/user_x/keys"),
     ("DELETE", "/admin/users/user_x/keys/k"),
     ("POST", "/admin/users/user_x/keys/k/rotate"),
+    ("GET", "/admin/users/user_x/quota"),
+    ("PUT", "/admin/users/user_x/quota"),
     ("PUT", "/admin/users/user_x/policy"),
     ("DELETE", "/admin/users/user_x/policy"),
     ("GET", "/admin/audit"),

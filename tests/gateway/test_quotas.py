@@ -72,6 +72,7 @@ async def test_limits_are_set_one_by_one_and_shown_with_what_was_taken(two_users
         taken = usage["total_tokens"] - cached
         body = (await ann.get("/admin/users/bob/quota")).json()
         assert body["user"] == "bob"
+        assert (await ann.get("/admin/users/bob")).json()["usage"] == body["usage"]
         assert body["usage"]["tokens_today"] == body["usage"]["tokens_total"] == taken
         assert (body["usage"]["sessions"], body["usage"]["concurrent_turns"]) == (1, 0)
 
