@@ -244,7 +244,7 @@ class EngineLoop:
                 work.append((slot, tokens))
             else:
                 all_go_on = False
-        # Whoever lacks blocks, or was preempted just now, holds up those behind.
+        # Whoever lacks blocks or was preempted just now holds up those behind.
         if all_go_on and self._counters.preemptions == preemptions:
             work += self._admit(plan.admissions)
         drafts = self._speculation.drafts(work, self._cost.price)

@@ -178,8 +178,9 @@ class Turns:
         context.append(command.ids)
         self._memory.claim_drafts(context)
         self._memory.eviction.note_turn(context, len(command.ids))
-        self._memory.eviction.usage.agree(context.session, command.terms)
-        self._memory.movement.agree(context.owner, command.terms)
+        if not command.background:  # whose terms are nobody's word
+            self._memory.eviction.usage.agree(command.session, command.terms)
+            self._memory.movement.agree(context.owner, command.terms)
         tokenizer = self._tokenizer
         slot = Slot(
             command=command,

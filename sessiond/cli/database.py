@@ -15,6 +15,7 @@ from sessiond.settings import Settings
 
 if TYPE_CHECKING:
     from sessiond.accounts import Accounts  # with it comes SQLAlchemy, which takes its time
+    from sessiond.store.store import Store
 
 DbOption = Annotated[
     str | None,
@@ -40,6 +41,13 @@ def on_accounts(
     The schema has to be the newest. With `make` a database without one is given one. What goes
     wrong ends the command: exit code 2 for a bad value, else 1.
     """
+    return on_store(db, lambda _, accounts: work(accounts), make=make)
+
+
+def on_store(
+    db: str | None, work: "Callable[[Store, Accounts], Awaitable[T]]", *, make: bool = False
+) -> T:
+    """The same with the whole store beside them."""
     from sessiond.store.errors import StoreConfigError, StoreError
 
     url = database_url(db)
@@ -54,7 +62,7 @@ def on_accounts(
         fail(error, WRONG_USAGE if error.code == "invalid_value" else 1)
 
 
-async def _run(url: str, work: "Callable[[Accounts], Awaitable[T]]") -> T:
+async def _run(url: str, work: "Callable[[Store, Accounts], Awaitable[T]]") -> T:
     from sessiond.accounts import Accounts
     from sessiond.store.store import Store
 
@@ -65,7 +73,7 @@ async def _run(url: str, work: "Callable[[Accounts], Awaitable[T]]") -> T:
             clock=time.time,
             new_id=lambda prefix: f"{prefix}_{secrets.token_hex(16)}",
         )
-        return await work(accounts)
+        return await work(store, accounts)
     finally:
         await store.close()
 

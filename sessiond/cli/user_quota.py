@@ -1,30 +1,28 @@
 """`sessiond user quota`: what a user may take and has taken, at a server or in its database."""
 
-import asyncio
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sessiond.cli.ask_server import JsonOption, print_json, server_at
-from sessiond.cli.database import DbOption, database_url, on_accounts
+from sessiond.cli.ask_server import JsonOption, KeyOption, print_json, server_at
+from sessiond.cli.database import DbOption, on_store
 from sessiond.cli.fail import WRONG_USAGE, fail
 from sessiond.errors import RequestError
 from sessiond.gateway.protocol.quotas import decode_limits, quota_object
 from sessiond.quota import QUOTA_FIELDS
 
 if TYPE_CHECKING:
-    from sessiond.accounts import Accounts  # with it comes SQLAlchemy, which takes its time
+    from sessiond.accounts import Accounts
+    from sessiond.store.store import Store
 
+_ACTOR = "command line"
+_LOCAL = "local"  # who everyone is without --auth keys; known from its first turn on
 _NONE = "none"
-_LOCAL = "local"  # everybody's user while there are no keys
 
 UserName = Annotated[
-    str,
-    typer.Argument(
-        metavar="USER", help="A user's name, or its id (user_...); with --url its id; or local."
-    ),
+    str, typer.Argument(metavar="NAME", help="The user's name or id; with --url its id.")
 ]
 ServerOption = Annotated[
     str | None,
@@ -61,12 +59,16 @@ def quota(  # noqa: PLR0913, PLR0917 -- one option for each limit
     ] = None,
     db: DbOption = None,
     url: ServerOption = None,
+    api_key: KeyOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show a user's limits and what it has taken; change the limits that are given."""
     given = dict(locals())
     limits = _parse({field: given[field] for field in QUOTA_FIELDS})
-    found = _at_server(url, name, limits) if url else _in_database(db, name, limits)
+    if url is None:
+        found = _in_database(db, name, limits)
+    else:
+        found = _at_server(url, api_key, name, limits)
     print_json(found) if as_json else _show(found)
 
 
@@ -90,34 +92,23 @@ def _value(text: str) -> int | float | str:
     return text
 
 
-def _at_server(url: str, name: str, limits: Mapping[str, Any]) -> dict[str, Any]:
-    with server_at(url) as server:
+def _at_server(
+    url: str, api_key: str | None, name: str, limits: Mapping[str, Any]
+) -> dict[str, Any]:
+    with server_at(url, api_key) as server:
         return server.set_quota(name, limits) if limits else server.quota(name)
 
 
 def _in_database(db: str | None, name: str, limits: Mapping[str, Any]) -> dict[str, Any]:
-    async def work(accounts: "Accounts") -> str:
-        if name == _LOCAL:
-            return name
-        user = await accounts.named(name)
-        if limits:
-            await accounts.write_down("command line", "quota.set", user.id, **limits)
-        return user.id
-
-    user_id = on_accounts(db, work)
-    return asyncio.run(_change(database_url(db), user_id, limits))
-
-
-async def _change(db_url: str, user_id: str, limits: Mapping[str, Any]) -> dict[str, Any]:
-    from sessiond.store.store import Store
-
-    store, now = Store(db_url), time.time()
-    try:
+    async def work(store: "Store", accounts: "Accounts") -> dict[str, Any]:
+        user_id = _LOCAL if name == _LOCAL else (await accounts.named(name)).id
+        now = time.time()
         if limits:
             await store.set_quota(user_id, limits, now)
+            await accounts.write_down(_ACTOR, "user.quota", user_id, **limits)
         return quota_object(user_id, (await store.account(user_id)).at(now))
-    finally:
-        await store.close()
+
+    return on_store(db, work)
 
 
 def _show(found: Mapping[str, Any]) -> None:

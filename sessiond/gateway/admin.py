@@ -20,6 +20,7 @@ from sessiond.gateway.protocol.accounts import (
     user_object,
 )
 from sessiond.gateway.protocol.json_text import parse_object
+from sessiond.gateway.protocol.quotas import usage_object
 from sessiond.gateway.protocol.resources import Json, list_object
 from sessiond.gateway.refusal import json_response
 
@@ -76,8 +77,10 @@ class AdminApi:
         return json_response(user_object(user), 201)
 
     async def read_user(self, request: Request) -> Response:
-        """`GET /admin/users/{id}`."""
-        return json_response(user_object(await self._accounts.user(_user_id(request))))
+        """`GET /admin/users/{id}`, with what it has taken."""
+        user = await self._accounts.user(_user_id(request))
+        account = await self._gateway.service.quotas.account(user.id)
+        return json_response(user_object(user) | {"usage": usage_object(account)})
 
     async def change_user(self, request: Request) -> Response:
         """`POST /admin/users/{id}`: `{"role": …}`."""

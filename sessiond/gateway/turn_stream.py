@@ -47,7 +47,7 @@ async def whole_response(turn: Turn, request: Request, limits: GatewayLimits) ->
             retry_after_s=_retry_after_s(error, limits),
             headers=turn.headers,
         )
-    # in lower case, as the echo is: else both would be sent
+    # the client's own name for it wins
     headers = {**turn.headers, "x-session-id": turn.accepted.session_id}
     headers |= {
         key.decode(): value.decode("latin-1") for key, value in session_header(request.scope)

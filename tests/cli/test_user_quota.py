@@ -28,15 +28,8 @@ def db(tmp_path):
     url = f"sqlite+aiosqlite:///{tmp_path / 'a.db'}"
     migrate.upgrade(url)
     for name in ("ann", "bob"):
-        assert run("user", "add", name, "--no-key", "--db", url).exit_code == 0
+        assert run("user", "add", name, "--db", url).exit_code == 0
     return url
-
-
-def test_a_user_that_is_not_there_is_told(db):
-    result = run("user", "quota", "eve", "--max-sessions", "1", "--db", db)
-    assert result.exit_code == 1
-    assert "eve" in result.output
-    assert run("user", "quota", "local", "--max-sessions", "1", "--db", db).exit_code == 0
 
 
 def test_limits_are_changed_one_by_one_in_the_database(db):
@@ -64,6 +57,15 @@ def test_a_reader_sees_limits_and_what_was_taken(db):
     assert any(line.split() == ["tokens_per_day", "500"] for line in shown)
     assert any(line.split() == ["max_sessions", "no", "limit"] for line in shown)
     assert any(line.split() == ["tokens_today", "0"] for line in shown)
+
+
+def test_a_name_that_nobody_has_is_refused_but_everyone_is_local_without_keys(db):
+    result = run("user", "quota", "anne", "--max-sessions", "1", "--db", db)
+    assert result.exit_code == 1
+    assert "anne" in result.output
+    assert run("user", "quota", "local", "--max-sessions", "1", "--db", db).exit_code == 0
+    found = json.loads(run("user", "quota", "local", "--db", db, "--json").output)
+    assert (found["user"], found["max_sessions"]) == ("local", 1)
 
 
 def test_a_server_is_asked_where_one_is_named():

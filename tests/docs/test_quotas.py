@@ -28,7 +28,7 @@ def test_the_examples_on_a_database_work(tmp_path, monkeypatch):
     url = f"sqlite+aiosqlite:///{tmp_path / 'a.db'}"
     migrate.upgrade(url)
     monkeypatch.setenv("SESSIOND_DB", url)
-    sessiond("sessiond user add ann --no-key")
+    sessiond("sessiond user add ann")
     outputs = [sessiond(line) for line in QUOTA_BLOCKS[0].splitlines()]
     assert json.loads(outputs[1])["tokens_per_day"] is None
     assert "max_concurrent_turns   4" in outputs[2]

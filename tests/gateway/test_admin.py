@@ -36,7 +36,9 @@ async def test_an_admin_adds_users_who_can_come_in_with_their_keys(keyed):
             assert set(listed) == {"object", "id", "user_id", "created_at", "revoked_at"}
             users = (await http.get("/admin/users")).json()["data"]
             assert [one["name"] for one in users] == ["root", "ada"]
-            assert (await http.get(f"/admin/users/{user['id']}")).json() == user
+            shown = (await http.get(f"/admin/users/{user['id']}")).json()
+            assert shown.pop("usage")["tokens_total"] == 0
+            assert shown == user
         ada = Person(running, user["id"], key["id"], key["key"])
         async with ada.socket() as line:
             response = (await line.turn("hi"))["response"]
@@ -158,7 +160,7 @@ async def test_quotas_are_of_users_there_are_and_written_down(keyed):
             assert (await http.put(path, json={"max_sessions": 3})).status_code == 200
             assert (await http.get(path)).json()["max_sessions"] == 3
             row = (await http.get("/admin/audit")).json()["data"][0]
-        assert (row["actor"], row["action"], row["subject"]) == (root.id, "quota.set", ada.id)
+        assert (row["actor"], row["action"], row["subject"]) == (root.id, "user.quota", ada.id)
         assert row["detail"] == {"max_sessions": 3}
 
 

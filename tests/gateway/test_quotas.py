@@ -1,12 +1,12 @@
 """Quotas on the wire: admins' routes, 429 with its headers, and what each answer says is left."""
 
 import json
+from contextlib import asynccontextmanager
 
 import pytest
 
 from sessiond.quota import QUOTA_FIELDS
-from tests.gateway.test_policies import Talk, http_of, socket_of
-from tests.gateway.test_policies import two_users as two_users  # noqa: PLC0414 -- a fixture
+from tests.gateway.test_policies import Keys, Talk, http_of, socket_of
 
 EVERYTHING = {
     "max_sessions": 3,
@@ -22,6 +22,34 @@ EVERYTHING = {
 }
 NO_LIMITS = {**dict.fromkeys(EVERYTHING), "weight": 1.0}
 TURN = {"input": "x" * 40, "max_output_tokens": 8}
+
+
+@pytest.fixture
+def two_users(stack):
+    """Ann, an admin, and Bob, who is in the database."""
+
+    @asynccontextmanager
+    async def serve():
+        async with stack(auth=Keys()) as running:
+            await running.served.service._parts.store.set_user_policy("bob", None, 0.0)
+            yield running
+
+    return serve
+
+
+async def test_the_quota_of_a_user_who_is_not_there_is_not_found(two_users):
+    async with two_users() as running, http_of(running) as ann:
+        for method in ("GET", "PUT"):
+            answer = await ann.request(method, "/admin/users/bobb/quota", content="{}")
+            assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
+
+
+async def test_a_change_is_written_down(two_users):
+    async with two_users() as running, http_of(running) as ann:
+        await put(ann, max_sessions=7)
+        (row,) = (await ann.get("/admin/audit?limit=1")).json()["data"]
+    assert (row["actor"], row["action"], row["subject"]) == ("ann", "user.quota", "bob")
+    assert row["detail"] == {"max_sessions": 7}
 
 
 async def put(http, user="bob", **limits):
@@ -44,6 +72,7 @@ async def test_limits_are_set_one_by_one_and_shown_with_what_was_taken(two_users
         taken = usage["total_tokens"] - cached
         body = (await ann.get("/admin/users/bob/quota")).json()
         assert body["user"] == "bob"
+        assert (await ann.get("/admin/users/bob")).json()["usage"] == body["usage"]
         assert body["usage"]["tokens_today"] == body["usage"]["tokens_total"] == taken
         assert (body["usage"]["sessions"], body["usage"]["concurrent_turns"]) == (1, 0)
 
