@@ -128,7 +128,7 @@ async def real_stack(
         metrics=metrics,
         clock=time.time,
         new_id=new_id,
-        accounts=None if auth else accounts,
+        accounts=accounts,
         key_watch=key_watch,
     )
     await engine.start()
