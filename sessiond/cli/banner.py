@@ -9,6 +9,7 @@ from rich.text import Text
 
 from engine.byte_size import format_bytes
 from engine.messages import EngineInfo
+from engine.tier_reports import TierInfo
 from sessiond.cli.ask_server import DEFAULT_URL
 from sessiond.settings import Settings
 
@@ -58,6 +59,7 @@ class Banner:
             "model": _model(info),
             "context": _context(info),
             "KV pool": _pool(info),
+            **{f"{tier.name} tier": _tier(tier, settings) for tier in info.tiers},
             "database": Text(_without_password(settings.db)),
             "listening": Text.assemble(
                 (url, "bold green"), f"   socket {url.replace('http', 'ws', 1)}/v1/responses"
@@ -112,6 +114,14 @@ def _pool(info: EngineInfo) -> Text:
         f"{format_bytes(info.pool_bytes)} for {tokens} tokens "
         f"({info.total_blocks} blocks of {info.block_size}, {info.kv_dtype}): {info.pool_reason}"
     )
+
+
+def _tier(tier: TierInfo, settings: Settings) -> Text:
+    size = format_bytes(tier.bytes)
+    if tier.reason:
+        return Text(f"none, of {size}: {tier.reason}", "yellow")
+    place = f" in {settings.disk_tier_path}" if tier.name == "disk" else ""
+    return Text(f"{size}{place}, {tier.blocks} blocks: KV that is idle goes on from there")
 
 
 def _chat_command(program: str, url: str) -> str:

@@ -5,6 +5,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
+from engine.tier_reports import TierInfo
 from sessiond.cli.banner import Banner, program_name
 from sessiond.settings import Settings
 from tests.link.loops import INFO
@@ -36,6 +37,17 @@ def test_it_says_where_it_listens_how_big_the_pool_is_and_why_and_how_to_talk_to
     assert "echo (none) on cpu, weights float32 (0 B), activations float32" in text
 
 
+def test_it_shows_the_tiers_and_why_one_is_missing():
+    shown, out = banner()
+    tiers = (
+        TierInfo(name="host", bytes=2**30, reason="no memory"),
+        TierInfo(name="disk", bytes=2**31, blocks=5761),
+    )
+    shown.serving(Settings(disk_tier_path="kv"), msgspec.structs.replace(INFO, tiers=tiers), URL)
+    assert "host tier  none, of 1.0 GiB: no memory\n" in out.getvalue()
+    assert "disk tier  2.0 GiB in kv, 5761 blocks: KV that is idle goes on" in out.getvalue()
+
+
 def test_the_readme_shows_what_it_says():
     shown, out = banner()
     info = msgspec.structs.replace(
@@ -54,8 +66,12 @@ def test_the_readme_shows_what_it_says():
         total_blocks=11650,
         block_size=16,
         pool_reason="a quarter of 22.7 GiB free memory, at most 4.0 GiB; --kv-cache-memory sets it",
+        tiers=(TierInfo(name="disk", bytes=2**31, blocks=5761),),
     )
-    shown.serving(Settings(db="sqlite+aiosqlite:///.../sessiond/sessiond.db"), info, URL)
+    settings = Settings(
+        db="sqlite+aiosqlite:///.../sessiond/sessiond.db", disk_tier_path=".../sessiond/kv"
+    )
+    shown.serving(settings, info, URL)
     said = out.getvalue().replace("sessiond chat", ".venv/bin/sessiond chat")
     assert said in README.read_text(encoding="utf-8")
 
