@@ -10,7 +10,9 @@
     engine.go_away(); engine.come_back()
     engine.hangs = True            it takes commands and does nothing, as in an endless step
 
-It refuses what a real engine would choke on: unknown sessions, busy ones, too long lengths.
+It refuses what a real engine would choke on: unknown sessions, busy ones, too long lengths. Of each
+context it knows what lost KV would be made again from: `held`, all ids since there was no edit, and
+the `edits` since then. A cut into what was there before the last edit forgets the edits.
 """
 
 import asyncio
@@ -71,6 +73,11 @@ def edited(ids: list[int], edits: Sequence[Edit]) -> list[int]:
     return visible + left
 
 
+def left_by(edit: Edit) -> int:
+    """How many ids are visible right after an edit."""
+    return edit.at - sum(stop - start for start, stop in edit.dropped)
+
+
 def text_of(ids: list[int]) -> str:
     """The text of ids that are bytes; the others have none."""
     return bytes(token for token in ids if token < 256).decode(errors="replace")
@@ -108,6 +115,7 @@ class FakeEngine:
         self.cached: dict[str, int] = {}  # tokens whose KV is there
         self.has_disk_tier = False
         self.on_disk: dict[str, int] = {}  # blocks
+        self.held: dict[str, list[int]] = {}
         self.edits: dict[str, list[Edit]] = {}
         self.commands: list[ContextCommand | SubmitTurn | CancelTurn] = []
         self.turns: dict[str, FakeEvents] = {}
@@ -138,7 +146,7 @@ class FakeEngine:
             case SetContext(session=session, ids=ids, edits=edits):
                 assert not self._is_busy(session), command
                 self.contexts[session], self.cached[session] = edited(ids, edits), 0
-                self.edits[session] = list(edits)
+                self.held[session], self.edits[session] = list(ids), list(edits)
             case EditContext(session=session, edit=edit):
                 assert not self._is_busy(session), command
                 assert edit.at == len(self.contexts[session]), command
@@ -147,14 +155,14 @@ class FakeEngine:
                 self.edits[session].append(edit)
             case ForkContext(session=session, parent=parent, length=length):
                 assert 0 < length <= len(self.contexts[parent]), command
-                self.contexts[session] = self.contexts[parent][:length]
+                self.contexts[session] = self.contexts[parent].copy()
+                self.held[session] = self.held[parent].copy()
+                self.edits[session] = self.edits[parent].copy()
                 self.cached[session] = length
-                assert all(edit.at <= length for edit in self.edits[parent]), command
-                self.edits[session] = list(self.edits[parent])
+                self._shorten(session, length)
             case TruncateContext(session=session, length=length):
                 assert length <= len(self.contexts[session]), command
-                del self.contexts[session][length:]
-                self.cached[session] = min(self.cached[session], length)
+                self._shorten(session, length)
             case ReleaseContext(session=session) | ParkContext(session=session):
                 assert not self._is_busy(session), command
                 if self.has_disk_tier and isinstance(command, ParkContext):
@@ -162,8 +170,8 @@ class FakeEngine:
                 self.cached[session] = 0
             case CloseContext(session=session):
                 assert self.hangs or not self._is_busy(session), command
-                self.contexts.pop(session, None)
-                self.cached.pop(session, None)
+                for known in (self.contexts, self.cached, self.held, self.edits):
+                    known.pop(session, None)
             case HintContext(session=session):
                 assert session in self.contexts, command
 
@@ -225,6 +233,8 @@ class FakeEngine:
     def begin(self, turn: str, *, rebuilt_exact: bool = False) -> None:
         events = self.turns[turn]
         session = events.command.session
+        if rebuilt_exact:
+            self._forget_edits(session)
         reused = self.cached[session]
         events.put(
             TurnStarted(
@@ -269,8 +279,8 @@ class FakeEngine:
 
     def lose(self, *, back: bool = True) -> None:
         self._available.clear()
-        self.contexts.clear()
-        self.cached.clear()
+        for known in (self.contexts, self.cached, self.held, self.edits):
+            known.clear()
         self.epoch += 1
         self.restarts += 1
         for turn, events in self.turns.items():
@@ -294,9 +304,23 @@ class FakeEngine:
     def _keep(self, events: FakeEvents) -> list[int]:
         command = events.command
         kept = [*events.said, *command.close_ids]
-        self.contexts[command.session] += [*command.ids, *kept]
+        for ids in (self.contexts[command.session], self.held[command.session]):
+            ids += [*command.ids, *kept]
         self.cached[command.session] = len(self.contexts[command.session])
         return kept
+
+    def _shorten(self, session: str, length: int) -> None:
+        ids, held, edits = self.contexts[session], self.held[session], self.edits[session]
+        del held[len(held) - len(ids) + length :]
+        del ids[length:]
+        self.cached[session] = min(self.cached[session], length)
+        if edits and length < left_by(edits[-1]):
+            self._forget_edits(session)
+
+    def _forget_edits(self, session: str) -> None:
+        """Its ids are what they would be had nothing ever stood between them."""
+        self.held[session], self.edits[session] = self.contexts[session].copy(), []
+        self.cached[session] = 0
 
     def _cut(self, events: FakeEvents, reason: str, *, rolled_back: bool) -> TurnIncomplete:
         return TurnIncomplete(

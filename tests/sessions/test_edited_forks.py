@@ -2,7 +2,7 @@
 
 import pytest
 
-from engine.messages import EditContext, ForkContext
+from engine.messages import Edit, EditContext, ForkContext, SetContext
 from policies.plan import KeepTurns, Summarize
 from sessiond.facts import (
     TurnUsage,
@@ -60,6 +60,35 @@ class TestForks:
         assert finished.usage.reused_tokens == len(trimmed)
         view = await world.service.get_session(ANN, fork)
         assert (view.fidelity, view.tokens_kept) == (policy.fidelity, len(engine.contexts[fork]))
+
+    @pytest.mark.parametrize("running", [False, True])
+    async def test_a_fork_shares_an_edited_context_that_is_shorter_than_before_the_edit(
+        self, world, engine, running
+    ):
+        """The place of an edit is one in the ids before it: it says nothing of those after it."""
+        session, added = await chat(world, "bb", policy=SHIFTED)
+        keep(world)
+        turn, _ = await world.turn(ask("a", conversation=session, policy=SHIFTED))
+        trimmed, tip = await world.context(session), turn.accepted.response_id
+        (edit,) = engine.edits[session]
+        assert edit == Edit(at=len(FRONT + added[0]), dropped=((len(FRONT), edit.at),))
+        assert len(FRONT) < len(trimmed) < edit.at
+        engine.by_hand = lambda command: running and command.session == session
+        trunk = await world.begin(ask("more", conversation=session, policy=SHIFTED))
+        if not running:
+            await finish(trunk)
+        turn, finished = await world.turn(ask("fork", previous_response_id=tip, policy=SHIFTED))
+        fork = turn.accepted.session_id
+        assert engine.sent(ForkContext) == [
+            ForkContext(session=fork, parent=session, length=len(trimmed))
+        ]
+        assert len(engine.sent(SetContext)) == 1
+        assert finished.usage.reused_tokens == len(trimmed)
+        assert engine.edits[fork] == [edit]
+        assert await world.context(fork) == engine.contexts[fork]
+        if running:
+            trunk.cancel(keep=False)
+            await finish(trunk)
 
     async def test_a_fork_shares_nothing_with_what_was_rebuilt_under_it(self, world, engine):
         session, _ = await chat(world, "one", "two", policy=SHIFTED)

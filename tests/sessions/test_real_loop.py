@@ -7,6 +7,7 @@ import pytest
 from engine.messages import GetAudit, GetStats
 from sessiond.facts import TurnBegun
 from tests.sessions.rig import Rig, StepGate, greedy, reply_after
+from tests.sessions.trimmed import SHIFTED, keep
 from tests.sessions.world import (
     ANN,
     BOB,
@@ -82,6 +83,28 @@ async def test_forks_continue_what_their_response_saw(world):
         prompt = [*at_first, *message("user", f"fork {number}"), 259]
         assert finished.text == reply_after(prompt)
         assert finished.usage.cached_tokens >= len(at_first) - 16
+
+
+async def test_a_fork_of_a_shifted_context_has_its_kv_and_can_be_made_again(start):
+    """Also when it is shorter than the context was before the edit."""
+    world = await start(Rig(), policy=SHIFTED)
+    turn, _ = await world.turn(greedy("x" * 90))
+    session, before = turn.accepted.session_id, await world.context(turn.accepted.session_id)
+    turn, _ = await world.turn(greedy("y" * 40, conversation=session))
+    keep(world, 1)
+    turn, _ = await world.turn(greedy("z", conversation=session))
+    tip, seen = turn.accepted.response_id, await world.context(session)
+    assert len(seen) < len(before)
+    _, trunk = await world.turn(greedy("same", conversation=session))
+    fork, forked = await world.turn(greedy("same", previous_response_id=tip))
+    assert fork.accepted.session_id != session
+    for live in world.service._parts.sessions:
+        world.service._retention.unplace(live)
+    _, again = await world.turn(greedy("same", previous_response_id=tip))
+    assert forked.text == again.text == trunk.text
+    assert forked.text != reply_after([*seen, *message("user", "same"), 259])
+    assert forked.usage.reused_tokens == len(seen)
+    assert forked.usage.fidelity == again.usage.fidelity == "shifted"
 
 
 async def test_a_socket_that_returns_finds_its_conversation(world):
