@@ -8,7 +8,6 @@ from alembic import context
 from sessiond.store.database import parse_url, writer_engine
 from sessiond.store.schema import metadata
 
-
 _LOCK = 0x5E5510AD  # any number that nobody else takes in this database
 
 

@@ -10,7 +10,7 @@ class ServiceLimits:
     A `turn_timeout_s` or `queue_timeout_s` of 0 is none. `max_outstanding` counts turns that run
     or wait; `max_cold_contexts` the sessions without KV whose ids the engine still remembers.
     An engine may hang: `ask_timeout_s` bounds questions to it, `cancel_timeout_s` the wait for the
-    end of a turn that it was told to stop.
+    end of a turn that it was told to stop. Every `heartbeat_s` a server tells others that it lives.
     """
 
     default_max_output_tokens: int = 1024
@@ -23,4 +23,5 @@ class ServiceLimits:
     cancel_timeout_s: float = 5.0
     ask_timeout_s: float = 5.0
     reap_every_s: float = 1.0
+    heartbeat_s: float = 5.0
     max_cold_contexts: int = 1024

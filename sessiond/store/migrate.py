@@ -32,7 +32,9 @@ class SchemaState:
 def upgrade(url: str, revision: str = "head") -> None:
     """Migrate upwards; makes the file and its folder where they are missing.
 
-    A schema that is current is left alone, without a lock. Blocks, and runs its own event loop: from a coroutine call it in a thread.
+    A schema that is current is left alone, without a lock.
+
+    Blocks, and runs its own event loop: from a coroutine call it in a thread.
 
     Raises:
         StoreConfigError: the URL is of no kind that can be used.

@@ -58,7 +58,23 @@ sessions = sa.Table(
     sa.Column("closed_at", sa.Double),
     sa.Column("context_policy", sa.JSON(none_as_null=True)),  # null: the user's
     sa.Column("ttl_s", sa.Double),  # of retention `hold`; null: as the server's settings say
+    # The replica that may add to the session, and how often that has changed: who was replaced
+    # can't commit any more. No foreign key: an owner that is in no row of `replicas` is dead.
+    sa.Column("owner", sa.String(64)),
+    sa.Column("epoch", sa.Integer, nullable=False, server_default="0"),
     sa.Index(None, "user_id", "last_active_at", "id"),
+)
+
+# Servers on this database, as long as they live.
+replicas = sa.Table(
+    "replicas",
+    metadata,
+    sa.Column("id", sa.String(64), primary_key=True),  # of one run
+    sa.Column("name", sa.String(255), nullable=False),  # the same for the next run
+    sa.Column("started_at", sa.Double, nullable=False),
+    sa.Column("expires_at", sa.Double, nullable=False),  # renewed before that, or it is dead
+    sa.Column("ballast", sa.LargeBinary),  # null but for a moment: see `replicas.fill`
+    sa.Index(None, "name"),
 )
 
 turns = sa.Table(

@@ -140,9 +140,12 @@ def running_postgres() -> Iterator[PostgresServer]:
 def _make_cluster(programs: Path, folder: Path, user: str | None) -> None:
     command = [str(programs / "initdb"), "-D", str(folder / "data"), "-U", "postgres"]
     command += ["--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync"]
-    made = subprocess.run(command, cwd=folder, capture_output=True, text=True, **_as_user(user))
-    if made.returncode != 0:
-        raise PostgresUnavailableError(f"initdb failed: {made.stderr.strip()}")
+    try:
+        subprocess.run(
+            command, cwd=folder, check=True, capture_output=True, text=True, **_as_user(user)
+        )
+    except subprocess.CalledProcessError as error:
+        raise PostgresUnavailableError(f"initdb failed: {error.stderr.strip()}") from error
 
 
 def _programs(folder: Path, user: str | None) -> Path:

@@ -130,17 +130,17 @@ def test_a_url_that_cannot_work_is_refused_with_what_can(url):
         migrate.upgrade(url)
 
 
-ROWS_OF_0001 = (
-    "INSERT INTO users VALUES ('ann', 1.0)",
-    "INSERT INTO system_prompts VALUES ('sys_1', 'ann', NULL, NULL, :front, 2)",
-    "INSERT INTO sessions VALUES ('conv_1', 'ann', 'm', 9, 'sys_1', 'resp_1', 5, 'release',"
-    " 'normal', 'exact', '{}', 1.0, 1.0, NULL)",
-    "INSERT INTO turns (id, user_id, session_id, system_prompt_id, message_id, model, status,"
-    " generate, awaits_reply, request, seed, start_tokens, input_tokens, context_tokens,"
-    " input_ids, reply_ids, new_tokens, output_tokens, created_at)"
-    " VALUES ('resp_1', 'ann', 'conv_1', 'sys_1', 'msg_1', 'm', 'completed', true, false, '{}', 7,"
-    " 2, 2, 5, :input, :reply, 2, 1, 1.0)",
-)
+ROWS_OF_0001 = """
+INSERT INTO users VALUES ('ann', 1.0);
+INSERT INTO system_prompts VALUES ('sys_1', 'ann', NULL, NULL, :front, 2);
+INSERT INTO sessions VALUES ('conv_1', 'ann', 'm', 9, 'sys_1', 'resp_1', 5, 'release', 'normal',
+    'exact', '{}', 1.0, 1.0, NULL);
+INSERT INTO turns (id, user_id, session_id, system_prompt_id, message_id, model, status, generate,
+    awaits_reply, request, seed, start_tokens, input_tokens, context_tokens, input_ids, reply_ids,
+    new_tokens, output_tokens, created_at)
+VALUES ('resp_1', 'ann', 'conv_1', 'sys_1', 'msg_1', 'm', 'completed', true, false, '{}', 7, 2, 2,
+    5, :input, :reply, 2, 1, 1.0)
+"""
 IDS = {"front": b"\1\0\0\0\2\0\0\0", "input": b"\3\0\0\0\4\0\0\0", "reply": b"\5\0\0\0"}
 
 
@@ -148,7 +148,7 @@ def test_rows_of_the_first_version_survive_the_way_up_and_down(empty_url):
     """A context of then is seen whole now, and can be used by either version."""
     migrate.upgrade(empty_url, "0001")
     with connected(empty_url) as connection:
-        for statement in ROWS_OF_0001:
+        for statement in ROWS_OF_0001.split(";"):
             used = {name: ids for name, ids in IDS.items() if f":{name}" in statement}
             connection.execute(sa.text(statement), used)
 

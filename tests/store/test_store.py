@@ -7,7 +7,7 @@ import pytest
 import sqlalchemy as sa
 
 from sessiond.facts import TurnUsage
-from sessiond.store.errors import StaleSessionError, StoreError
+from sessiond.store.errors import NotOwnerError, StaleSessionError, StoreError
 from sessiond.store.store import Store
 from tests.store.rows import item, kept, lost, prompt, session, turn
 
@@ -117,7 +117,8 @@ async def test_rows_of_others_do_not_exist(store):
     ):
         assert page.items == ()
     assert not await store.covers("bob", "resp_1", "resp_1")
-    assert not await store.reset_session("bob", "conv_1", 9.0)
+    with pytest.raises(NotOwnerError):
+        await store.reset_session("bob", "conv_1", 9.0, epoch=1)
     assert not await store.close_session("bob", "conv_1", 9.0)
     assert not await store.set_metadata("bob", "conv_1", {"x": "y"})
     assert not await store.delete_turn("bob", "resp_1", 9.0)
