@@ -38,8 +38,8 @@ class LiveSession:
 
     `prompt` None: it is being opened, its front is not encoded yet. `shape` None: not read yet.
     Not `stored`: its first turn stores it. `base_session_id`: of a fork, where the turn it was cut
-    at was made. `policy` None: that of the user, or the server.
-    `epoch`: since when this replica owns it, as far as is known; each commit finds out.
+    at was made. `policy` None: that of the user, or the server. `epoch`: since when this replica
+    owns the session, as far as is known; each commit finds out.
     """
 
     id: SessionId

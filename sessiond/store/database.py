@@ -20,6 +20,8 @@ CONNECTIONS = 10
 _BUSY_TIMEOUT_MS = 5000
 _READERS = 4
 _CONNECT_TIMEOUT_S = 5
+_DEADLOCK = "40P01"
+_TRIES = 4  # of a transaction that met one
 # What a database says when it is away, full or overloaded, not when a statement is wrong.
 _FAILURES = (
     sa.exc.OperationalError,
@@ -90,10 +92,12 @@ class Database:
         await self._writer.dispose()
         await self._reader.dispose()
 
-    async def _write(self, work: Work[T], *, adds_rows: bool) -> T:
+    async def _write(self, work: Work[T], *, adds_rows: bool, tries: int = _TRIES) -> T:
         try:
             done = await self._transact(self._writer, work)
         except StoreError as error:
+            if tries > 1 and _is_deadlock(error.__cause__):
+                return await self._write(work, adds_rows=adds_rows, tries=tries - 1)
             if isinstance(error.__cause__, _FAILURES):
                 self._failure = str(error)
             raise
@@ -167,6 +171,13 @@ def writer_engine(url: URL, *, connections: int = CONNECTIONS) -> AsyncEngine:
             allowed = f"one whose driver is installed; {error.name} comes with the extra [postgres]"
             raise StoreConfigError(shown, allowed) from error
     return _sqlite(url, begin="BEGIN IMMEDIATE", connections=1)
+
+
+def _is_deadlock(error: BaseException | None) -> bool:
+    """Whether Postgres chose this transaction to let another go on: it is as if never begun."""
+    return isinstance(error, sa.exc.DBAPIError) and (
+        getattr(error.orig, "sqlstate", None) == _DEADLOCK
+    )
 
 
 def _sqlite_reader(url: URL) -> AsyncEngine:

@@ -48,8 +48,16 @@ async def renew(connection: AsyncConnection, replica: ReplicaId, expires_at: flo
 
 
 async def bury(connection: AsyncConnection, now: float) -> int:
-    """Forget the replicas whose lease is over; returns how many there were."""
-    gone = await connection.execute(replicas.delete().where(replicas.c.expires_at <= now))
+    """Forget the replicas whose lease is over; returns how many there were.
+
+    One that just renews it, or that another buries, is left to them.
+    """
+    dead = (
+        sa.select(replicas.c.id)
+        .where(replicas.c.expires_at <= now)
+        .with_for_update(skip_locked=True)
+    )
+    gone = await connection.execute(replicas.delete().where(replicas.c.id.in_(dead)))
     return gone.rowcount
 
 

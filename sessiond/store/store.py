@@ -82,14 +82,17 @@ class Store:
         If the database took no new rows before, it is tried whether it does now: see `failure`.
         """
 
-        async def work(connection: AsyncConnection) -> int:
+        async def live(connection: AsyncConnection) -> None:
             if not await replicas.renew(connection, self._replica, expires_at):
                 await replicas.register(connection, self._replica, now, expires_at)
+
+        async def bury(connection: AsyncConnection) -> int:
             if not await replicas.bury(connection, now):
                 return 0
             return await turns.fail_running(connection, now)
 
-        failed = await self._database.write(work)
+        await self._database.write(live)  # apart: two that bury would wait for each other
+        failed = await self._database.write(bury)
         if self.failure is not None:
             await self._fill(full=True)
             await self._fill(full=False)

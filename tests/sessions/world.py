@@ -74,12 +74,14 @@ class World:
         *,
         policy: PolicyChoice | None = None,
         summaries: Summaries | None = None,
+        clock: FakeClock | None = None,
+        replica: str = "",
         **limits: Any,
     ) -> None:
         self.engine = engine
         self.policies = Shelf()
-        self.clock = FakeClock(tick_s=0.001)
-        self.store = Store(url)
+        self.clock = clock or FakeClock(tick_s=0.001)
+        self.store = Store(url, replica_name=replica)
         self.limits = ServiceLimits(**{"engine_ready_timeout_s": 5.0, **limits})
         self.service = SessionService(
             store=self.store,

@@ -24,10 +24,9 @@ from benchmarks.server_process import free_port
 
 _STARTS_WITHIN_S = 60.0
 _POLL_S = 0.05
-# A test's cluster need not outlive a crash of the machine.
+# A cluster of tests need not outlive the machine, but it has to outlive its own crash.
 _OPTIONS = {
     "fsync": "off",
-    "synchronous_commit": "off",
     "full_page_writes": "off",
     "max_connections": "200",
     "shared_buffers": "32MB",
