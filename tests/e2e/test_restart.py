@@ -9,13 +9,15 @@ FIRST = "Tell me one thing about the sea. " * 12
 SECOND = "And one about the mountains?"
 
 
-async def test_a_conversation_goes_on_after_a_restart_as_if_there_had_been_none(tmp_path, server):
+async def test_a_conversation_goes_on_after_a_restart_as_if_there_had_been_none(
+    tmp_path, server, url
+):
     async with LoadClient(server.url, **GREEDY) as client:
         undisturbed = [await client.ask(FIRST), await client.ask(SECOND), await client.ask(SECOND)]
-    with running_server(tmp_path / "restarted") as first_run:
+    with running_server(tmp_path / "restarted", db=url) as first_run:
         async with LoadClient(first_run.url, **GREEDY) as client:
             before = await client.ask(FIRST)
-    with running_server(tmp_path / "restarted") as second_run:
+    with running_server(tmp_path / "restarted", db=url) as second_run:
         async with LoadClient(second_run.url, **GREEDY) as client:
             client.tip = before.end.tip
             rebuilt, warm = await client.ask(SECOND), await client.ask(SECOND)

@@ -17,6 +17,7 @@ from sessiond.facts import (
 )
 from sessiond.sessions.service import BoundTurn, ServiceLimits, SessionService, Turn
 from sessiond.sessions.summaries import Summaries
+from sessiond.store.database import CONNECTIONS
 from sessiond.store.store import Store
 from tests.fakes.fake_clock import FakeClock
 from tests.sessions.windows import Shelf
@@ -76,12 +77,13 @@ class World:
         summaries: Summaries | None = None,
         clock: FakeClock | None = None,
         replica: str = "",
+        connections: int = CONNECTIONS,
         **limits: Any,
     ) -> None:
         self.engine = engine
         self.policies = Shelf()
         self.clock = clock or FakeClock(tick_s=0.001)
-        self.store = Store(url, replica_name=replica)
+        self.store = Store(url, replica_name=replica, connections=connections)
         self.limits = ServiceLimits(**{"engine_ready_timeout_s": 5.0, **limits})
         self.service = SessionService(
             store=self.store,
