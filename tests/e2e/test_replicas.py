@@ -1,6 +1,7 @@
 """Two whole servers on one database."""
 
 import asyncio
+import urllib.error
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
@@ -83,6 +84,9 @@ async def test_a_server_whose_database_is_away_says_so_and_recovers(tmp_path, po
                 wait_until(lambda: not server.is_ready(), what="not being ready")
                 refused = await client.ask(SECOND)
                 assert (refused.end.outcome, refused.end.code) == ("refused", "internal_error")
+                assert "database" in refused.end.detail
+                with pytest.raises(urllib.error.HTTPError, match="500"):
+                    server.get("/v1/sessions")
                 await asyncio.to_thread(database.start)
                 wait_until(server.is_ready, what="being ready")
                 second = await client.ask(SECOND)
