@@ -44,18 +44,18 @@ def migrated_template(postgres):
 
 
 @pytest.fixture(scope="session", params=KINDS)
-def kind(request):
+def database_kind(request):
     """Which database the test runs on."""
     return request.param
 
 
 @pytest.fixture(scope="session")
-def lend_database(request, kind, tmp_path_factory):
+def lend_database(request, database_kind, tmp_path_factory):
     """Make a database of this kind: `with lend_database() as url`. Migrated, or empty."""
 
     @contextlib.contextmanager
     def lend(*, migrated=True):
-        if kind == "sqlite":
+        if database_kind == "sqlite":
             path = tmp_path_factory.mktemp("db") / "sessiond.db"
             if migrated:
                 shutil.copy(request.getfixturevalue("migrated_file"), path)

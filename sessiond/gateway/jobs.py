@@ -92,11 +92,8 @@ def internal_error() -> RequestError:
 def database_error(error: StoreError) -> RequestError:
     """What a client is told when the database failed; why is for the log."""
     logger.warning("the database failed: %s", error)
-    return RequestError(
-        "internal_error",
-        "the database can't be used just now; nothing was changed",
-        retry_after_s=1,
-    )
+    message = "the database can't be used just now; nothing was changed"
+    return RequestError("internal_error", message, retry_after_s=1)
 
 
 def broken_off() -> TurnFinished:

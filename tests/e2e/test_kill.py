@@ -112,9 +112,9 @@ async def undisturbed(server, plan):
 @pytest.mark.timeout(HALF_AN_HOUR_S if SOAK else 300)
 @pytest.mark.parametrize("seed", [SEED])
 async def test_every_acknowledged_turn_is_there_and_no_half_turn_is_in_any_context(
-    kind, lend_database, tmp_path, server, seed
+    database_kind, lend_database, tmp_path, server, seed
 ):
-    plan = PLANS[kind]
+    plan = PLANS[database_kind]
     chance = random.Random(seed)
     with lend_database(migrated=False) as db, running_server(tmp_path / "killed", db=db) as killed:
         run = Run(killed)

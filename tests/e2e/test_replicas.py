@@ -85,8 +85,9 @@ async def test_a_server_whose_database_is_away_says_so_and_recovers(tmp_path, po
                 refused = await client.ask(SECOND)
                 assert (refused.end.outcome, refused.end.code) == ("refused", "internal_error")
                 assert "database" in refused.end.detail
-                with pytest.raises(urllib.error.HTTPError, match="500"):
+                with pytest.raises(urllib.error.HTTPError, match="500") as caught:
                     server.get("/v1/sessions")
+                caught.value.close()
                 await asyncio.to_thread(database.start)
                 wait_until(server.is_ready, what="being ready")
                 second = await client.ask(SECOND)

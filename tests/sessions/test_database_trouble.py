@@ -46,9 +46,9 @@ async def large_world(trouble_url):
 
 
 @pytest.fixture
-def trouble_url(kind, request, tmp_path):
+def trouble_url(database_kind, request, tmp_path):
     """A database that may fail without harm to other tests."""
-    if kind == "sqlite":
+    if database_kind == "sqlite":
         path = tmp_path / "full.db"
         path.write_bytes(request.getfixturevalue("migrated_file").read_bytes())
         return f"sqlite+aiosqlite:///{path}"
@@ -67,9 +67,9 @@ def own_postgres(postgres):
 
 
 @asynccontextmanager
-async def trouble(world, kind, request):
+async def trouble(world, database_kind, request):
     """The disk is full, or the server is away, until the block ends."""
-    if kind == "sqlite":
+    if database_kind == "sqlite":
         await limit_pages(world.store, 1)
         yield
         await limit_pages(world.store, 2**30)
@@ -97,7 +97,7 @@ async def in_flight(world, sessions):
 
 
 async def test_turns_fail_clearly_while_the_database_does_and_go_on_after_it(
-    large_world, kind, request, monkeypatch
+    large_world, database_kind, request, monkeypatch
 ):
     monkeypatch.setattr(driver, "_COMMIT_PAUSES_S", (0.01, None))
     world, engine = large_world, large_world.engine
@@ -106,7 +106,7 @@ async def test_turns_fail_clearly_while_the_database_does_and_go_on_after_it(
     before = [await world.context(session) for session in sessions]
     engine.auto = False
     turns = await in_flight(world, sessions)
-    async with trouble(world, kind, request):
+    async with trouble(world, database_kind, request):
         for turn in turns[:2]:
             engine.finish(turn.accepted.response_id)
             finished = await finish(turn)
@@ -129,13 +129,13 @@ async def test_turns_fail_clearly_while_the_database_does_and_go_on_after_it(
         assert await world.context(session) == engine.contexts[session] == right
 
 
-async def test_a_short_failure_is_waited_out(large_world, kind, request, monkeypatch):
+async def test_a_short_failure_is_waited_out(large_world, database_kind, request, monkeypatch):
     monkeypatch.setattr(driver, "_COMMIT_PAUSES_S", (0.05,) * 200)
     world, engine = large_world, large_world.engine
     turn, _ = await world.turn(ask("hi"))
     engine.auto = False
     turns = await in_flight(world, [turn.accepted.session_id])
-    async with trouble(world, kind, request):
+    async with trouble(world, database_kind, request):
         engine.finish(turns[0].accepted.response_id)
         told = asyncio.create_task(finish(turns[0]))
         await settled(world.begin(ask(LARGE), lane="new"))  # refused: it was tried meanwhile
@@ -145,11 +145,11 @@ async def test_a_short_failure_is_waited_out(large_world, kind, request, monkeyp
 
 
 async def test_heartbeats_find_that_a_database_is_away_and_that_it_is_well_again(
-    trouble_url, kind, request
+    trouble_url, database_kind, request
 ):
     world = await World.start(trouble_url, FakeEngine(BIG_INFO), heartbeat_s=0.02)
-    async with trouble(world, kind, request):
-        if kind == "sqlite":  # a full file is found by who wants more of it
+    async with trouble(world, database_kind, request):
+        if database_kind == "sqlite":  # a full file is found by who wants more of it
             await settled(world.begin(ask(LARGE)))
         await until(lambda: world.service.database_failure is not None)
     await until(lambda: world.service.database_failure is None)
