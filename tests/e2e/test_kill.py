@@ -27,7 +27,7 @@ TOPICS = (
 QUESTIONS = ("Tell me about {}.", "Tell me more.", "And why is that?", "Sum it up in one sentence.")
 HALF_AN_HOUR_S = 1800
 # Part of the test's name; the variable repeats the moments of an earlier run.
-SEED = int(os.environ.get("SESSIOND_KILL_SEED") or random.SystemRandom().randrange(10**6))
+SEED = int(os.environ.get("KILL_SEED") or random.SystemRandom().randrange(10**6))
 
 
 @dataclass(frozen=True)

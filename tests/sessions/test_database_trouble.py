@@ -26,7 +26,7 @@ async def test_t50_fifty_streams_and_one_connection(url, engine):
     for turn in turns:
         engine.begin(turn.accepted.response_id)
         engine.say(turn.accepted.response_id)
-    assert world.store.connections_in_use == 0
+    await until(lambda: world.store.connections_in_use == 0)  # a heartbeat may have one
     async with asyncio.timeout(5):
         for turn in turns[:5]:
             assert await world.store.find_session("ann", turn.accepted.session_id) is not None
@@ -34,7 +34,7 @@ async def test_t50_fifty_streams_and_one_connection(url, engine):
         engine.finish(turn.accepted.response_id)
     ended = await asyncio.gather(*map(finish, turns))
     assert {finished.status for finished in ended} == {"completed"}
-    assert world.store.connections_in_use == 0
+    await until(lambda: world.store.connections_in_use == 0)  # a heartbeat may have one
     await world.stop()
 
 

@@ -45,7 +45,7 @@ class PostgresServer:
 
     def __init__(self, folder: Path, programs: Path, user: str | None) -> None:
         self._folder = folder
-        self._programs = programs
+        self.programs = programs
         self._user = user
         self._port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
@@ -55,6 +55,11 @@ class PostgresServer:
     def log(self) -> str:
         """What the server printed."""
         return (self._folder / "postgres.log").read_text(errors="replace")
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """How Postgres' own programs find it."""
+        return {"PGHOST": "127.0.0.1", "PGPORT": str(self._port), "PGUSER": "postgres"}
 
     def url(self, database: str) -> str:
         """The database as `--db` takes it."""
@@ -77,7 +82,7 @@ class PostgresServer:
 
     def start(self) -> None:
         """Start and wait until connections are taken."""
-        command = [str(self._programs / "postgres"), "-D", str(self._folder / "data")]
+        command = [str(self.programs / "postgres"), "-D", str(self._folder / "data")]
         command += ["-p", str(self._port)]
         for name, value in _OPTIONS.items():
             command += ["-c", f"{name}={value}"]
@@ -126,7 +131,7 @@ def running_postgres() -> Iterator[PostgresServer]:
         if user is not None:
             shutil.chown(folder, user)
         server = PostgresServer(folder, _programs(folder, user), user)
-        _make_cluster(server._programs, folder, user)
+        _make_cluster(server.programs, folder, user)
         server.start()
         try:
             yield server
