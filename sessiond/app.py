@@ -14,13 +14,14 @@ from starlette.routing import WebSocketRoute
 from sessiond.errors import RequestError
 from sessiond.gateway.conversations import ConversationsApi
 from sessiond.gateway.health import HealthApi
-from sessiond.gateway.jobs import internal_error
+from sessiond.gateway.jobs import database_error, internal_error
 from sessiond.gateway.parts import Gateway
 from sessiond.gateway.refusal import error_response, plain_error_response
 from sessiond.gateway.rest import ResponsesApi
 from sessiond.gateway.security import HostOriginCheck
 from sessiond.gateway.sessions_api import SessionsApi
 from sessiond.gateway.socket import SocketEndpoint
+from sessiond.store.errors import StoreError
 
 
 def build_app(gateway: Gateway, *, allowed_hosts: Iterable[str] = ()) -> Starlette:
@@ -46,6 +47,7 @@ def build_app(gateway: Gateway, *, allowed_hosts: Iterable[str] = ()) -> Starlet
         exception_handlers={
             RequestError: _refused,
             HTTPException: _not_routed,
+            StoreError: _not_stored,
             ClientDisconnect: _gone,
             Exception: _fault,
         },
@@ -62,6 +64,10 @@ async def drain(gateway: Gateway) -> None:
 
 async def _refused(_: Request, error: Exception) -> Response:
     return error_response(cast("RequestError", error))
+
+
+async def _not_stored(_: Request, error: Exception) -> Response:
+    return error_response(database_error(cast("StoreError", error)))
 
 
 async def _not_routed(request: Request, error: Exception) -> Response:

@@ -97,6 +97,20 @@ class Settings(BaseSettings):
         pattern=r"^[a-z0-9]+(\+[a-z0-9_]+)?:",
         description="Database: a SQLAlchemy URL.",
     )
+    db_connections: int = Field(
+        10, ge=1, le=1000, description="Most connections to a Postgres; none is held by a turn."
+    )
+    replica: str = Field(
+        "auto",
+        min_length=1,
+        description="Name of this server among those on one database, the same after a restart; "
+        "`auto`: host name and port.",
+    )
+    replica_heartbeat_s: Pause = Field(
+        5.0,
+        description="How often a server tells those on the same database that it lives; after "
+        "three times as long without a word its conversations are free.",
+    )
 
     device: Device = Field("auto", description="Where the model runs.")
     cpu_threads: int = Field(

@@ -8,6 +8,7 @@ from sessiond.facts import TurnError, TurnFinished, TurnUsage
 from sessiond.gateway.protocol.events import ResponseEncoder, error_event
 from sessiond.gateway.protocol.resources import Json
 from sessiond.sessions.service import BoundTurn, SessionService, Turn
+from sessiond.store.errors import StoreError
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +56,8 @@ class TurnJob:
             turn = await self._service.run(self._bound)
         except RequestError as error:
             await self._emit(error_event(error, self._stream_id))
+        except StoreError as error:
+            await self._emit(error_event(database_error(error), self._stream_id))
         except Exception:
             logger.exception("turn %s could not be started", self.response_id)
             await self._emit(error_event(internal_error(), self._stream_id))
@@ -84,6 +87,13 @@ class TurnJob:
 def internal_error() -> RequestError:
     """What a client is told of a fault of ours."""
     return RequestError("internal_error", "the server met a fault; the session goes on")
+
+
+def database_error(error: StoreError) -> RequestError:
+    """What a client is told when the database failed; why is for the log."""
+    logger.warning("the database failed: %s", error)
+    message = "the database can't be used just now; nothing was changed"
+    return RequestError("internal_error", message, retry_after_s=1)
 
 
 def broken_off() -> TurnFinished:

@@ -15,7 +15,7 @@ from sessiond.errors import RequestError
 from sessiond.facts import AttachmentId, Caller
 from sessiond.gateway.auth import bearer_key, choose_subprotocol, subprotocol_key
 from sessiond.gateway.http import session_header
-from sessiond.gateway.jobs import EventJob, Job, TurnJob, internal_error
+from sessiond.gateway.jobs import EventJob, Job, TurnJob, database_error, internal_error
 from sessiond.gateway.lanes import Lanes
 from sessiond.gateway.parts import Gateway
 from sessiond.gateway.protocol.events import (
@@ -35,6 +35,7 @@ from sessiond.gateway.protocol.requests import (
 )
 from sessiond.gateway.protocol.resources import Json
 from sessiond.gateway.refusal import error_response
+from sessiond.store.errors import StoreError
 
 logger = logging.getLogger(__name__)
 
@@ -130,6 +131,8 @@ class SocketConnection:
             await self._act(decode_frame(pairs), lanes)
         except RequestError as error:
             await self._refuse(error, stream_id, lanes)
+        except StoreError as error:
+            await self._refuse(database_error(error), stream_id, lanes)
         except Exception:
             logger.exception("a frame met a fault")
             await self._refuse(internal_error(), stream_id, lanes)

@@ -5,7 +5,7 @@ from sessiond.errors import RequestError
 from sessiond.facts import AttachmentId, Caller, TurnRequest
 from sessiond.sessions.bound import BoundTurn
 from sessiond.sessions.lifecycle import State
-from sessiond.sessions.live import LiveSession
+from sessiond.sessions.live import LiveSession, SessionElsewhereError
 from sessiond.sessions.parts import Parts
 from sessiond.sessions.refusals import busy, conversation_not_found, response_not_found
 from sessiond.sessions.retention import Retention
@@ -52,13 +52,18 @@ class Binder:
             received_at=self._clock(),
         )
 
-    async def load(self, caller: Caller, session_id: str) -> LiveSession:
-        """An open session of the caller.
+    async def load(
+        self, caller: Caller, session_id: str, *, even_if_busy: bool = False
+    ) -> LiveSession:
+        """An open session of the caller, which this replica owns from now on.
 
         Raises:
-            RequestError: there is none.
+            RequestError: there is none, or (but for `even_if_busy`) another replica runs a turn in
+                it.
         """
-        live = await self._sessions.load(caller, session_id, self._check_session)
+        live = await self._sessions.load(
+            caller, session_id, self._check_session, even_if_busy=even_if_busy
+        )
         if live is None:
             raise conversation_not_found(session_id)
         return live
@@ -87,10 +92,15 @@ class Binder:
         turn = await self._store.find_turn(caller.user_id, response_id)
         if turn is None or not turn.is_checkpoint:
             raise response_not_found(response_id)
-        live = await self._sessions.load(caller, turn.session_id, self._check_session)
-        if live is not None and live.stale:
-            await self._sessions.refresh(live)
+        try:
             live = await self._sessions.load(caller, turn.session_id, self._check_session)
+            if live is not None and live.stale:
+                await self._sessions.refresh(live)
+                live = await self._sessions.load(caller, turn.session_id, self._check_session)
+        except SessionElsewhereError as elsewhere:  # not ours to continue, but to fork
+            live = self._fork(caller, turn, elsewhere.session)
+            live.claim(claim)
+            return live
         if live is None:  # the session was closed
             raise response_not_found(response_id)
         if live.tip_id != response_id or live.stale or live.seat.is_taken:

@@ -28,7 +28,7 @@ from sessiond.sessions.retention import Retention
 from sessiond.sessions.runner import TurnRunner
 from sessiond.sessions.seat import Claim
 from sessiond.sessions.starter import new_items, new_turn
-from sessiond.store.errors import StoreError
+from sessiond.store.errors import NotOwnerError, StoreError
 from sessiond.store.items import Order
 from sessiond.store.records import NewSession, SessionRecord
 
@@ -160,8 +160,9 @@ class Conversations:
         """Empty the context but for the instructions."""
         live = await self._binder.load(caller, session_id)
         async with self._held(live) as change:
-            if not await self._store.reset_session(caller.user_id, session_id, self._clock()):
-                raise conversation_not_found(session_id)
+            await self._store.reset_session(
+                caller.user_id, session_id, self._clock(), epoch=live.epoch
+            )
             self._retention.unplace(live)
             live.tip_id, live.awaits_reply, live.shape = None, False, None
             live.tokens = live.prompt.tokens if live.prompt else 0
@@ -169,7 +170,7 @@ class Conversations:
 
     async def close(self, caller: Caller, session_id: str) -> None:
         """Cancel what runs, give back all KV, end the session."""
-        live = await self._binder.load(caller, session_id)
+        live = await self._binder.load(caller, session_id, even_if_busy=True)
         claim = Claim(None)
         live.claim_to_close(claim)
         self._retention.join(None, live)  # else it could be forgotten meanwhile, and loaded twice
@@ -201,6 +202,9 @@ class Conversations:
         try:
             await self._sessions.refresh(live)
             yield change
+        except NotOwnerError as error:
+            live.stale = True
+            raise busy(live.id) from error
         except (StoreError, asyncio.CancelledError):
             live.stale = True  # a write that raised, or was not waited for, may have held
             raise

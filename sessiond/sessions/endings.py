@@ -121,6 +121,7 @@ def _kept(  # noqa: PLR0913, PLR0917 -- the parts of one ending, private
         context_tokens=plan.shape_after(len(ending.kept_ids)).tokens,
         usage=finished.usage,
         finished_at=now,
+        epoch=plan.epoch,
         view=plan.view,
     )
     return KeptEnd(row=row, finished=finished)

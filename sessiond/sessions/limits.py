@@ -12,7 +12,8 @@ class ServiceLimits:
     An engine may hang: `ask_timeout_s` bounds questions to it, `cancel_timeout_s` the wait for the
     end of a turn that it was told to stop. `summary_wait_s` bounds how long a turn waits for a
     summary, `background_summary_s` how long one is worked on that nobody waits for; there are
-    `max_background_summaries` of these at a time.
+    `max_background_summaries` of these at a time. Every `heartbeat_s` a server tells others that
+    it lives.
     """
 
     default_max_output_tokens: int = 1024
@@ -28,4 +29,5 @@ class ServiceLimits:
     summary_wait_s: float = 20.0
     max_background_summaries: int = 4
     reap_every_s: float = 1.0
+    heartbeat_s: float = 5.0
     max_cold_contexts: int = 1024

@@ -39,10 +39,12 @@ _SEEDS = 2**63  # as many as the column holds
 class TurnPlan:
     """A turn's place in the context, and its bounds. `new_prompt`: the front is stored with it.
 
+    `epoch`: since when this replica owns the session.
     `shape` is what the model sees before the turn's own ids. `view` and `edit`: see `Fit`. `trims`:
     a context policy might have dropped turns.
     """
 
+    epoch: int
     parent_id: str | None
     prompt: Prompt
     new_prompt: NewPrompt | None
@@ -137,6 +139,7 @@ class Planner:
         choice = await self._policies.in_force(live, request)
         fitted, max_output_tokens, changes = await self._fit(begin, choice, runs=runs)
         return TurnPlan(
+            epoch=live.epoch,
             parent_id=live.tip_id,
             prompt=prompt,
             new_prompt=new_prompt,

@@ -37,6 +37,7 @@ from sessiond.sessions.parts import Parts
 from sessiond.sessions.placing import Placer
 from sessiond.sessions.planning import Planner
 from sessiond.sessions.refusals import response_not_found
+from sessiond.sessions.replica import Replica
 from sessiond.sessions.retention import Retention
 from sessiond.sessions.runner import TurnRunner
 from sessiond.sessions.starter import TurnStarter
@@ -81,7 +82,7 @@ class SessionService:
         parts = Parts(
             engine=engine,
             store=store,
-            sessions=LiveSessions(store),
+            sessions=LiveSessions(store, clock),
             limits=limits,
             clock=clock,
             new_id=new_id,
@@ -118,11 +119,12 @@ class SessionService:
             parts, binder=self._binder, retention=self._retention, policies=self._policies
         )
         self._inspector = Inspector(parts, policies=self._policies)
+        self._replica = Replica(parts, retention=self._retention)
         self._reaper: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Mark what an earlier run left running as failed; start the reaper."""
-        await self._parts.store.fail_running(self._parts.clock())
+        """Mark what dead servers left running as failed; start the heartbeat and the reaper."""
+        await self._replica.start()
         self._reaper = asyncio.create_task(self._reap())
 
     async def drain(self) -> None:
@@ -137,6 +139,12 @@ class SessionService:
             await asyncio.gather(self._reaper, return_exceptions=True)
         await self._runner.stop()
         await self._compaction.stop()
+        await self._replica.stop()
+
+    @property
+    def database_failure(self) -> str | None:
+        """Why turns can't be stored just now; None: they can, as far as is known."""
+        return self._replica.database_failure
 
     async def bind(
         self,

@@ -16,14 +16,17 @@ from sessiond.sessions.live import LiveSession
 from sessiond.sessions.parts import Parts
 from sessiond.sessions.placing import Placer
 from sessiond.sessions.planning import Planner, TurnPlan
+from sessiond.sessions.refusals import busy
 from sessiond.sessions.request_form import pack_policy, pack_request
 from sessiond.sessions.summaries import Patience
 from sessiond.sessions.transcript import Transcript
 from sessiond.sessions.turn import Turn
-from sessiond.store.errors import StoreError
+from sessiond.store.errors import NotOwnerError, StoreError
 from sessiond.store.records import NewSession, NewTurn
 
 logger = logging.getLogger(__name__)
+
+_TRIES = 3
 
 
 class TurnStarter:
@@ -50,11 +53,7 @@ class TurnStarter:
         """
         live = bound.live
         try:
-            await self._sessions.refresh(live)
-            patience = self._patience(bound)
-            plan = await self._planner.plan(live, bound.request, patience=patience)
-            accepted = self._accept(bound, plan)
-            await self._store_running(bound, plan, accepted)
+            plan, accepted = await self._stored(bound)
             try:
                 events = await self._placer.submit(live, plan, self._command(plan, accepted))
             except Exception as error:
@@ -64,6 +63,32 @@ class TurnStarter:
             logger.warning("turn %s can't be stored: %s", bound.response_id, error)
             raise RequestError("internal_error", "the turn could not be stored") from error
         return Turn(bound=bound, plan=plan, accepted=accepted, engine=self._engine), events
+
+    async def _stored(self, bound: BoundTurn) -> tuple[TurnPlan, TurnAccepted]:
+        """Plan the turn and make commit 1; again when another replica had the session meanwhile."""
+        for _ in range(_TRIES):
+            await self._sessions.refresh(bound.live)
+            patience = self._patience(bound)
+            plan = await self._planner.plan(bound.live, bound.request, patience=patience)
+            accepted = self._accept(bound, plan)
+            try:
+                await self._store_running(bound, plan, accepted)
+            except NotOwnerError:
+                await self._take_back(bound)
+            else:
+                return plan, accepted
+        raise busy(bound.live.id)
+
+    async def _take_back(self, bound: BoundTurn) -> None:
+        """Own the session again.
+
+        Raises:
+            RequestError: it is closed, or busy elsewhere, or went on from the named response.
+        """
+        await self._sessions.reclaim(bound.live)
+        named = bound.request.previous_response_id
+        if named is not None and bound.live.tip_id != named:
+            raise busy(bound.live.id)
 
     def _patience(self, bound: BoundTurn) -> Patience:
         seconds = math.inf
@@ -191,4 +216,5 @@ def new_turn(
         input_ids=plan.input_ids,
         items=items,
         created_at=accepted.created_at,
+        epoch=plan.epoch,
     )

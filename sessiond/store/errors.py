@@ -15,3 +15,7 @@ class StoreConfigError(StoreError):
 
 class StaleSessionError(StoreError):
     """A session is not where the writer believed: closed, or moved on by someone else."""
+
+
+class NotOwnerError(StaleSessionError):
+    """The session is closed, or another replica has taken it since the writer did."""

@@ -1,5 +1,6 @@
 """Brings a database to the newest schema, and says whether it is there. Runs alembic."""
 
+import asyncio
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +32,8 @@ class SchemaState:
 def upgrade(url: str, revision: str = "head") -> None:
     """Migrate upwards; makes the file and its folder where they are missing.
 
+    A schema that is current is left alone, without a lock.
+
     Blocks, and runs its own event loop: from a coroutine call it in a thread.
 
     Raises:
@@ -41,6 +44,8 @@ def upgrade(url: str, revision: str = "head") -> None:
     try:
         if parsed.get_backend_name() == "sqlite" and parsed.database:
             Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
+        if revision == "head" and asyncio.run(check(url)).is_current:
+            return
         command.upgrade(_config(url), revision)
     except DBAPIError as error:
         raise StoreError(f"database {parsed}: {error.orig}") from error

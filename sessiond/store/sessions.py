@@ -53,8 +53,10 @@ async def insert_prompt(connection: AsyncConnection, user_id: str, prompt: NewPr
     )
 
 
-async def insert(connection: AsyncConnection, session: NewSession) -> None:
-    """Store a session."""
+async def insert(
+    connection: AsyncConnection, session: NewSession, *, owner: str, epoch: int
+) -> None:
+    """Store a session with its owner."""
     await connection.execute(
         sessions.insert().values(
             id=session.id,
@@ -72,6 +74,8 @@ async def insert(connection: AsyncConnection, session: NewSession) -> None:
             metadata=session.metadata,
             created_at=session.created_at,
             last_active_at=session.created_at,
+            owner=owner,
+            epoch=epoch,
         )
     )
 
@@ -104,7 +108,7 @@ async def page(
 
 
 async def advance(connection: AsyncConnection, turn: KeptTurn) -> None:
-    """Move the tip to a turn that was built on the present one.
+    """Move the tip of a session that is held to a turn that was built on the present one.
 
     Raises:
         StaleSessionError: the session is closed, or its tip is another.
@@ -205,4 +209,6 @@ def _record(row: sa.Row[*tuple[Any, ...]]) -> SessionRecord:
         created_at=row.created_at,
         last_active_at=row.last_active_at,
         closed_at=row.closed_at,
+        owner=row.owner,
+        epoch=row.epoch,
     )

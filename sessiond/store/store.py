@@ -3,15 +3,19 @@
 Every question names the user whose rows it is about: rows of others do not exist for it.
 """
 
+import secrets
+from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from sessiond.facts import ItemPage, ItemView
-from sessiond.store import chains, items, sessions, summaries, turns
-from sessiond.store.database import Database
+from sessiond.store import chains, items, ownership, replicas, sessions, summaries, turns
+from sessiond.store.database import CONNECTIONS, Database
+from sessiond.store.errors import NotOwnerError
 from sessiond.store.items import Order
 from sessiond.store.records import (
+    FIRST_EPOCH,
     KeptTurn,
     LostTurn,
     NewPrompt,
@@ -25,40 +29,129 @@ from sessiond.store.records import (
     StoredSummary,
     TurnRecord,
 )
+from sessiond.store.replicas import ReplicaId
 from sessiond.store.shape import Shape, View
 
 
 class Store:
     """Each method is one transaction: all of it happens, or nothing.
 
+    It is that of one replica, whose sessions nobody else can add to. `replica_name`: the same for
+    every run of a server, and for no other server; "": nobody else's. `connections`: the most to
+    a Postgres.
+
     Raises:
         StoreConfigError: the URL is of no kind that can be used.
         StoreError: from every method, when the database fails.
     """
 
-    def __init__(self, url: str) -> None:
-        self._database = Database(url)
+    def __init__(self, url: str, *, replica_name: str = "", connections: int = CONNECTIONS) -> None:
+        self._database = Database(url, connections=connections)
+        run_id = f"rep_{secrets.token_hex(16)}"
+        self._replica = ReplicaId(id=run_id, name=replica_name or run_id)
+
+    @property
+    def replica_id(self) -> str:
+        """The owner of the sessions that this replica has taken."""
+        return self._replica.id
+
+    @property
+    def failure(self) -> str | None:
+        """Why the database took no new rows when it was asked last; None: it did."""
+        return self._database.failure
+
+    @property
+    def connections_in_use(self) -> int:
+        """Connections that transactions hold just now."""
+        return self._database.connections_in_use
 
     async def close(self) -> None:
         """Wait for what runs and close every connection."""
         await self._database.close()
 
+    # --- replicas --------------------------------------------------------------------------------
+
+    async def register(self, now: float, expires_at: float) -> None:
+        """Come to life; what an earlier run of the same name owned is free."""
+        await self._database.write(
+            lambda connection: replicas.register(connection, self._replica, now, expires_at)
+        )
+
+    async def renew(self, now: float, expires_at: float) -> int:
+        """Live on, and mark the turns of replicas that do not; returns how many those were.
+
+        If the database took no new rows before, it is tried whether it does now: see `failure`.
+        """
+
+        async def live(connection: AsyncConnection) -> None:
+            if not await replicas.renew(connection, self._replica, expires_at):
+                await replicas.register(connection, self._replica, now, expires_at)
+
+        async def bury(connection: AsyncConnection) -> int:
+            if not await replicas.bury(connection, now):
+                return 0
+            return await turns.fail_running(connection, now)
+
+        await self._database.write(live)  # apart: two that bury would wait for each other
+        failed = await self._database.write(bury)
+        if self.failure is not None:
+            await self._fill(full=True)
+            await self._fill(full=False)
+        return failed
+
+    async def _fill(self, *, full: bool) -> None:
+        await self._database.write(
+            lambda connection: replicas.fill(connection, self._replica, full=full), adds_rows=full
+        )
+
+    async def resign(self) -> None:
+        """End; other replicas need not wait for the lease to be over."""
+        await self._database.write(lambda connection: replicas.resign(connection, self._replica))
+
     async def fail_running(self, now: float) -> int:
-        """Mark the turns that an earlier run left running as failed; returns how many."""
+        """Mark running turns that nobody runs any more as failed; returns how many."""
         return await self._database.write(lambda connection: turns.fail_running(connection, now))
+
+    async def claim_session(
+        self, user_id: str, session_id: str, now: float, *, even_if_busy: bool = False
+    ) -> SessionRecord | None:
+        """Own a session, unless a replica that lives runs a turn in it: then its owner stays.
+
+        Turns that a dead owner left running are marked as failed. None: there is no such session;
+        a closed one is not taken.
+        """
+
+        async def work(connection: AsyncConnection) -> SessionRecord | None:
+            await ownership.claim(
+                connection, self._replica, user_id, session_id, now, even_if_busy=even_if_busy
+            )
+            return await sessions.find(connection, user_id, session_id)
+
+        return await self._database.write(work)
+
+    async def taken_sessions(self, session_ids: Sequence[str]) -> list[str]:
+        """Those of the sessions that are not this replica's any more, or closed."""
+        return await self._database.read(
+            lambda connection: ownership.taken(connection, self._replica, session_ids)
+        )
 
     # --- turns -----------------------------------------------------------------------------------
 
     async def begin_turn(
         self, turn: NewTurn, *, session: NewSession | None, prompt: NewPrompt | None
     ) -> None:
-        """Commit 1: a running turn with its items, and what it is the first to use."""
+        """Commit 1: a running turn with its items, and what it is the first to use.
+
+        Raises:
+            NotOwnerError: the session is closed, or another replica has taken it.
+        """
 
         async def work(connection: AsyncConnection) -> None:
-            await _insert_front(connection, turn.user_id, session, prompt, turn.created_at)
+            await self._insert_front(connection, turn.user_id, session, prompt, turn.created_at)
+            await self._hold(connection, turn)
             await turns.insert(connection, turn)
 
-        await self._database.write(work)
+        await self._database.write(work, adds_rows=True)
 
     async def keep_turn(self, turn: KeptTurn) -> None:
         """Commit 2: the reply, its ids, the usage, and the session's new tip.
@@ -66,14 +159,21 @@ class Store:
         Twice is as good as once: of a commit that raised nobody knows whether it held.
 
         Raises:
-            StaleSessionError: the session is closed, or its tip is not the turn's parent.
+            NotOwnerError: the session is closed, or another replica has taken it.
+            StaleSessionError: its tip is not the turn's parent.
         """
 
         async def work(connection: AsyncConnection) -> None:
-            if await turns.keep(connection, turn):
-                await sessions.advance(connection, turn)
+            try:
+                await self._hold(connection, turn)
+            except NotOwnerError:
+                if not await turns.is_kept(connection, turn):
+                    raise
+            else:
+                if await turns.keep(connection, turn):
+                    await sessions.advance(connection, turn)
 
-        await self._database.write(work)
+        await self._database.write(work, adds_rows=True)
 
     async def lose_turn(self, turn: LostTurn) -> None:
         """End a turn that joins no context."""
@@ -83,17 +183,19 @@ class Store:
         """Both commits in one: a turn that no engine works on.
 
         Raises:
-            StaleSessionError: the session is closed, or its tip is not the turn's parent.
+            NotOwnerError: the session is closed, or another replica has taken it.
+            StaleSessionError: its tip is not the turn's parent.
         """
 
         async def work(connection: AsyncConnection) -> None:
+            await self._hold(connection, turn)
             if prompt is not None:
                 await sessions.insert_prompt(connection, turn.user_id, prompt)
             await turns.insert(connection, turn)
             await turns.keep(connection, kept)
             await sessions.advance(connection, kept)
 
-        await self._database.write(work)
+        await self._database.write(work, adds_rows=True)
 
     async def find_turn(self, user_id: str, turn_id: str) -> TurnRecord | None:
         """One turn, deleted ones included."""
@@ -141,7 +243,9 @@ class Store:
 
     async def add_summary(self, summary: NewSummary) -> None:
         """Store a summary; no context has it until a turn's view names it."""
-        await self._database.write(lambda connection: summaries.insert(connection, summary))
+        await self._database.write(
+            lambda connection: summaries.insert(connection, summary), adds_rows=True
+        )
 
     async def newest_summary(self, user_id: str, tip_id: str | None) -> StoredSummary | None:
         """The summary that read the most of a context, used or not."""
@@ -160,9 +264,10 @@ class Store:
     async def create_session(self, session: NewSession, prompt: NewPrompt) -> None:
         """Store an empty session and its front."""
         await self._database.write(
-            lambda connection: _insert_front(
+            lambda connection: self._insert_front(
                 connection, session.user_id, session, prompt, session.created_at
-            )
+            ),
+            adds_rows=True,
         )
 
     async def find_session(self, user_id: str, session_id: str) -> SessionRecord | None:
@@ -211,11 +316,18 @@ class Store:
 
         return await self._database.read(work)
 
-    async def reset_session(self, user_id: str, session_id: str, now: float) -> bool:
-        """Empty the context but for its front; returns whether the session was open."""
-        return await self._database.write(
-            lambda connection: sessions.reset(connection, user_id, session_id, now)
-        )
+    async def reset_session(self, user_id: str, session_id: str, now: float, *, epoch: int) -> None:
+        """Empty the context but for its front. `epoch`: since when this replica owns the session.
+
+        Raises:
+            NotOwnerError: the session is closed, or another replica has taken it.
+        """
+
+        async def work(connection: AsyncConnection) -> None:
+            await ownership.hold(connection, self._replica, user_id, session_id, epoch)
+            await sessions.reset(connection, user_id, session_id, now)
+
+        await self._database.write(work)
 
     async def close_session(self, user_id: str, session_id: str, now: float) -> bool:
         """End a session; returns whether it was open."""
@@ -295,16 +407,21 @@ class Store:
             lambda connection: items.find_in_context(connection, user_id, tip_id, item_id)
         )
 
+    # --- parts of transactions -------------------------------------------------------------------
 
-async def _insert_front(
-    connection: AsyncConnection,
-    user_id: str,
-    session: NewSession | None,
-    prompt: NewPrompt | None,
-    now: float,
-) -> None:
-    await sessions.ensure_user(connection, user_id, now)
-    if prompt is not None:
-        await sessions.insert_prompt(connection, user_id, prompt)
-    if session is not None:
-        await sessions.insert(connection, session)
+    async def _hold(self, connection: AsyncConnection, turn: NewTurn | KeptTurn) -> None:
+        await ownership.hold(connection, self._replica, turn.user_id, turn.session_id, turn.epoch)
+
+    async def _insert_front(
+        self,
+        connection: AsyncConnection,
+        user_id: str,
+        session: NewSession | None,
+        prompt: NewPrompt | None,
+        now: float,
+    ) -> None:
+        await sessions.ensure_user(connection, user_id, now)
+        if prompt is not None:
+            await sessions.insert_prompt(connection, user_id, prompt)
+        if session is not None:
+            await sessions.insert(connection, session, owner=self._replica.id, epoch=FIRST_EPOCH)

@@ -10,7 +10,8 @@ from sessiond.store import items
 from sessiond.store.chains import VIEW_SUMMARY_TOKENS, chain_of, view_of
 from sessiond.store.errors import StoreError
 from sessiond.store.records import KeptTurn, LostTurn, NewTurn, Prompt, TurnRecord
-from sessiond.store.schema import summaries, system_prompts, turns
+from sessiond.store.replicas import is_alive
+from sessiond.store.schema import sessions, summaries, system_prompts, turns
 from sessiond.store.token_ids import pack
 
 # A server that starts takes every turn that still runs for one of a server that died. It may be
@@ -91,7 +92,7 @@ async def keep(connection: AsyncConnection, turn: KeptTurn) -> bool:
         error_code=None,
         error_message=None,
     )
-    if not changed and not await _is_kept(connection, turn):
+    if not changed and not await is_kept(connection, turn):
         raise StoreError(f"turn {turn.id} is not running")
     return changed
 
@@ -138,7 +139,8 @@ def _has_not_ended() -> sa.ColumnElement[bool]:
     return sa.or_(turns.c.status == "running", marked)
 
 
-async def _is_kept(connection: AsyncConnection, turn: KeptTurn) -> bool:
+async def is_kept(connection: AsyncConnection, turn: KeptTurn) -> bool:
+    """Whether the turn was kept by just this ending."""
     found = await connection.scalar(
         sa.select(turns.c.id).where(
             turns.c.id == turn.id,
@@ -150,11 +152,22 @@ async def _is_kept(connection: AsyncConnection, turn: KeptTurn) -> bool:
     return found is not None
 
 
-async def fail_running(connection: AsyncConnection, now: float) -> int:
-    """Mark every running turn as cut by its server's end; returns how many there were."""
+async def fail_running(
+    connection: AsyncConnection, now: float, session_id: str | None = None
+) -> int:
+    """Mark running turns as cut by their server's end; returns how many there were.
+
+    Those of the session; None: all whose session's owner is not alive.
+    """
+    if session_id is not None:
+        cut: sa.ColumnElement[bool] = turns.c.session_id == session_id
+    else:
+        cut = ~sa.exists().where(
+            sessions.c.id == turns.c.session_id, is_alive(sessions.c.owner, now)
+        )
     changed = await connection.execute(
         turns.update()
-        .where(turns.c.status == "running")
+        .where(turns.c.status == "running", cut)
         .values(
             status="failed",
             error_code=_INTERRUPTED.code,

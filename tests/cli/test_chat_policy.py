@@ -6,15 +6,12 @@ import sys
 import pytest
 
 from sessiond.cli.policy_words import read_policy
-from sessiond.store.migrate import upgrade
 from tests.gateway.real_stack import real_stack
 
 
 @pytest.fixture
-def stack(tmp_path):
-    empty = tmp_path / "empty.db"
-    upgrade(f"sqlite+aiosqlite:///{empty}")
-    return lambda **options: real_stack(tmp_path, empty, **options)
+def stack(url):
+    return lambda **options: real_stack(url, **options)
 
 
 async def chat(running, *lines):

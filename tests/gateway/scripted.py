@@ -181,6 +181,7 @@ class ScriptedService:
         self.closed_sessions = []
         self.drain_began = asyncio.Event()
         self.bind_error = None
+        self.database_failure = None
 
     async def start(self):
         pass

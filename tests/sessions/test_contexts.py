@@ -1,7 +1,6 @@
 """Random lives of many conversations against an oracle that has no engine, no SQL and no cache."""
 
 import asyncio
-import shutil
 from dataclasses import dataclass, replace
 from itertools import count
 
@@ -276,7 +275,6 @@ def delta(said, *, generate):
     suppress_health_check=[HealthCheck.too_slow],
 )
 @given(steps=st.lists(turns | turns | ops, min_size=5, max_size=14))
-def test_every_context_is_what_the_oracle_says(migrated, tmp_path_factory, steps):
-    path = tmp_path_factory.mktemp("life") / "life.db"
-    shutil.copy(migrated, path)
-    asyncio.run(Life(f"sqlite+aiosqlite:///{path}").live(steps))
+def test_every_context_is_what_the_oracle_says(lend_database, steps):
+    with lend_database() as url:
+        asyncio.run(Life(url).live(steps))

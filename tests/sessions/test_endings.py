@@ -420,8 +420,8 @@ async def test_a_reset_of_which_nobody_knows_whether_it_held_is_looked_up(
     session = talk[0]
     reset = world.store.reset_session
 
-    async def hold_and_raise(*args):
-        await reset(*args)
+    async def hold_and_raise(*args, **kwargs):
+        await reset(*args, **kwargs)
         raise StoreError("as the test wants")
 
     monkeypatch.setattr(world.store, "reset_session", hold_and_raise)
