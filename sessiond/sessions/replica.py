@@ -36,7 +36,7 @@ class Replica:
             StoreError: the database can't be used.
         """
         now = self._clock()
-        await self._store.register(now, self._lease_end(now))
+        await self._store.membership.register(now, self._lease_end(now))
         await self._store.fail_running(now)
         self._task = asyncio.create_task(self._live_on())
 
@@ -47,7 +47,7 @@ class Replica:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
         try:
-            await self._store.resign()
+            await self._store.membership.resign()
         except StoreError as error:
             logger.warning("the lease is left to run out: %s", error)
 
@@ -58,7 +58,7 @@ class Replica:
             StoreError: the database can't be used.
         """
         now = self._clock()
-        failed = await self._store.renew(now, self._lease_end(now))
+        failed = await self._store.membership.renew(now, self._lease_end(now))
         if failed:
             logger.warning("%d turns of servers that died are marked as failed", failed)
         await self._give_up_taken()
@@ -83,7 +83,7 @@ class Replica:
         epochs = {str(live.id): live.epoch for live in self._sessions if _is_idle(live)}
         if not epochs:
             return
-        for session_id in await self._store.taken_sessions(list(epochs)):
+        for session_id in await self._store.membership.taken(list(epochs)):
             live = self._sessions.get(session_id)
             if live is not None and _is_idle(live) and live.epoch == epochs[session_id]:
                 self._retention.forget(live)

@@ -32,9 +32,8 @@ class SchemaState:
 def upgrade(url: str, revision: str = "head") -> None:
     """Migrate upwards; makes the file and its folder where they are missing.
 
-    A schema that is current is left alone, without a lock.
-
-    Blocks, and runs its own event loop: from a coroutine call it in a thread.
+    A schema that is current is left alone, without a lock. Blocks, and runs its own event
+    loop: from a coroutine call it in a thread.
 
     Raises:
         StoreConfigError: the URL is of no kind that can be used.
@@ -75,6 +74,10 @@ async def check(url: str) -> SchemaState:
                 lambda inner: MigrationContext.configure(inner).get_current_revision()
             )
         )
+    except StoreError as error:
+        cause = error.__cause__
+        reason = cause.orig if isinstance(cause, DBAPIError) else error
+        raise StoreError(f"database {parse_url(url)}: {reason}") from error
     finally:
         await database.close()
     return SchemaState(current=current, newest=newest)

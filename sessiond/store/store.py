@@ -4,16 +4,16 @@ Every question names the user whose rows it is about: rows of others do not exis
 """
 
 import secrets
-from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from sessiond.facts import ItemPage, ItemView
-from sessiond.store import chains, items, ownership, replicas, sessions, summaries, turns
+from sessiond.store import chains, items, ownership, sessions, summaries, turns
 from sessiond.store.database import CONNECTIONS, Database
 from sessiond.store.errors import NotOwnerError
 from sessiond.store.items import Order
+from sessiond.store.membership import Membership
 from sessiond.store.records import (
     FIRST_EPOCH,
     KeptTurn,
@@ -49,6 +49,7 @@ class Store:
         self._database = Database(url, connections=connections)
         run_id = f"rep_{secrets.token_hex(16)}"
         self._replica = ReplicaId(id=run_id, name=replica_name or run_id)
+        self.membership = Membership(self._database, self._replica)
 
     @property
     def replica_id(self) -> str:
@@ -71,43 +72,6 @@ class Store:
 
     # --- replicas --------------------------------------------------------------------------------
 
-    async def register(self, now: float, expires_at: float) -> None:
-        """Come to life; what an earlier run of the same name owned is free."""
-        await self._database.write(
-            lambda connection: replicas.register(connection, self._replica, now, expires_at)
-        )
-
-    async def renew(self, now: float, expires_at: float) -> int:
-        """Live on, and mark the turns of replicas that do not; returns how many those were.
-
-        If the database took no new rows before, it is tried whether it does now: see `failure`.
-        """
-
-        async def live(connection: AsyncConnection) -> None:
-            if not await replicas.renew(connection, self._replica, expires_at):
-                await replicas.register(connection, self._replica, now, expires_at)
-
-        async def bury(connection: AsyncConnection) -> int:
-            if not await replicas.bury(connection, now):
-                return 0
-            return await turns.fail_running(connection, now)
-
-        await self._database.write(live)  # apart: two that bury would wait for each other
-        failed = await self._database.write(bury)
-        if self.failure is not None:
-            await self._fill(full=True)
-            await self._fill(full=False)
-        return failed
-
-    async def _fill(self, *, full: bool) -> None:
-        await self._database.write(
-            lambda connection: replicas.fill(connection, self._replica, full=full), adds_rows=full
-        )
-
-    async def resign(self) -> None:
-        """End; other replicas need not wait for the lease to be over."""
-        await self._database.write(lambda connection: replicas.resign(connection, self._replica))
-
     async def fail_running(self, now: float) -> int:
         """Mark running turns that nobody runs any more as failed; returns how many."""
         return await self._database.write(lambda connection: turns.fail_running(connection, now))
@@ -128,12 +92,6 @@ class Store:
             return await sessions.find(connection, user_id, session_id)
 
         return await self._database.write(work)
-
-    async def taken_sessions(self, session_ids: Sequence[str]) -> list[str]:
-        """Those of the sessions that are not this replica's any more, or closed."""
-        return await self._database.read(
-            lambda connection: ownership.taken(connection, self._replica, session_ids)
-        )
 
     # --- turns -----------------------------------------------------------------------------------
 

@@ -57,7 +57,7 @@ async def test_ids_that_cannot_be_are_ids_of_nothing(store, odd):
     assert looked_up == [None] * 5
     assert not await store.close_session("ann", odd, 1.0)
     assert not await store.delete_turn("ann", odd, 1.0)
-    assert await store.taken_sessions([odd]) == []
+    assert await store.membership.taken([odd]) == []
     page = await store.context_items("ann", "resp_1", limit=9, after=odd, order="asc")
     assert page.items == ()
     assert await store.list_sessions("ann", limit=9, after=odd) == ((), False)

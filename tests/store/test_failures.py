@@ -12,7 +12,7 @@ from tests.store.rows import kept, prompt, session, turn
 
 
 async def open_session(store):
-    await store.register(1.0, 100.0)
+    await store.membership.register(1.0, 100.0)
     await store.begin_turn(turn(), session=session(), prompt=prompt())
     await store.keep_turn(kept())
 
@@ -47,13 +47,13 @@ class TestFullDisk:
         assert "full" in limited.failure
         assert await limited.set_metadata("ann", "conv_1", {"a": "b"})  # fits where another was
         with pytest.raises(StoreError, match="full"):
-            await limited.renew(2.0, 100.0)
+            await limited.membership.renew(2.0, 100.0)
         assert "full" in limited.failure
         assert await limited.context_ids("ann", "sys_1", "resp_1") == [1, 2, 3, 4, 5]
         assert await limited.find_turn("ann", "resp_2") is None
 
         await self.limit(limited, 2**30)
-        await limited.renew(3.0, 100.0)
+        await limited.membership.renew(3.0, 100.0)
         assert limited.failure is None
         await limited.begin_turn(big("resp_2", "resp_1"), session=None, prompt=None)
         await limited.keep_turn(kept("resp_2", "resp_1"))
@@ -92,7 +92,7 @@ class TestPostgresAway:
         for ask in (
             store.keep_turn(kept("resp_2", "resp_1")),
             store.find_session("ann", "conv_1"),
-            store.renew(2.0, 100.0),
+            store.membership.renew(2.0, 100.0),
         ):
             with pytest.raises(StoreError):
                 await ask
@@ -100,7 +100,7 @@ class TestPostgresAway:
         assert store.connections_in_use == 0
 
         await asyncio.to_thread(own_server.start)
-        await store.renew(3.0, 100.0)
+        await store.membership.renew(3.0, 100.0)
         assert store.failure is None
         await store.keep_turn(kept("resp_2", "resp_1"))
         assert await store.context_ids("ann", "sys_1", "resp_2") == [1, 2, 3, 4, 5, 3, 4, 5]

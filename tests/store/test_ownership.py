@@ -17,7 +17,7 @@ async def replicas(url, count):
     stores = [Store(url) for _ in range(count)]
     try:
         for store in stores:
-            await store.register(NOW, LEASE_END)
+            await store.membership.register(NOW, LEASE_END)
         yield stores
     finally:
         for store in stores:
@@ -108,7 +108,7 @@ async def test_replicas_that_find_each_other_dead_at_once_all_live_on(url):
     async with replicas(url, 6) as stores:
         for round_number in range(1, 6):
             late = LEASE_END + round_number * 100
-            await asyncio.gather(*(store.renew(late, late + 1) for store in stores))
+            await asyncio.gather(*(store.membership.renew(late, late + 1) for store in stores))
         await stores[0].create_session(session(), prompt())
         busy = turn()
         await stores[0].begin_turn(busy, session=None, prompt=None)
@@ -118,17 +118,17 @@ async def test_replicas_that_find_each_other_dead_at_once_all_live_on(url):
 async def test_the_lease_ends_with_the_run_or_when_the_next_of_its_name_begins(url):
     async with replicas(url, 1) as (watcher,):
         first = Store(url, replica_name="host:1")
-        await first.register(NOW, LEASE_END)
+        await first.membership.register(NOW, LEASE_END)
         await first.begin_turn(turn(), session=session(), prompt=prompt())
         assert await watcher.fail_running(NOW) == 0
         second = Store(url, replica_name="host:1")
-        await second.register(NOW, LEASE_END)
+        await second.membership.register(NOW, LEASE_END)
         assert await second.fail_running(NOW) == 1
         await second.begin_turn(
             turn("resp_2", session_id="conv_2"), session=session("conv_2"), prompt=None
         )
         assert await watcher.fail_running(NOW) == 0
-        await second.resign()
+        await second.membership.resign()
         assert await watcher.fail_running(NOW) == 1
         await first.close()
         await second.close()
@@ -142,5 +142,5 @@ async def test_sessions_that_were_taken_or_closed_are_told_from_those_that_were_
             await a.create_session(session(name), prompt(f"sys_{name}"))
         await b.claim_session("ann", "conv_2", NOW)
         await a.close_session("ann", "conv_3", NOW)
-        assert sorted(await a.taken_sessions(names)) == ["conv_2", "conv_3"]
-        assert await a.taken_sessions([]) == []
+        assert sorted(await a.membership.taken(names)) == ["conv_2", "conv_3"]
+        assert await a.membership.taken([]) == []
