@@ -95,7 +95,7 @@ class Binder:
             raise response_not_found(response_id)
         if live.tip_id != response_id or live.stale or live.seat.is_taken:
             self._retention.join(None, live)
-            live = self._fork(caller, turn, live)
+            live = self.fork(live, turn)
         live.claim(claim)
         return live
 
@@ -114,16 +114,21 @@ class Binder:
         self._sessions.add(live)
         return live
 
-    def _fork(self, caller: Caller, turn: TurnRecord, base: LiveSession) -> LiveSession:
+    def fork(self, base: LiveSession, turn: TurnRecord | None) -> LiveSession:
+        """A session that begins with what a turn left behind, not stored yet.
+
+        None: with the front of a session that has no finished turn.
+        """
+        prompt = turn.prompt if turn else base.prompt
         live = LiveSession(
             id=SessionId(self._new_id("conv")),
-            user_id=caller.user_id,
-            salt=caller.salt,
-            prompt=turn.prompt,
-            tip_id=turn.id,
-            tokens=turn.context_tokens or 0,
-            awaits_reply=turn.awaits_reply,
-            state=State.COLD,
+            user_id=base.user_id,
+            salt=base.salt,
+            prompt=prompt,
+            tip_id=turn.id if turn else None,
+            tokens=turn.context_tokens or 0 if turn else base.tokens,
+            awaits_reply=turn is not None and turn.awaits_reply,
+            state=State.COLD if turn else State.NEW,
             stored=False,
             base_session_id=base.id,
             policy=base.policy,

@@ -23,7 +23,7 @@ from sessiond.sessions.lifecycle import Event, State
 from sessiond.sessions.live import LiveSession
 from sessiond.sessions.parts import Parts
 from sessiond.sessions.planning import Planner, TurnPlan
-from sessiond.sessions.refusals import busy, conversation_not_found
+from sessiond.sessions.refusals import busy, conversation_not_found, response_not_found
 from sessiond.sessions.retention import Retention
 from sessiond.sessions.runner import TurnRunner
 from sessiond.sessions.seat import Claim
@@ -166,6 +166,30 @@ class Conversations:
             live.tip_id, live.awaits_reply, live.shape = None, False, None
             live.tokens = live.prompt.tokens if live.prompt else 0
             change.event = Event.RESET
+
+    async def rewind(self, caller: Caller, session_id: str, response_id: str) -> None:
+        """Go back to what one of the context's responses left behind; what followed is no more.
+
+        Its ids can still be continued from, as forks.
+        """
+        live = await self._binder.load(caller, session_id)
+        async with self._held(live) as change:
+            user_id, tip_id = caller.user_id, live.tip_id
+            turn = await self._store.find_turn(user_id, response_id)
+            if (
+                turn is None
+                or not turn.is_checkpoint
+                or not await self._store.is_in_context(user_id, response_id, tip_id)
+            ):
+                raise response_not_found(response_id, param="response_id")
+            whole = await self._store.covers(user_id, response_id, tip_id)
+            now = self._clock()
+            if not await self._store.rewind_session(user_id, live.id, tip_id, turn, now):
+                raise conversation_not_found(session_id)
+            self._retention.cut(live, turn if whole else None)
+            live.prompt, live.tip_id, live.shape = turn.prompt, turn.id, None
+            live.tokens, live.awaits_reply = turn.context_tokens or 0, turn.awaits_reply
+            change.event = Event.ADVANCE
 
     async def close(self, caller: Caller, session_id: str) -> None:
         """Cancel what runs, give back all KV, end the session."""

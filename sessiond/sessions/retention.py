@@ -2,20 +2,21 @@
 
 from collections import OrderedDict
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import assert_never
 
 from engine.client import ContextCommand
 from engine.errors import EngineUnavailableError
 from engine.ids import SessionId
-from engine.messages import CloseContext, HintContext, ParkContext, ReleaseContext
+from engine.messages import CloseContext, HintContext, ParkContext, ReleaseContext, TruncateContext
 from sessiond.facts import AttachmentId
 from sessiond.sessions.attachments import Attachments
 from sessiond.sessions.holds import Holds
 from sessiond.sessions.lifecycle import Event, after, is_free
 from sessiond.sessions.live import LiveSession
 from sessiond.sessions.parts import Parts
-from sessiond.store.records import Priority
+from sessiond.store.records import Priority, TurnRecord
 
 _PRIORITIES: Mapping[Priority, int] = MappingProxyType({"low": 0, "normal": 1, "high": 2})
 
@@ -127,6 +128,25 @@ class Retention:
         if live.is_placed(self._engine.epoch):
             self._send(live, CloseContext(session=live.id))
         live.placement = None
+
+    def cut(self, live: LiveSession, turn: TurnRecord | None) -> None:
+        """Give back the KV behind what the turn left in the session's context; None: all of it."""
+        placed = live.placement
+        if (
+            turn is None
+            or placed is None
+            or (placed.prompt_id, placed.view)
+            != (
+                turn.prompt.id,
+                None,
+            )
+        ):
+            self.unplace(live)
+        elif live.is_placed(self._engine.epoch):
+            tokens = turn.context_tokens or 0
+            self._send(live, TruncateContext(session=live.id, length=tokens))
+            if live.placement is not None:
+                live.placement = replace(placed, tip_id=turn.id, tokens=tokens)
 
     def reap(self) -> None:
         """Release, or park, the sessions whose time is over."""

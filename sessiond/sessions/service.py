@@ -28,6 +28,7 @@ from sessiond.sessions.binding import Binder
 from sessiond.sessions.bound import BoundTurn
 from sessiond.sessions.context_policies import ContextPolicies, MakePolicy
 from sessiond.sessions.conversations import Conversations
+from sessiond.sessions.forking import Forks
 from sessiond.sessions.inspection import Inspector
 from sessiond.sessions.limits import ServiceLimits
 from sessiond.sessions.live import LiveSessions
@@ -95,7 +96,8 @@ class SessionService:
             policies=self._policies,
             summaries=summaries or NoSummaries(),
         )
-        starter = TurnStarter(parts, planner=planner, placer=Placer(parts), transcript=transcript)
+        placer = Placer(parts)
+        starter = TurnStarter(parts, planner=planner, placer=placer, transcript=transcript)
         self._parts = parts
         self._retention = Retention(parts)
         self._binder = Binder(parts, retention=self._retention)
@@ -109,6 +111,7 @@ class SessionService:
             runner=self._runner,
             retention=self._retention,
         )
+        self._forks = Forks(parts, binder=self._binder, placer=placer, retention=self._retention)
         self._steering = Steering(
             parts, binder=self._binder, retention=self._retention, policies=self._policies
         )
@@ -214,9 +217,21 @@ class SessionService:
             caller, session_id, include_page_table=include_page_table
         )
 
-    async def reset_session(self, caller: Caller, session_id: str) -> SessionView:
-        """Empty the context but for the instructions. Busy: `turn_in_progress`."""
-        await self._conversations.reset(caller, session_id)
+    async def fork_session(
+        self, caller: Caller, session_id: str, response_id: str | None = None
+    ) -> SessionView:
+        """A new session that goes on from a response of this one; None: from its last."""
+        live = await self._forks.fork(caller, session_id, response_id)
+        return await self._inspector.session(caller, live.id, include_page_table=False)
+
+    async def reset_session(
+        self, caller: Caller, session_id: str, response_id: str | None = None
+    ) -> SessionView:
+        """Go back to a response; None: to the instructions alone. Busy: `turn_in_progress`."""
+        if response_id is None:
+            await self._conversations.reset(caller, session_id)
+        else:
+            await self._conversations.rewind(caller, session_id, response_id)
         return await self._inspector.session(caller, session_id, include_page_table=False)
 
     async def set_policy(

@@ -14,6 +14,7 @@ from sessiond.store.records import (
     Prompt,
     SessionHints,
     SessionRecord,
+    TurnRecord,
 )
 from sessiond.store.schema import sessions, system_prompts, turns, users
 from sessiond.store.token_ids import pack
@@ -145,6 +146,34 @@ async def reset(connection: AsyncConnection, user_id: str, session_id: str, now:
         fidelity="exact",
         last_active_at=now,
     )
+
+
+async def rewind(  # noqa: PLR0913, PLR0917 -- which session, from where, to where
+    connection: AsyncConnection,
+    user_id: str,
+    session_id: str,
+    tip_id: str | None,
+    turn: TurnRecord,
+    now: float,
+) -> bool:
+    """Move the tip back from `tip_id` to a turn before it; returns whether it was there."""
+    changed = await connection.execute(
+        sessions.update()
+        .where(
+            sessions.c.id == session_id,
+            sessions.c.user_id == user_id,
+            sessions.c.tip_id.is_not_distinct_from(tip_id),
+            sessions.c.closed_at.is_(None),
+        )
+        .values(
+            tip_id=turn.id,
+            system_prompt_id=turn.prompt.id,
+            context_tokens=turn.context_tokens,
+            fidelity=turn.usage.fidelity,
+            last_active_at=now,
+        )
+    )
+    return changed.rowcount == 1
 
 
 async def close(connection: AsyncConnection, user_id: str, session_id: str, now: float) -> bool:

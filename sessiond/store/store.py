@@ -138,14 +138,20 @@ class Store:
             lambda connection: chains.covers(connection, user_id, turn_id, tip_id)
         )
 
+    async def is_in_context(self, user_id: str, turn_id: str, tip_id: str | None) -> bool:
+        """Whether the context that ends in `tip_id` has the turn, seen or not."""
+        return await self._database.read(
+            lambda connection: chains.contains(connection, user_id, turn_id, tip_id)
+        )
+
     async def add_summary(self, summary: NewSummary) -> None:
         """Store a summary; no context has it until a turn's view names it."""
         await self._database.write(lambda connection: summaries.insert(connection, summary))
 
     # --- sessions --------------------------------------------------------------------------------
 
-    async def create_session(self, session: NewSession, prompt: NewPrompt) -> None:
-        """Store an empty session and its front."""
+    async def create_session(self, session: NewSession, prompt: NewPrompt | None) -> None:
+        """Store a session that has no turn of its own; `prompt`: its front, if that is new."""
         await self._database.write(
             lambda connection: _insert_front(
                 connection, session.user_id, session, prompt, session.created_at
@@ -202,6 +208,14 @@ class Store:
         """Empty the context but for its front; returns whether the session was open."""
         return await self._database.write(
             lambda connection: sessions.reset(connection, user_id, session_id, now)
+        )
+
+    async def rewind_session(
+        self, user_id: str, session_id: str, tip_id: str | None, turn: TurnRecord, now: float
+    ) -> bool:
+        """Move the tip back to a turn before it; returns whether it was where it was thought."""
+        return await self._database.write(
+            lambda connection: sessions.rewind(connection, user_id, session_id, tip_id, turn, now)
         )
 
     async def close_session(self, user_id: str, session_id: str, now: float) -> bool:
