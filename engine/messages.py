@@ -41,7 +41,7 @@ class SetContext(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     `ids` are all that the context ever held, in order; `edits` rise in `at` (which counts visible
     ids, after earlier edits). Without edits the context is exactly `ids`. `computed`: how many of
     `ids` were computed by an earlier turn, so that computing them once more is told as recomputed
-    and not as new.
+    and not as new. `volatile`: KV of the session is never written to a disk.
     """
 
     session: SessionId
@@ -49,6 +49,7 @@ class SetContext(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     ids: list[int]
     computed: int = 0
     edits: tuple[Edit, ...] = ()
+    volatile: bool = False
 
 
 class EditContext(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -77,11 +78,15 @@ class HintContext(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class ForkContext(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Open `session` as the first `length` tokens of `parent`: blocks shared, tail copied."""
+    """Open `session` as the first `length` tokens of `parent`: blocks shared, tail copied.
+
+    `volatile` as in `SetContext`.
+    """
 
     session: SessionId
     parent: SessionId
     length: int
+    volatile: bool = False
 
 
 class TruncateContext(msgspec.Struct, frozen=True, kw_only=True, tag=True):

@@ -9,6 +9,7 @@ from sessiond.facts import ItemPage, ItemView, ResponseView
 from sessiond.gateway.http import caller_of, page_limit, page_order, read_body
 from sessiond.gateway.parts import Gateway
 from sessiond.gateway.protocol import fields
+from sessiond.gateway.protocol.events import ResponseEncoder
 from sessiond.gateway.protocol.json_text import parse_object
 from sessiond.gateway.protocol.requests import decode_create_body
 from sessiond.gateway.protocol.resources import (
@@ -49,6 +50,8 @@ class ResponsesApi:
         turn = await self._service.run(bound)
         if body.stream:
             return EventStream(turn, limits)
+        if body.request.background:
+            return json_response(ResponseEncoder(turn.accepted, None).response)
         return await whole_response(turn, request, limits)
 
     async def read(self, request: Request) -> Response:

@@ -51,6 +51,8 @@ async def whole_response(turn: Turn, request: Request, limits: GatewayLimits) ->
 
 def leave_behind(turn: Turn) -> None:
     """End a turn that nobody waits for: its session is as it was before."""
+    if turn.accepted.request.background:
+        return
     turn.cancel(keep=False, reason="disconnected")
 
 

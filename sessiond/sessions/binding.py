@@ -11,6 +11,7 @@ from sessiond.sessions.refusals import busy, conversation_not_found, response_no
 from sessiond.sessions.retention import Retention
 from sessiond.sessions.seat import Claim
 from sessiond.store.records import SessionRecord, TurnRecord
+from sessiond.store.volatile import volatile_prefix
 
 
 class Binder:
@@ -47,7 +48,7 @@ class Binder:
             attachment=attachment,
             live=live,
             claim=claim,
-            response_id=self._new_id("resp"),
+            response_id=self._new_id(live.prefixed("resp")),
             message_id=self._new_id("msg"),
             received_at=self._clock(),
         )
@@ -66,14 +67,15 @@ class Binder:
     async def _claim(self, caller: Caller, request: TurnRequest, claim: Claim) -> LiveSession:
         match request.conversation, request.previous_response_id:
             case None, None:
-                live = self._new_session(caller)
+                live = self._new_session(caller, volatile=request.store is False)
                 live.claim(claim)
             case str(session_id), None:
                 live = await self.load(caller, session_id)
+                check_store(request, live)
                 if not live.claim(claim):
                     raise busy(session_id)
             case None, str(response_id):
-                live = await self._at_response(caller, response_id, claim)
+                live = await self._at_response(caller, request, response_id, claim)
             case _:
                 raise RequestError(
                     "invalid_value",
@@ -82,7 +84,9 @@ class Binder:
                 )
         return live
 
-    async def _at_response(self, caller: Caller, response_id: str, claim: Claim) -> LiveSession:
+    async def _at_response(
+        self, caller: Caller, request: TurnRequest, response_id: str, claim: Claim
+    ) -> LiveSession:
         """Continue at the tip of an idle session; anywhere else, fork."""
         turn = await self._store.find_turn(caller.user_id, response_id)
         if turn is None or not turn.is_checkpoint:
@@ -93,15 +97,16 @@ class Binder:
             live = await self._sessions.load(caller, turn.session_id, self._check_session)
         if live is None:  # the session was closed
             raise response_not_found(response_id)
+        check_store(request, live)
         if live.tip_id != response_id or live.stale or live.seat.is_taken:
             self._retention.join(None, live)
             live = self.fork(live, turn)
         live.claim(claim)
         return live
 
-    def _new_session(self, caller: Caller) -> LiveSession:
+    def _new_session(self, caller: Caller, *, volatile: bool) -> LiveSession:
         live = LiveSession(
-            id=SessionId(self._new_id("conv")),
+            id=SessionId(self._new_id(volatile_prefix("conv") if volatile else "conv")),
             user_id=caller.user_id,
             salt=caller.salt,
             prompt=None,
@@ -121,7 +126,7 @@ class Binder:
         """
         prompt = turn.prompt if turn else base.prompt
         live = LiveSession(
-            id=SessionId(self._new_id("conv")),
+            id=SessionId(self._new_id(base.prefixed("conv"))),
             user_id=base.user_id,
             salt=base.salt,
             prompt=prompt,
@@ -155,3 +160,20 @@ class Binder:
                 f"({record.vocab_size} tokens), which is not served now",
                 param="model",
             )
+
+
+def check_store(request: TurnRequest, live: LiveSession) -> None:
+    """A conversation is stored from its first turn on, or never.
+
+    Raises:
+        RequestError: the request wants the other.
+    """
+    if request.store is not None and request.store == live.volatile:
+        value = "true" if request.store else "false"
+        kind = "lives in memory only" if live.volatile else "is stored"
+        raise RequestError(
+            "invalid_value",
+            f"store={value}: the conversation {kind}: allowed is a request without it, "
+            "or a new conversation",
+            param="store",
+        )

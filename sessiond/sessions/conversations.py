@@ -240,7 +240,7 @@ class Conversations:
 
     def _accept(self, live: LiveSession, plan: TurnPlan, request: TurnRequest) -> TurnAccepted:
         return TurnAccepted(
-            response_id=self._new_id("resp"),
+            response_id=self._new_id(live.prefixed("resp")),
             session_id=live.id,
             message_id=self._new_id("msg"),
             previous_response_id=None,

@@ -50,7 +50,7 @@ class Inspector:
             RequestError: there is none.
         """
         detail = await self._store.session_detail(caller.user_id, session_id)
-        if detail is None:
+        if detail is None or self._sessions.is_dead(session_id):
             raise conversation_not_found(session_id)
         return await self._view(detail, include_page_table=include_page_table)
 
@@ -99,7 +99,7 @@ class Inspector:
 
     async def _turn(self, caller: Caller, response_id: str) -> TurnRecord:
         turn = await self._store.find_turn(caller.user_id, response_id)
-        if turn is None or turn.deleted_at is not None:
+        if turn is None or turn.deleted_at is not None or self._sessions.is_dead(turn.session_id):
             raise response_not_found(response_id)
         return turn
 

@@ -12,6 +12,7 @@ from sessiond.sessions.seat import Claim, Seat
 from sessiond.store.records import Prompt, SessionHints, SessionRecord
 from sessiond.store.shape import Shape, View
 from sessiond.store.store import Store
+from sessiond.store.volatile import is_volatile, volatile_prefix
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +56,15 @@ class LiveSession:
     hints: SessionHints = field(default_factory=SessionHints)
     placement: Placement | None = None
     seat: Seat = field(default_factory=Seat)
+
+    @property
+    def volatile(self) -> bool:
+        """Whether it lives in memory only, and dies with the last socket that holds it."""
+        return is_volatile(self.id)
+
+    def prefixed(self, prefix: str) -> str:
+        """The prefix of ids that are part of it."""
+        return volatile_prefix(prefix) if self.volatile else prefix
 
     def claim(self, claim: Claim) -> bool:
         """Hold the session, or wait in line; False: neither can be."""
@@ -126,6 +136,10 @@ class LiveSessions:
         """A session that is in memory, whosever it is."""
         return self._sessions.get(SessionId(session_id))
 
+    def is_dead(self, session_id: str) -> bool:
+        """Whether it is a volatile session that nobody holds any more."""
+        return is_volatile(session_id) and self.get(session_id) is None
+
     def find(self, user_id: str, session_id: str) -> LiveSession | None:
         """A stored session of the user that is in memory."""
         live = self.get(session_id)
@@ -140,7 +154,7 @@ class LiveSessions:
         session is in the table, and can't have left it.
         """
         live = self.find(caller.user_id, session_id)
-        if live is not None:
+        if live is not None or is_volatile(session_id):
             return live
         record = await self._store.find_session(caller.user_id, session_id)
         if record is None or record.closed_at is not None:

@@ -95,7 +95,12 @@ class Placer:
 
     def _send_fork(self, live: LiveSession, parent: _Parent, wanted: Placement) -> None:
         self._engine.send(
-            ForkContext(session=live.id, parent=parent.session.id, length=wanted.tokens)
+            ForkContext(
+                session=live.id,
+                parent=parent.session.id,
+                length=wanted.tokens,
+                volatile=live.volatile,
+            )
         )
         self._hint(live)
 
@@ -167,6 +172,7 @@ class Placer:
                 ids=stored.ids,
                 computed=stored.computed,
                 edits=stored.edits,
+                volatile=live.volatile,
             )
         )
         self._hint(live)

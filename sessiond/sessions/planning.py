@@ -202,16 +202,18 @@ class Planner:
         present = live.prompt
         if present is not None and (present.text, present.opening_text) == (text, opening_text):
             return None
-        return await self.new_front(text, opening_text)
+        return await self.new_front(text, opening_text, prefix=live.prefixed("sys"))
 
-    async def new_front(self, text: str | None, opening_text: str | None) -> NewPrompt:
+    async def new_front(
+        self, text: str | None, opening_text: str | None, *, prefix: str = "sys"
+    ) -> NewPrompt:
         """A front to be stored. Without any text it is the template's own default.
 
         Raises:
             RequestError: the template refuses a text.
         """
         ids = await self._transcript.front(text, opening_text)
-        return NewPrompt(id=self._new_id("sys"), text=text, opening_text=opening_text, ids=ids)
+        return NewPrompt(id=self._new_id(prefix), text=text, opening_text=opening_text, ids=ids)
 
     def _admit(self, request: TurnRequest, room: Room) -> int:
         if request.generate:

@@ -32,6 +32,7 @@ class Retention:
         self._attachments = Attachments()
         self._holds = Holds()
         self._cold: OrderedDict[SessionId, None] = OrderedDict()  # the longest cold first
+        self._dead: list[LiveSession] = []
 
     def attach(self, attachment: AttachmentId) -> None:
         """A socket came."""
@@ -59,7 +60,9 @@ class Retention:
 
     def settle(self, live: LiveSession, attachment: AttachmentId | None) -> None:
         """Someone is done with the session; a socket that has left meanwhile holds nothing."""
-        if attachment is None:
+        if live.volatile and not self._attachments.is_held(live.id):
+            self._die(live)
+        elif attachment is None:
             self.hold(live, self._hold_s(live))
         elif not self._attachments.is_held(live.id):
             self._leave_alone(live)
@@ -74,6 +77,9 @@ class Retention:
 
     def _retire(self, live: LiveSession) -> None:
         """Nobody holds the session any more."""
+        if live.volatile:
+            self._die(live)
+            return
         match live.hints.retention:
             case "release" | "hold":
                 self.release(live)
@@ -81,6 +87,17 @@ class Retention:
                 self.park(live)
             case _:
                 assert_never(live.hints.retention)
+
+    def _die(self, live: LiveSession) -> None:
+        """A session that is not stored ends with the last that held it."""
+        if not live.seat.is_taken:  # else whoever changes it settles it
+            self.forget(live)
+            self._dead.append(live)
+
+    def take_dead(self) -> list[LiveSession]:
+        """Sessions that have died, each told once: what they left in memory is to be erased."""
+        dead, self._dead = self._dead, []
+        return dead
 
     def _hold_s(self, live: LiveSession) -> float:
         """How long KV outlives the last socket, or the last request without one."""

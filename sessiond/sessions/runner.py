@@ -101,7 +101,8 @@ class TurnRunner:
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            bound.stop(keep=False, reason="disconnected")
+            if not bound.request.background:
+                bound.stop(keep=False, reason="disconnected")
             raise
 
     def stop_of(self, attachment: AttachmentId, *, keep: bool) -> None:

@@ -176,6 +176,8 @@ class SessionService:
         found = self._runner.find(response_id)
         if found is not None and found.caller.user_id == caller.user_id:
             found.stop(keep)
+            if attachment is None:  # who asks over HTTP is answered with what became of it
+                await self._runner.ended([found], self._parts.limits.cancel_timeout_s)
         elif await self._parts.store.find_turn(caller.user_id, response_id) is None:
             raise response_not_found(response_id)
 
@@ -189,7 +191,7 @@ class SessionService:
         left = [
             bound
             for bound in self._runner.bound_turns()
-            if bound.live in freed and bound.attachment is not None
+            if bound.live in freed and bound.attachment is not None and not bound.request.background
         ]
         for bound in left:
             self._runner.drop(bound)
@@ -197,7 +199,9 @@ class SessionService:
         # a turn that a hanging engine does not end settles its session itself, when it ends
         await self._runner.ended(left, self._parts.limits.cancel_timeout_s)
         for live in freed:
-            self._retention.settle(live, attachment)
+            if not live.seat.is_taken:  # else whoever holds it settles it
+                self._retention.settle(live, attachment)
+        await self._erase_dead()
 
     async def hold(self, session_id: str, seconds: float) -> None:
         """Keep an unattached session's KV for so long from now."""
@@ -357,5 +361,10 @@ class SessionService:
             await asyncio.sleep(self._parts.limits.reap_every_s)
             try:
                 self._retention.reap()
+                await self._erase_dead()
             except Exception:
                 logger.exception("the reaper met a fault; it goes on")
+
+    async def _erase_dead(self) -> None:
+        for live in self._retention.take_dead():
+            await self._parts.store.close_session(live.user_id, live.id, self._parts.clock())

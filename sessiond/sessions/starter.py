@@ -70,7 +70,11 @@ class TurnStarter:
             model=self._engine.info.model,
             instructions=plan.prompt.text,
             created_at=self._clock(),
-            request=replace(bound.request, truncation="auto" if plan.trims else "disabled"),
+            request=replace(
+                bound.request,
+                truncation="auto" if plan.trims else "disabled",
+                store=not bound.live.volatile,
+            ),
         )
 
     async def _store_running(

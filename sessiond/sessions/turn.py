@@ -50,7 +50,7 @@ class Turn:
             async for fact in self.stream:
                 yield fact
         finally:
-            if self.bound.attachment is None:
+            if self.bound.attachment is None and not self.bound.request.background:
                 self.cancel(keep=False, reason="disconnected")
 
     def cancel(self, keep: bool, reason: CancelReason = "cancelled") -> None:

@@ -111,6 +111,8 @@ turns = sa.Table(
     ),
     sa.Index(None, "session_id", "created_at"),
     sa.Index(None, "parent_id"),
+    sa.Index(None, "system_prompt_id"),
+    sa.Index(None, "summary_id"),
     sa.Index(None, "status"),
 )
 

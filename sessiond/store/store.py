@@ -1,4 +1,6 @@
-"""All SQL, as the transactions that the sessions need. Owns the database; shared by all tasks.
+"""All SQL, as the transactions that the sessions need. Owns the databases; shared by all tasks.
+
+Rows of volatile sessions are in a database in memory, those of all others in the one of the URL.
 
 Every question names the user whose rows it is about: rows of others do not exist for it.
 """
@@ -8,8 +10,8 @@ from typing import Any
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from sessiond.facts import ItemPage, ItemView
-from sessiond.store import chains, items, sessions, summaries, turns
-from sessiond.store.database import Database
+from sessiond.store import chains, erasing, items, sessions, summaries, turns
+from sessiond.store.database import Database, MemoryDatabase
 from sessiond.store.items import Order
 from sessiond.store.records import (
     KeptTurn,
@@ -25,6 +27,9 @@ from sessiond.store.records import (
     TurnRecord,
 )
 from sessiond.store.shape import Shape, View
+from sessiond.store.volatile import is_volatile
+
+_TOMBSTONE_S = 24 * 3600.0  # that a session was there and is closed is told for so long
 
 
 class Store:
@@ -37,10 +42,16 @@ class Store:
 
     def __init__(self, url: str) -> None:
         self._database = Database(url)
+        self._memory = MemoryDatabase()
 
     async def close(self) -> None:
         """Wait for what runs and close every connection."""
         await self._database.close()
+        await self._memory.close()
+
+    def _of(self, some_id: str | None) -> Database:
+        """Where the rows of a session, turn or front are."""
+        return self._memory if is_volatile(some_id) else self._database
 
     async def fail_running(self, now: float) -> int:
         """Mark the turns that an earlier run left running as failed; returns how many."""
@@ -57,7 +68,7 @@ class Store:
             await _insert_front(connection, turn.user_id, session, prompt, turn.created_at)
             await turns.insert(connection, turn)
 
-        await self._database.write(work)
+        await self._of(turn.session_id).write(work)
 
     async def keep_turn(self, turn: KeptTurn) -> None:
         """Commit 2: the reply, its ids, the usage, and the session's new tip.
@@ -72,11 +83,11 @@ class Store:
             if await turns.keep(connection, turn):
                 await sessions.advance(connection, turn)
 
-        await self._database.write(work)
+        await self._of(turn.session_id).write(work)
 
     async def lose_turn(self, turn: LostTurn) -> None:
         """End a turn that joins no context."""
-        await self._database.write(lambda connection: turns.lose(connection, turn))
+        await self._of(turn.id).write(lambda connection: turns.lose(connection, turn))
 
     async def append_turn(self, turn: NewTurn, kept: KeptTurn, *, prompt: NewPrompt | None) -> None:
         """Both commits in one: a turn that no engine works on.
@@ -92,23 +103,23 @@ class Store:
             await turns.keep(connection, kept)
             await sessions.advance(connection, kept)
 
-        await self._database.write(work)
+        await self._of(turn.session_id).write(work)
 
     async def find_turn(self, user_id: str, turn_id: str) -> TurnRecord | None:
         """One turn, deleted ones included."""
-        return await self._database.read(
+        return await self._of(turn_id).read(
             lambda connection: turns.find(connection, user_id, turn_id)
         )
 
     async def reply_text(self, user_id: str, turn_id: str) -> str:
         """The text of a turn's reply; "" when there is none."""
-        return await self._database.read(
+        return await self._of(turn_id).read(
             lambda connection: items.reply_text(connection, user_id, turn_id)
         )
 
     async def delete_turn(self, user_id: str, turn_id: str, now: float) -> bool:
         """Forget a finished turn's id; returns whether there was one to forget."""
-        return await self._database.write(
+        return await self._of(turn_id).write(
             lambda connection: turns.mark_deleted(connection, user_id, turn_id, now)
         )
 
@@ -122,37 +133,39 @@ class Store:
         self, user_id: str, prompt_id: str, tip_id: str | None, view: View | None = None
     ) -> StoredContext:
         """The same context as an engine is given it; `view`: of a turn that begins on the tip."""
-        return await self._database.read(
+        return await self._of(prompt_id).read(
             lambda connection: chains.context(connection, user_id, prompt_id, tip_id, view)
         )
 
     async def shape(self, user_id: str, front_tokens: int, tip_id: str | None) -> Shape:
         """What the model sees in a context, without the ids."""
-        return await self._database.read(
+        return await self._of(tip_id).read(
             lambda connection: chains.shape(connection, user_id, front_tokens, tip_id)
         )
 
     async def covers(self, user_id: str, turn_id: str, tip_id: str | None) -> bool:
         """Whether the context that ends in `tip_id` begins with what the turn left behind."""
-        return await self._database.read(
+        return await self._of(turn_id).read(
             lambda connection: chains.covers(connection, user_id, turn_id, tip_id)
         )
 
     async def is_in_context(self, user_id: str, turn_id: str, tip_id: str | None) -> bool:
         """Whether the context that ends in `tip_id` has the turn, seen or not."""
-        return await self._database.read(
+        return await self._of(turn_id).read(
             lambda connection: chains.contains(connection, user_id, turn_id, tip_id)
         )
 
     async def add_summary(self, summary: NewSummary) -> None:
         """Store a summary; no context has it until a turn's view names it."""
-        await self._database.write(lambda connection: summaries.insert(connection, summary))
+        await self._of(summary.session_id).write(
+            lambda connection: summaries.insert(connection, summary)
+        )
 
     # --- sessions --------------------------------------------------------------------------------
 
     async def create_session(self, session: NewSession, prompt: NewPrompt | None) -> None:
         """Store a session that has no turn of its own; `prompt`: its front, if that is new."""
-        await self._database.write(
+        await self._of(session.id).write(
             lambda connection: _insert_front(
                 connection, session.user_id, session, prompt, session.created_at
             )
@@ -160,7 +173,7 @@ class Store:
 
     async def find_session(self, user_id: str, session_id: str) -> SessionRecord | None:
         """One session, closed ones included."""
-        return await self._database.read(
+        return await self._of(session_id).read(
             lambda connection: sessions.find(connection, user_id, session_id)
         )
 
@@ -179,7 +192,7 @@ class Store:
                 usage=await turns.usage_of(connection, user_id, session_id),
             )
 
-        return await self._database.read(work)
+        return await self._of(session_id).read(work)
 
     async def list_sessions(
         self, user_id: str, *, limit: int, after: str | None
@@ -206,7 +219,7 @@ class Store:
 
     async def reset_session(self, user_id: str, session_id: str, now: float) -> bool:
         """Empty the context but for its front; returns whether the session was open."""
-        return await self._database.write(
+        return await self._of(session_id).write(
             lambda connection: sessions.reset(connection, user_id, session_id, now)
         )
 
@@ -214,15 +227,26 @@ class Store:
         self, user_id: str, session_id: str, tip_id: str | None, turn: TurnRecord, now: float
     ) -> bool:
         """Move the tip back to a turn before it; returns whether it was where it was thought."""
-        return await self._database.write(
+        return await self._of(session_id).write(
             lambda connection: sessions.rewind(connection, user_id, session_id, tip_id, turn, now)
         )
 
     async def close_session(self, user_id: str, session_id: str, now: float) -> bool:
-        """End a session; returns whether it was open."""
-        return await self._database.write(
-            lambda connection: sessions.close(connection, user_id, session_id, now)
-        )
+        """End a session; delete its text and ids but for what open sessions are built on.
+
+        What was left of the user's other closed sessions for such a reason goes, too, when it can.
+
+        Returns:
+            Whether it was open.
+        """
+        keep_s = 0.0 if is_volatile(session_id) else _TOMBSTONE_S
+
+        async def work(connection: AsyncConnection) -> bool:
+            was_open = await sessions.close(connection, user_id, session_id, now)
+            await erasing.erase(connection, user_id, now - keep_s)
+            return was_open
+
+        return await self._of(session_id).write(work)
 
     async def set_metadata(self, user_id: str, session_id: str, metadata: dict[str, str]) -> bool:
         """Replace a session's metadata; returns whether it was open."""
@@ -245,7 +269,7 @@ class Store:
         )
 
     async def _change(self, user_id: str, session_id: str, **values: Any) -> bool:
-        return await self._database.write(
+        return await self._of(session_id).write(
             lambda connection: sessions.change(connection, user_id, session_id, **values)
         )
 
@@ -274,7 +298,7 @@ class Store:
         self, user_id: str, tip_id: str | None, *, limit: int, after: str | None, order: Order
     ) -> ItemPage:
         """A page of the messages in a context."""
-        return await self._database.read(
+        return await self._of(tip_id).read(
             lambda connection: items.of_context(
                 connection, user_id, tip_id, limit=limit, after=after, order=order
             )
@@ -284,7 +308,7 @@ class Store:
         self, user_id: str, turn_id: str, *, limit: int, after: str | None, order: Order
     ) -> ItemPage:
         """A page of the messages that a turn brought."""
-        return await self._database.read(
+        return await self._of(turn_id).read(
             lambda connection: items.of_turn(
                 connection, user_id, turn_id, limit=limit, after=after, order=order
             )
@@ -292,7 +316,7 @@ class Store:
 
     async def find_item(self, user_id: str, tip_id: str | None, item_id: str) -> ItemView | None:
         """One message of a context."""
-        return await self._database.read(
+        return await self._of(tip_id).read(
             lambda connection: items.find_in_context(connection, user_id, tip_id, item_id)
         )
 

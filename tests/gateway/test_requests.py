@@ -157,15 +157,12 @@ def test_neutral_values_are_taken_and_change_nothing(name):
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("background", True),
         ("moderation", {"model": "m"}),
         ("prompt", {"id": "p"}),
         ("prompt_cache_options", {"mode": "explicit"}),
         ("prompt_cache_retention", "24h"),
         ("reasoning", {"effort": "high"}),
         ("service_tier", "priority"),
-        ("store", False),
-        ("store", 1),
         ("stream_options", {"include_obfuscation": True}),
         ("text", {"format": {"type": "json_object"}}),
         ("text", {"verbosity": "low"}),

@@ -39,14 +39,13 @@ _STREAM_ID = re.compile(r"[A-Za-z0-9_.-]{1,256}")
 _USED = frozenset({
     "model", "input", "instructions", "conversation", "previous_response_id", "generate",
     "max_output_tokens", "temperature", "top_p", "top_k", "min_p", "seed", "stop", "truncation",
-    "metadata", "context_management",
+    "metadata", "context_management", "store", "background",
 })  # fmt: skip
 # asked of tools, users and billing, of which there is nothing here that could differ
 NO_EFFECT = frozenset({
     "parallel_tool_calls", "max_tool_calls", "user", "safety_identifier", "prompt_cache_key",
 })  # fmt: skip
 NEUTRAL = {
-    "background": Neutral(values=(False,), allowed="false in this version"),
     "moderation": Neutral(values=(), allowed="null"),
     "prompt": Neutral(values=(), allowed="null"),
     "prompt_cache_options": Neutral(
@@ -55,7 +54,6 @@ NEUTRAL = {
     "prompt_cache_retention": Neutral(values=("in_memory",), allowed='null or "in_memory"'),
     "reasoning": Neutral(values=({}, {"effort": "none"}), allowed='null or {"effort":"none"}'),
     "service_tier": Neutral(values=("auto", "default"), allowed='null, "auto" or "default"'),
-    "store": Neutral(values=(True,), allowed="true in this version"),
     "stream_options": Neutral(values=({}, {"include_obfuscation": False}), allowed="null"),
     "text": Neutral(
         values=(
@@ -219,6 +217,12 @@ def _turn_request(pairs: dict[str, object]) -> TurnRequest:
     if conversation is not None and previous is not None:
         message = f"previous_response_id={fields.shown(previous)} and conversation: allowed is one"
         raise RequestError("invalid_value", message, param="previous_response_id")
+    store = _store(pairs.get("store"))
+    background = fields.boolean("background", pairs.get("background"), default=False)
+    if background and store is False:
+        message = "background=true and store=false: allowed is one: a turn that outlives its client"
+        message += " has to be stored"
+        raise RequestError("invalid_value", message, param="background")
     return TurnRequest(
         model=fields.optional_text("model", pairs.get("model"), longest=256),
         input=decode_input(pairs.get("input")),
@@ -237,6 +241,8 @@ def _turn_request(pairs: dict[str, object]) -> TurnRequest:
         policy=decode_context_management(pairs.get("context_management")),
         deadline_ms=_deadline_ms(metadata.get("deadline_ms")),
         metadata=metadata,
+        store=store,
+        background=background,
     )
 
 
@@ -277,6 +283,10 @@ def _optional_integer(
 ) -> int | None:
     value = pairs.get(name)
     return None if value is None else fields.integer(name, value, lowest, highest)
+
+
+def _store(value: object) -> bool | None:
+    return None if value is None else fields.boolean("store", value, default=True)
 
 
 def _stop(value: object) -> tuple[str, ...]:
