@@ -6,7 +6,14 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
 from sessiond.facts import ItemPage, ItemView, ResponseView
-from sessiond.gateway.http import caller_of, page_limit, page_order, read_body
+from sessiond.gateway.http import (
+    caller_of,
+    page_limit,
+    page_order,
+    query_flag,
+    query_integer,
+    read_body,
+)
 from sessiond.gateway.parts import Gateway
 from sessiond.gateway.protocol import fields
 from sessiond.gateway.protocol.events import ResponseEncoder
@@ -20,6 +27,7 @@ from sessiond.gateway.protocol.resources import (
     response_object,
 )
 from sessiond.gateway.refusal import json_response
+from sessiond.gateway.replaying import Telling
 from sessiond.gateway.turn_stream import EventStream, whole_response
 
 
@@ -54,12 +62,21 @@ class ResponsesApi:
             return json_response(ResponseEncoder(turn.accepted, None).response)
         return await whole_response(turn, request, limits)
 
-    async def read(self, request: Request) -> Response:
-        """`GET /v1/responses/{id}`."""
-        if request.query_params.get("stream", "false").lower() not in {"false", "0"}:
-            fields.unsupported("stream", request.query_params["stream"], "false in this version")
-        caller = caller_of(request, self._gateway.auth)
-        view = await self._service.get_response(caller, request.path_params["response_id"])
+    async def read(self, request: Request) -> Response | ASGIApp:
+        """`GET /v1/responses/{id}`; with `?stream=true&starting_after=N` as events after N."""
+        caller, response_id = (
+            caller_of(request, self._gateway.auth),
+            request.path_params["response_id"],
+        )
+        is_stream = query_flag(request, "stream")
+        starting_after = query_integer(request, "starting_after")
+        if is_stream:
+            replay = await self._service.follow(caller, response_id)
+            telling = Telling.again(replay, None, starting_after)
+            return EventStream(replay, self._gateway.limits, telling)
+        if starting_after is not None:
+            fields.refuse("starting_after", starting_after, "it with stream=true only")
+        view = await self._service.get_response(caller, response_id)
         return json_response(stored_response(view))
 
     async def delete(self, request: Request) -> Response:

@@ -6,6 +6,7 @@ received, so a reader that generated would be closed for being silent.
 
 import asyncio
 import logging
+from collections.abc import Awaitable
 from typing import assert_never
 
 import msgspec
@@ -15,7 +16,7 @@ from sessiond.errors import RequestError
 from sessiond.facts import AttachmentId, Caller
 from sessiond.gateway.auth import bearer_key, choose_subprotocol, subprotocol_key
 from sessiond.gateway.http import session_header
-from sessiond.gateway.jobs import EventJob, Job, TurnJob, internal_error
+from sessiond.gateway.jobs import EventJob, Job, ReplayJob, TurnJob, internal_error
 from sessiond.gateway.lanes import Lanes
 from sessiond.gateway.parts import Gateway
 from sessiond.gateway.protocol.events import (
@@ -29,12 +30,14 @@ from sessiond.gateway.protocol.requests import (
     ClientFrame,
     CloseFrame,
     CreateFrame,
+    ResumeFrame,
     UpdateFrame,
     decode_frame,
     lane_of,
 )
 from sessiond.gateway.protocol.resources import Json
 from sessiond.gateway.refusal import error_response
+from sessiond.sessions.replays import Replay
 
 logger = logging.getLogger(__name__)
 
@@ -145,6 +148,8 @@ class SocketConnection:
         match frame:
             case CreateFrame():
                 await self._create(frame, lanes)
+            case ResumeFrame():
+                self._resume(frame, lanes)
             case CancelFrame():
                 await self._cancel(frame, lanes)
             case UpdateFrame():
@@ -155,14 +160,27 @@ class SocketConnection:
             case _:
                 assert_never(frame)
 
-    async def _create(self, frame: CreateFrame, lanes: Lanes[Job]) -> None:
-        if not lanes.has_room(frame.stream_id):
+    def _check_room(self, stream_id: str | None, lanes: Lanes[Job]) -> None:
+        if not lanes.has_room(stream_id):
             limits = self._gateway.limits
             message = (
                 f"more than {limits.max_lane_frames} frames wait in one lane, "
                 f"or frames in more than {limits.max_lanes} lanes"
             )
             raise RequestError("queue_full", message, retry_after_s=limits.retry_after_s)
+
+    def _resume(self, frame: ResumeFrame, lanes: Lanes[Job]) -> None:
+        self._check_room(frame.stream_id, lanes)
+
+        def follow() -> Awaitable[Replay]:
+            return self._service.follow(
+                self._caller, frame.response_id, attachment=self._attachment
+            )
+
+        lanes.put(frame.stream_id, ReplayJob(follow, frame, self._outbound.put))
+
+    async def _create(self, frame: CreateFrame, lanes: Lanes[Job]) -> None:
+        self._check_room(frame.stream_id, lanes)
         bound = await self._service.bind(
             self._caller, frame.request, attachment=self._attachment, lane=frame.stream_id
         )

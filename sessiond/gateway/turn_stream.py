@@ -5,7 +5,8 @@ read to the end, which is near.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 
 import msgspec
 from starlette.requests import Request
@@ -19,6 +20,8 @@ from sessiond.gateway.limits import GatewayLimits
 from sessiond.gateway.protocol.events import ResponseEncoder
 from sessiond.gateway.protocol.resources import Json
 from sessiond.gateway.refusal import json_response
+from sessiond.gateway.replaying import Telling
+from sessiond.sessions.replays import Replay
 from sessiond.sessions.service import Turn
 
 HEARTBEAT = b": still here\n\n"
@@ -57,11 +60,18 @@ def leave_behind(turn: Turn) -> None:
 
 
 class EventStream:
-    """An ASGI response: the turn's events as they come, a comment in each silence."""
+    """An ASGI response: events as they come, a comment in each silence.
 
-    def __init__(self, turn: Turn, limits: GatewayLimits) -> None:
+    A client that leaves cuts its turn, but not one in the background or one that it only follows.
+    """
+
+    def __init__(
+        self, turn: Turn | Replay, limits: GatewayLimits, telling: Telling | None = None
+    ) -> None:
         self._turn = turn
         self._limits = limits
+        self._telling = telling or Telling.of(turn.accepted, None)
+        self._is_read = True
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the events to the terminal one."""
@@ -75,32 +85,37 @@ class EventStream:
         headers = [*headers[:-1], *echoed] if echoed else headers
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         async with asyncio.TaskGroup() as tasks:
-            watch = tasks.create_task(watch_disconnect(receive, self._leave_behind))
-            await self._send_events(send)
-            watch.cancel()
+            sending = tasks.create_task(self._send_events(send))
+            gone = tasks.create_task(watch_disconnect(receive, lambda: self._leave_behind(sending)))
+            await asyncio.wait({sending})
+            gone.cancel()
 
-    def _leave_behind(self) -> None:
-        leave_behind(self._turn)
+    def _leave_behind(self, sending: "asyncio.Task[None]") -> None:
+        if isinstance(self._turn, Replay) or self._turn.accepted.request.background:
+            sending.cancel()
+        else:
+            leave_behind(self._turn)  # what it still says is read to its ending
 
     async def _send_events(self, send: Send) -> None:
-        encoder = ResponseEncoder(self._turn.accepted, None)
-        is_read = await self._send(send, sse(encoder.created()))
-        async for fact in with_silence(self._turn.facts(), self._limits.heartbeat_s):
-            events = [] if fact is None else list(encoder.encode(fact))
-            chunk = HEARTBEAT if fact is None else b"".join(sse(event) for event in events)
-            # a client that stopped reading is cancelled once; the rest is read for its ending
-            is_read = is_read and await self._send(send, chunk)
-        if is_read:
+        telling = self._telling
+        await self._send(send, b"".join(map(sse, telling.beginning())))
+        async with aclosing(with_silence(self._turn.facts(), self._limits.heartbeat_s)) as facts:
+            async for fact in facts:
+                chunk = HEARTBEAT if fact is None else b"".join(map(sse, telling.encode(fact)))
+                # a client that stopped reading is cancelled once; the rest is read for its ending
+                if chunk and self._is_read:
+                    await self._send(send, chunk)
+        if self._is_read:
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _send(self, send: Send, chunk: bytes) -> bool:
+    async def _send(self, send: Send, chunk: bytes) -> None:
         try:
             async with asyncio.timeout(self._limits.send_timeout_s):
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
         except TimeoutError:
-            self._leave_behind()
-            return False
-        return True
+            self._is_read = False
+            if not isinstance(self._turn, Replay):
+                leave_behind(self._turn)
 
 
 def sse(event: Json) -> bytes:
@@ -110,7 +125,7 @@ def sse(event: Json) -> bytes:
 
 async def with_silence(
     facts: AsyncIterator[TurnFact], every_s: float
-) -> AsyncIterator[TurnFact | None]:
+) -> AsyncGenerator[TurnFact | None, None]:
     """Pass facts on; None stands for a silence of `every_s`."""
     while True:
         following = asyncio.ensure_future(anext(facts, None))

@@ -212,6 +212,7 @@ class Conversations:
         finally:
             live.leave(claim, event)
             if live.state is State.CLOSED:
+                self._runner.replays.forget_session(live.id)
                 self._retention.forget(live)
             else:
                 self._retention.settle(live, None)

@@ -11,6 +11,9 @@ class ServiceLimits:
     or wait; `max_cold_contexts` the sessions without KV whose ids the engine still remembers.
     An engine may hang: `ask_timeout_s` bounds questions to it, `cancel_timeout_s` the wait for the
     end of a turn that it was told to stop.
+    What a turn has told is kept for those that come back: of one turn up to `replay_events` and
+    `replay_event_bytes`; for `replay_ttl_s` after its end, of all turns that ended up to
+    `replay_memory_bytes`.
     """
 
     default_max_output_tokens: int = 1024
@@ -24,3 +27,7 @@ class ServiceLimits:
     ask_timeout_s: float = 5.0
     reap_every_s: float = 1.0
     max_cold_contexts: int = 1024
+    replay_events: int = 4096
+    replay_event_bytes: int = 2**20
+    replay_memory_bytes: int = 2**24
+    replay_ttl_s: float = 300.0

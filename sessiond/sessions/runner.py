@@ -12,6 +12,7 @@ from sessiond.sessions.bound import BoundTurn
 from sessiond.sessions.drain_rate import DrainRate
 from sessiond.sessions.driver import TurnDriver
 from sessiond.sessions.parts import Parts
+from sessiond.sessions.replays import Replay, Replays
 from sessiond.sessions.retention import Retention
 from sessiond.sessions.starter import TurnStarter
 from sessiond.sessions.turn import Turn
@@ -37,6 +38,9 @@ class TurnRunner:
         self._limits = parts.limits
         self._clock = parts.clock
         self._drain_rate = DrainRate()
+        self.replays = Replays(
+            ttl_s=parts.limits.replay_ttl_s, max_bytes=parts.limits.replay_memory_bytes
+        )
         self._draining = False
         self._bound: dict[str, BoundTurn] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -155,6 +159,8 @@ class TurnRunner:
             bound.live.leave(bound.claim)
             self._settle(bound)
             raise
+        replay = Replay(accepted=turn.accepted, log=turn.log)
+        self.replays.begin(bound.caller.user_id, replay)
         self._spawn(self._drive(turn, events))
         bound.started(turn)
         return turn
@@ -164,7 +170,8 @@ class TurnRunner:
         bound = turn.bound
         bound.live.leave(bound.claim, event)
         self._settle(bound)
-        turn.stream.put(finished)  # the session is free: its reader may begin the next turn
+        turn.log.put(finished)  # the session is free: its reader may begin the next turn
+        self.replays.end(bound.response_id, self._clock())
         self._on_turn_ended(finished)
 
     def _settle(self, bound: BoundTurn) -> None:
@@ -174,6 +181,7 @@ class TurnRunner:
             self._retention.settle(bound.live, bound.attachment)
         del self._bound[bound.response_id]
         self._drain_rate.ended(self._clock())
+        bound.is_told.set()
         bound.ended.set()
 
     def _full(self) -> RequestError:

@@ -28,6 +28,7 @@ from sessiond.sessions.binding import Binder
 from sessiond.sessions.bound import BoundTurn
 from sessiond.sessions.context_policies import ContextPolicies, MakePolicy
 from sessiond.sessions.conversations import Conversations
+from sessiond.sessions.following import Followers
 from sessiond.sessions.forking import Forks
 from sessiond.sessions.inspection import Inspector
 from sessiond.sessions.limits import ServiceLimits
@@ -36,6 +37,7 @@ from sessiond.sessions.parts import Parts
 from sessiond.sessions.placing import Placer
 from sessiond.sessions.planning import Planner
 from sessiond.sessions.refusals import response_not_found
+from sessiond.sessions.replays import Replay
 from sessiond.sessions.retention import Retention
 from sessiond.sessions.runner import TurnRunner
 from sessiond.sessions.starter import TurnStarter
@@ -116,6 +118,9 @@ class SessionService:
             parts, binder=self._binder, retention=self._retention, policies=self._policies
         )
         self._inspector = Inspector(parts, policies=self._policies)
+        self._followers = Followers(
+            parts, runner=self._runner, retention=self._retention, inspector=self._inspector
+        )
         self._reaper: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -335,6 +340,12 @@ class SessionService:
         """A stored turn, whatever became of it."""
         return await self._inspector.response(caller, response_id)
 
+    async def follow(
+        self, caller: Caller, response_id: str, *, attachment: AttachmentId | None = None
+    ) -> Replay:
+        """What a turn has told and will tell, from the oldest that is kept."""
+        return await self._followers.follow(caller, response_id, attachment=attachment)
+
     async def input_items(
         self,
         caller: Caller,
@@ -355,16 +366,19 @@ class SessionService:
             caller.user_id, response_id, self._parts.clock()
         ):
             raise response_not_found(response_id)
+        self._runner.replays.forget(response_id)
 
     async def _reap(self) -> None:
         while True:
             await asyncio.sleep(self._parts.limits.reap_every_s)
             try:
                 self._retention.reap()
+                self._runner.replays.reap(self._parts.clock())
                 await self._erase_dead()
             except Exception:
                 logger.exception("the reaper met a fault; it goes on")
 
     async def _erase_dead(self) -> None:
         for live in self._retention.take_dead():
+            self._runner.replays.forget_session(live.id)
             await self._parts.store.close_session(live.user_id, live.id, self._parts.clock())

@@ -11,6 +11,7 @@ from sessiond.errors import RequestError
 from sessiond.facts import ItemView, TurnAccepted, TurnError
 from sessiond.sessions.bound import BoundTurn
 from sessiond.sessions.endings import failed, usage_of
+from sessiond.sessions.fact_log import FactLog
 from sessiond.sessions.live import LiveSession
 from sessiond.sessions.parts import Parts
 from sessiond.sessions.placing import Placer
@@ -36,6 +37,7 @@ class TurnStarter:
         self._planner = planner
         self._placer = placer
         self._transcript = transcript
+        self._limits = parts.limits
         self._clock = parts.clock
         self._new_id = parts.new_id
 
@@ -59,7 +61,11 @@ class TurnStarter:
         except StoreError as error:
             logger.warning("turn %s can't be stored: %s", bound.response_id, error)
             raise RequestError("internal_error", "the turn could not be stored") from error
-        return Turn(bound=bound, plan=plan, accepted=accepted, engine=self._engine), events
+        log = FactLog(
+            max_facts=self._limits.replay_events, max_bytes=self._limits.replay_event_bytes
+        )
+        turn = Turn(bound=bound, plan=plan, accepted=accepted, engine=self._engine, log=log)
+        return turn, events
 
     def _accept(self, bound: BoundTurn, plan: TurnPlan) -> TurnAccepted:
         return TurnAccepted(

@@ -1,11 +1,15 @@
 """What becomes of sessions and turns, over the wire."""
 
 import asyncio
+import json
+import re
 import threading
 
 import httpx
+import openai
 
-from tests.gateway.schemas import validate
+from sessiond.sessions.service import ServiceLimits
+from tests.gateway.schemas import validate, validate_event
 
 
 def http_of(running):
@@ -91,4 +95,164 @@ async def test_a_response_that_is_not_stored_is_not_found_afterwards(stack):
         assert (response["status"], response["store"]) == ("completed", False)
         for path in (f"responses/{response['id']}", f"sessions/{response['conversation']['id']}"):
             assert (await http.get(f"/v1/{path}")).status_code == 404
+        await running.idle()
+
+
+async def events_of(http, response_id, starting_after=None):
+    """What is told again over HTTP."""
+    params = {"stream": "true"}
+    if starting_after is not None:
+        params["starting_after"] = starting_after
+    answer = await http.get(f"/v1/responses/{response_id}", params=params)
+    assert answer.status_code == 200, answer.text
+    blocks = [block for block in answer.text.split("\n\n") if block.startswith("event:")]
+    events = [json.loads(block.split("\n")[1].removeprefix("data: ")) for block in blocks]
+    for event in events:
+        validate_event(event)
+    return events
+
+
+async def hear(ws, *kinds):
+    """Events to the first of these kinds."""
+    events = []
+    while not events or events[-1]["type"] not in kinds:
+        events.append(json.loads(await asyncio.wait_for(ws.recv(), 10)))
+    return events
+
+
+TERMINAL = ("response.completed", "response.incomplete", "response.failed", "error")
+
+
+async def send(ws, kind, **pairs):
+    await ws.send(json.dumps({"type": kind, **pairs}))
+
+
+async def test_a_response_is_told_again_from_every_number_without_a_gap(stack):
+    async with stack() as running, http_of(running) as http:
+        async with running.served.connect() as ws:
+            await send(ws, "response.create", input="hi", stream_id="a")
+            first = await hear(ws, *TERMINAL)
+            name = first[-1]["response"]["id"]
+            for after in range(-1, len(first)):
+                if after >= 0:
+                    await send(ws, "response.resume", response_id=name, starting_after=after)
+                else:
+                    await send(ws, "response.resume", response_id=name)
+                if after == len(first) - 1:
+                    await send(ws, "response.create", input="none told")
+                    assert (await hear(ws, "response.created"))[0]["sequence_number"] == 0
+                    await hear(ws, *TERMINAL)
+                    continue
+                again = [dict(event, stream_id="a") for event in await hear(ws, *TERMINAL)]
+                assert again == first[after + 1 :]
+        without = [{k: v for k, v in event.items() if k != "stream_id"} for event in first]
+        assert await events_of(http, name) == without
+        for after in range(len(first)):
+            assert await events_of(http, name, after) == without[after + 1 :]
+        await running.idle()
+
+
+async def test_t47_a_lost_client_resumes_a_background_turn_by_its_number(stack):
+    async with stack() as running, http_of(running) as http:
+        running.model.script([72, 105, 33, 72, 105, 33, 256])
+        gate = running.model.gate = threading.Semaphore(3)
+        gate.wait = lambda timeout: gate.acquire(timeout=timeout)
+        async with running.served.connect() as ws:
+            await send(ws, "response.create", input="hi", background=True)
+            early = await hear(ws, "response.output_text.delta")
+        name = early[0]["response"]["id"]
+        async with running.served.connect() as ws:
+            number = early[-1]["sequence_number"]
+            await send(ws, "response.resume", response_id=name, starting_after=number)
+            followed = asyncio.create_task(events_of(http, name, starting_after=number))
+            gate.release(100)
+            rest = await hear(ws, *TERMINAL)
+            assert await followed == rest
+        numbers = [event["sequence_number"] for event in early + rest]
+        assert numbers == list(range(len(numbers)))
+        text = "".join(event.get("delta", "") for event in early + rest)
+        assert text == rest[-1]["response"]["output"][0]["content"][0]["text"] == "Hi!Hi!"
+        await running.idle()
+
+
+async def test_the_sdk_follows_a_response_by_its_id(stack):
+    async with stack() as running, http_of(running) as http:
+        first = await said(http, "hi")
+        sdk = openai.AsyncOpenAI(
+            api_key="sk-any",
+            base_url=f"{running.served.http_url}/v1",
+            max_retries=0,
+            http_client=openai.DefaultAsyncHttpxClient(trust_env=False),
+        )
+        async with sdk:
+            stream = await sdk.responses.retrieve(first["id"], stream=True, starting_after=1)
+            numbers = [event.sequence_number async for event in stream]
+        assert numbers == list(range(2, 2 + len(numbers)))
+        await running.idle()
+
+
+async def test_past_the_window_what_is_still_kept_is_named(stack):
+    limits = ServiceLimits(http_hold_s=0.05, reap_every_s=0.02, replay_events=4)
+    async with stack(service_limits=limits) as running, http_of(running) as http:
+        running.model.script([*b"abcdefghijkl", 256])
+        gate = running.model.gate = threading.Semaphore(0)
+        gate.wait = lambda timeout: gate.acquire(timeout=timeout)
+        async with running.served.connect() as ws:
+            await send(ws, "response.create", input="hi")
+            first = await hear(ws, "response.created")
+            while first[-1]["type"] not in TERMINAL:
+                gate.release()
+                first += await hear(ws, *TERMINAL, "response.output_text.delta")
+                if first[-1].get("delta", "").endswith("l"):
+                    gate.release(10)
+            name = first[-1]["response"]["id"]
+            refused = await http.get(
+                f"/v1/responses/{name}", params={"stream": "true", "starting_after": 3}
+            )
+            error = refused.json()["error"]
+            assert (refused.status_code, error["param"]) == (400, "starting_after")
+            kept = int(re.search(r"allowed is (\d+) or more", error["message"])[1])
+            assert await events_of(http, name, kept) == first[kept + 1 :]
+            assert (await http.get(f"/v1/responses/{name}?stream=true")).status_code == 400
+            await send(ws, "response.resume", response_id=name, stream_id="x")
+            event = (await hear(ws, *TERMINAL))[-1]
+            assert (event["type"], event["stream_id"]) == ("error", "x")
+        assert (await http.get(f"/v1/responses/{name}")).json() == first[-1]["response"]
+        await running.idle()
+
+
+async def test_a_stored_response_is_told_whole_and_only_so(stack):
+    limits = ServiceLimits(http_hold_s=0.05, reap_every_s=0.02, replay_memory_bytes=0)
+    async with stack(service_limits=limits) as running, http_of(running) as http:
+        first = await said(http, "hi")
+        events = await events_of(http, first["id"])
+        assert [event["sequence_number"] for event in events] == list(range(len(events)))
+        assert (events[0]["type"], events[-1]["response"]) == ("response.created", first)
+        assert await events_of(http, first["id"], 0) == events[1:]
+        refused = await http.get(
+            f"/v1/responses/{first['id']}", params={"stream": "true", "starting_after": 2}
+        )
+        assert refused.json()["error"]["param"] == "starting_after"
+        await running.idle()
+
+
+async def test_wrong_ways_to_ask_are_refused_by_name(stack):
+    async with stack() as running, http_of(running) as http, running.served.connect() as ws:
+        first = await said(http, "hi")
+        for query, param in (
+            ("stream=maybe", "stream"),
+            ("stream=true&starting_after=x", "starting_after"),
+            ("stream=true&starting_after=-1", "starting_after"),
+            ("starting_after=1", "starting_after"),
+        ):
+            refused = await http.get(f"/v1/responses/{first['id']}?{query}")
+            assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
+        for frame, code in (
+            ({"response_id": "resp_none"}, "previous_response_not_found"),
+            ({"response_id": first["id"], "starting_after": "1"}, "invalid_value"),
+            ({"response_id": first["id"], "after": 1}, "unsupported_parameter"),
+            ({}, "invalid_value"),
+        ):
+            await send(ws, "response.resume", **frame)
+            assert (await hear(ws, *TERMINAL))[-1]["error"]["code"] == code
         await running.idle()

@@ -365,7 +365,9 @@ def test_close_names_its_session():
 
 @pytest.mark.parametrize("kind", ["response.steer", "session.open", "", None, 3, ["x"]])
 def test_an_unknown_frame_is_refused_with_the_known_ones(kind):
-    with pytest.raises(RequestError, match=r"response\.create, response\.cancel") as caught:
+    with pytest.raises(
+        RequestError, match=r"response\.create, response\.resume, response\.cancel"
+    ) as caught:
         decode_frame({"type": kind})
     assert caught.value.param == "type"
 

@@ -31,8 +31,11 @@ MAX_METADATA_VALUE = 512
 MAX_DEADLINE_MS = 24 * 3600 * 1000
 _TRUNCATIONS: tuple[Literal["auto", "disabled"], ...] = ("auto", "disabled")
 FRAME_TYPES: tuple[
-    Literal["response.create", "response.cancel", "session.update", "session.close"], ...
-] = ("response.create", "response.cancel", "session.update", "session.close")
+    Literal[
+        "response.create", "response.resume", "response.cancel", "session.update", "session.close"
+    ],
+    ...,
+] = ("response.create", "response.resume", "response.cancel", "session.update", "session.close")
 
 _STREAM_ID = re.compile(r"[A-Za-z0-9_.-]{1,256}")
 
@@ -81,6 +84,7 @@ INCLUDABLE = (
 _BODY_KEYS = _USED | NO_EFFECT | NEUTRAL.keys() | {"include", "stream"}
 _CREATE_KEYS = _BODY_KEYS | {"type", "stream_id"}
 _CANCEL_KEYS = frozenset({"type", "stream_id", "response_id", "keep"})
+_RESUME_KEYS = frozenset({"type", "stream_id", "response_id", "starting_after"})
 _UPDATE_KEYS = frozenset({"type", "stream_id", "session"}) | UPDATE_KEYS
 _CLOSE_KEYS = frozenset({"type", "stream_id", "session"})
 
@@ -91,6 +95,15 @@ class CreateFrame:
 
     stream_id: str | None
     request: TurnRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResumeFrame:
+    """`response.resume`: a turn's events after a number; None: all of them."""
+
+    stream_id: str | None
+    response_id: str
+    starting_after: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +136,7 @@ class CloseFrame:
     session: str
 
 
-ClientFrame = CreateFrame | CancelFrame | UpdateFrame | CloseFrame
+ClientFrame = CreateFrame | ResumeFrame | CancelFrame | UpdateFrame | CloseFrame
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +166,13 @@ def decode_frame(frame: dict[str, object]) -> ClientFrame:
             fields.only_known(frame, _CREATE_KEYS)
             fields.boolean("stream", frame.get("stream"), default=True)
             return CreateFrame(stream_id=stream_id, request=_turn_request(frame))
+        case "response.resume":
+            fields.only_known(frame, _RESUME_KEYS)
+            return ResumeFrame(
+                stream_id=stream_id,
+                response_id=fields.text("response_id", frame.get("response_id"), longest=MAX_ID),
+                starting_after=_optional_integer("starting_after", frame, 0),
+            )
         case "response.cancel":
             fields.only_known(frame, _CANCEL_KEYS)
             return CancelFrame(
