@@ -194,6 +194,9 @@ class Settings(BaseSettings):
     http_hold_s: Seconds = Field(
         60.0, description="How long a session without a socket keeps its KV, in seconds."
     )
+    idempotency_ttl_s: Seconds = Field(
+        86400.0, description="How long an idempotency key stands for its request, in seconds."
+    )
     replay_events: int = Field(
         4096, ge=16, description="Events of one turn that are kept for clients that come back."
     )

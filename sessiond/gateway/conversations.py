@@ -5,7 +5,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from sessiond.facts import ConversationView, InputItem
-from sessiond.gateway.http import caller_of, page_limit, page_order, read_body
+from sessiond.gateway.http import caller_of, idempotency_key, page_limit, page_order, read_body
 from sessiond.gateway.parts import Gateway
 from sessiond.gateway.protocol import fields
 from sessiond.gateway.protocol.items import decode_input
@@ -14,6 +14,7 @@ from sessiond.gateway.protocol.requests import decode_metadata
 from sessiond.gateway.protocol.resources import Json, conversation_object, list_object
 from sessiond.gateway.refusal import json_response
 from sessiond.gateway.rest import item_list, stored_item
+from sessiond.sessions.names import MAX_NAME, OWN_ID_PREFIX, is_name
 
 MAX_ITEMS = 20
 
@@ -42,11 +43,13 @@ class ConversationsApi:
 
     async def create(self, request: Request) -> Response:
         """`POST /v1/conversations`."""
-        pairs = await self._body(request, frozenset({"items", "metadata"}))
+        pairs = await self._body(request, frozenset({"id", "items", "metadata"}))
         view = await self._service.create_conversation(
             caller_of(request, self._gateway.auth),
             _items(pairs.get("items")),
             decode_metadata(pairs.get("metadata")),
+            name=_name(pairs.get("id")),
+            key=idempotency_key(request),
         )
         return json_response(_conversation(view))
 
@@ -125,6 +128,15 @@ def _items(value: object) -> tuple[InputItem, ...]:
     if len(items) > MAX_ITEMS:
         fields.refuse("items", f"{len(items)} items", f"up to {MAX_ITEMS} items at a time")
     return items
+
+
+def _name(value: object) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str) or not is_name(value):
+        allowed = f"1 to {MAX_NAME} of A-Z a-z 0-9 _ . - that do not begin with {OWN_ID_PREFIX}"
+        fields.refuse("id", value, allowed)
+    return value
 
 
 def _conversation(view: ConversationView) -> Json:

@@ -10,6 +10,7 @@ from sessiond.errors import RequestError
 from sessiond.facts import Caller
 from sessiond.gateway.auth import Authenticator, bearer_key
 from sessiond.gateway.protocol import fields
+from sessiond.gateway.protocol.requests import decode_idempotency_key
 
 MAX_PAGE = 100
 DEFAULT_PAGE = 20
@@ -99,6 +100,15 @@ def page_order(request: Request) -> Literal["asc", "desc"]:
     """
     choices: tuple[Literal["asc", "desc"], ...] = ("asc", "desc")
     return fields.one_of("order", request.query_params.get("order", "desc"), choices)
+
+
+def idempotency_key(request: Request) -> str | None:
+    """Read the `Idempotency-Key` header.
+
+    Raises:
+        RequestError: `invalid_value`.
+    """
+    return decode_idempotency_key(request.headers.get("idempotency-key"), "Idempotency-Key")
 
 
 def session_header(scope: Scope) -> list[tuple[bytes, bytes]]:

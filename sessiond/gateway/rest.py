@@ -5,9 +5,10 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
-from sessiond.facts import ItemPage, ItemView, ResponseView
+from sessiond.facts import Caller, ItemPage, ItemView, ResponseView, TurnRequest
 from sessiond.gateway.http import (
     caller_of,
+    idempotency_key,
     page_limit,
     page_order,
     query_flag,
@@ -29,6 +30,8 @@ from sessiond.gateway.protocol.resources import (
 from sessiond.gateway.refusal import json_response
 from sessiond.gateway.replaying import Telling
 from sessiond.gateway.turn_stream import EventStream, whole_response
+from sessiond.sessions.replays import Replay
+from sessiond.sessions.service import Turn
 
 
 class ResponsesApi:
@@ -54,13 +57,22 @@ class ResponsesApi:
         limits = self._gateway.limits
         caller = caller_of(request, self._gateway.auth)
         body = decode_create_body(await read_body(request, limits.max_body_bytes))
-        bound = await self._service.bind(caller, body.request, attachment=None, lane=None)
-        turn = await self._service.run(bound)
+        turn = await self._begin(caller, body.request, idempotency_key(request))
         if body.stream:
             return EventStream(turn, limits)
         if body.request.background:
             return json_response(ResponseEncoder(turn.accepted, None).response)
         return await whole_response(turn, request, limits)
+
+    async def _begin(self, caller: Caller, request: TurnRequest, key: str | None) -> Turn | Replay:
+        """The turn, or what became of it when the same request came before."""
+        if key is None:
+            bound = await self._service.bind(caller, request, attachment=None, lane=None)
+            return await self._service.run(bound)
+        once = await self._service.bind_once(caller, request, key, attachment=None, lane=None)
+        if isinstance(once, str):
+            return await self._service.follow(caller, once)
+        return await self._service.run(once)
 
     async def read(self, request: Request) -> Response | ASGIApp:
         """`GET /v1/responses/{id}`; with `?stream=true&starting_after=N` as events after N."""

@@ -38,6 +38,7 @@ from sessiond.gateway.protocol.requests import (
 from sessiond.gateway.protocol.resources import Json
 from sessiond.gateway.refusal import error_response
 from sessiond.sessions.replays import Replay
+from sessiond.sessions.service import BoundTurn
 
 logger = logging.getLogger(__name__)
 
@@ -181,11 +182,21 @@ class SocketConnection:
 
     async def _create(self, frame: CreateFrame, lanes: Lanes[Job]) -> None:
         self._check_room(frame.stream_id, lanes)
-        bound = await self._service.bind(
-            self._caller, frame.request, attachment=self._attachment, lane=frame.stream_id
-        )
-        job = TurnJob(self._service, bound, frame.stream_id, self._outbound.put)
-        lanes.put(frame.stream_id, job)
+        lane, key = frame.stream_id, frame.idempotency_key
+        bound: BoundTurn | str
+        if key is None:
+            bound = await self._service.bind(
+                self._caller, frame.request, attachment=self._attachment, lane=lane
+            )
+        else:
+            bound = await self._service.bind_once(
+                self._caller, frame.request, key, attachment=self._attachment, lane=lane
+            )
+        if isinstance(bound, str):  # the same request came before
+            again = ResumeFrame(stream_id=lane, response_id=bound, starting_after=None)
+            self._resume(again, lanes)
+        else:
+            lanes.put(lane, TurnJob(self._service, bound, lane, self._outbound.put))
 
     async def _update(self, frame: UpdateFrame) -> None:
         update = frame.update

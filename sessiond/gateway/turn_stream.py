@@ -27,7 +27,7 @@ from sessiond.sessions.service import Turn
 HEARTBEAT = b": still here\n\n"
 
 
-async def whole_response(turn: Turn, request: Request, limits: GatewayLimits) -> Response:
+async def whole_response(turn: Turn | Replay, request: Request, limits: GatewayLimits) -> Response:
     """Wait for the turn's ending and build the response object.
 
     Raises:
@@ -52,9 +52,9 @@ async def whole_response(turn: Turn, request: Request, limits: GatewayLimits) ->
     return json_response(encoder.response, headers=headers)
 
 
-def leave_behind(turn: Turn) -> None:
+def leave_behind(turn: Turn | Replay) -> None:
     """End a turn that nobody waits for: its session is as it was before."""
-    if turn.accepted.request.background:
+    if isinstance(turn, Replay) or turn.accepted.request.background:
         return
     turn.cancel(keep=False, reason="disconnected")
 
@@ -114,8 +114,7 @@ class EventStream:
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
         except TimeoutError:
             self._is_read = False
-            if not isinstance(self._turn, Replay):
-                leave_behind(self._turn)
+            leave_behind(self._turn)
 
 
 def sse(event: Json) -> bytes:

@@ -6,6 +6,7 @@ from sessiond.facts import AttachmentId, Caller, TurnRequest
 from sessiond.sessions.bound import BoundTurn
 from sessiond.sessions.lifecycle import State
 from sessiond.sessions.live import LiveSession
+from sessiond.sessions.names import session_id_of
 from sessiond.sessions.parts import Parts
 from sessiond.sessions.refusals import busy, conversation_not_found, response_not_found
 from sessiond.sessions.retention import Retention
@@ -59,7 +60,8 @@ class Binder:
         Raises:
             RequestError: there is none.
         """
-        live = await self._sessions.load(caller, session_id, self._check_session)
+        own_id = session_id_of(caller.user_id, session_id)
+        live = await self._sessions.load(caller, own_id, self._check_session)
         if live is None:
             raise conversation_not_found(session_id)
         return live

@@ -43,6 +43,7 @@ class BoundTurn:
         self.message_id = message_id
         self.received_at = received_at
         self.begun = False
+        self.key: str | None = None  # the idempotency key that stands for it
         self.ended = asyncio.Event()
         self.is_told = asyncio.Event()  # the turn has begun to be told, or never will be
         self._turn: Cancellable | None = None

@@ -1,11 +1,11 @@
-"""Changes of sessions that no engine works on: open, add items, reset, close."""
+"""Changes of sessions that no engine works on: add items, reset, close."""
 
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from engine.ids import SessionId, TurnId
+from engine.ids import TurnId
 from engine.messages import TurnCounts, TurnDone
 from sessiond.errors import RequestError
 from sessiond.facts import (
@@ -21,6 +21,7 @@ from sessiond.sessions.binding import Binder
 from sessiond.sessions.endings import KeptEnd, end_of
 from sessiond.sessions.lifecycle import Event, State
 from sessiond.sessions.live import LiveSession
+from sessiond.sessions.names import session_id_of
 from sessiond.sessions.parts import Parts
 from sessiond.sessions.planning import Planner, TurnPlan
 from sessiond.sessions.refusals import busy, conversation_not_found, response_not_found
@@ -30,7 +31,7 @@ from sessiond.sessions.seat import Claim
 from sessiond.sessions.starter import new_items, new_turn
 from sessiond.store.errors import StoreError
 from sessiond.store.items import Order
-from sessiond.store.records import NewSession, SessionRecord
+from sessiond.store.records import SessionRecord
 
 
 @dataclass(slots=True)
@@ -62,33 +63,6 @@ class Conversations:
         self._clock = parts.clock
         self._new_id = parts.new_id
 
-    async def create(
-        self, caller: Caller, items: tuple[InputItem, ...], metadata: dict[str, str]
-    ) -> ConversationView:
-        """Open a session, with items in its context."""
-        session_id = SessionId(self._new_id("conv"))
-        now = self._clock()
-        prompt = await self._planner.new_front(None, None)
-        session = NewSession(
-            id=session_id,
-            user_id=caller.user_id,
-            model=self._engine.info.model,
-            vocab_size=self._engine.info.vocab_size,
-            prompt_id=prompt.id,
-            tip_id=None,
-            context_tokens=len(prompt.ids),
-            metadata=metadata,
-            created_at=now,
-        )
-        await self._store.create_session(session, prompt)
-        if items:
-            try:
-                await self.add_items(caller, session_id, items)
-            except RequestError:
-                await self.close(caller, session_id)
-                raise
-        return ConversationView(id=session_id, created_at=now, metadata=metadata)
-
     async def get(self, caller: Caller, session_id: str) -> ConversationView:
         """An open session as a conversation."""
         record = await self._record(caller, session_id)
@@ -100,7 +74,8 @@ class Conversations:
         self, caller: Caller, session_id: str, metadata: dict[str, str]
     ) -> ConversationView:
         """Replace its metadata."""
-        if not await self._store.set_metadata(caller.user_id, session_id, metadata):
+        own_id = session_id_of(caller.user_id, session_id)
+        if not await self._store.set_metadata(caller.user_id, own_id, metadata):
             raise conversation_not_found(session_id)
         return await self.get(caller, session_id)
 
@@ -160,7 +135,7 @@ class Conversations:
         """Empty the context but for the instructions."""
         live = await self._binder.load(caller, session_id)
         async with self._held(live) as change:
-            if not await self._store.reset_session(caller.user_id, session_id, self._clock()):
+            if not await self._store.reset_session(caller.user_id, live.id, self._clock()):
                 raise conversation_not_found(session_id)
             self._retention.unplace(live)
             live.tip_id, live.awaits_reply, live.shape = None, False, None
@@ -204,7 +179,7 @@ class Conversations:
         event: Event | None = None
         try:
             await claim.granted()
-            await self._store.close_session(caller.user_id, session_id, self._clock())
+            await self._store.close_session(caller.user_id, live.id, self._clock())
             event = Event.CLOSE
         except (StoreError, asyncio.CancelledError):
             live.stale = True
@@ -234,7 +209,8 @@ class Conversations:
             self._retention.settle(live, None)
 
     async def _record(self, caller: Caller, session_id: str) -> SessionRecord:
-        record = await self._store.find_session(caller.user_id, session_id)
+        own_id = session_id_of(caller.user_id, session_id)
+        record = await self._store.find_session(caller.user_id, own_id)
         if record is None or record.closed_at is not None:
             raise conversation_not_found(session_id)
         return record

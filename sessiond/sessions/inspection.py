@@ -22,6 +22,7 @@ from sessiond.facts import (
 from sessiond.sessions.context_policies import ContextPolicies
 from sessiond.sessions.lifecycle import State
 from sessiond.sessions.live import LiveSession
+from sessiond.sessions.names import session_id_of
 from sessiond.sessions.parts import Parts
 from sessiond.sessions.questions import ask_in_time
 from sessiond.sessions.refusals import conversation_not_found, response_not_found
@@ -49,6 +50,7 @@ class Inspector:
         Raises:
             RequestError: there is none.
         """
+        session_id = session_id_of(caller.user_id, session_id)
         detail = await self._store.session_detail(caller.user_id, session_id)
         if detail is None or self._sessions.is_dead(session_id):
             raise conversation_not_found(session_id)

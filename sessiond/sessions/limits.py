@@ -11,6 +11,7 @@ class ServiceLimits:
     or wait; `max_cold_contexts` the sessions without KV whose ids the engine still remembers.
     An engine may hang: `ask_timeout_s` bounds questions to it, `cancel_timeout_s` the wait for the
     end of a turn that it was told to stop.
+    What came of a request is found by its idempotency key for `idempotency_ttl_s`.
     What a turn has told is kept for those that come back: of one turn up to `replay_events` and
     `replay_event_bytes`; for `replay_ttl_s` after its end, of all turns that ended up to
     `replay_memory_bytes`.
@@ -27,6 +28,7 @@ class ServiceLimits:
     ask_timeout_s: float = 5.0
     reap_every_s: float = 1.0
     max_cold_contexts: int = 1024
+    idempotency_ttl_s: float = 86400.0
     replay_events: int = 4096
     replay_event_bytes: int = 2**20
     replay_memory_bytes: int = 2**24

@@ -1,7 +1,6 @@
 """Conversations and their turns: binds, stores, runs, ends. One asyncio loop; owns what is live."""
 
 import asyncio
-import logging
 from collections.abc import Callable
 from typing import Literal
 
@@ -24,19 +23,23 @@ from sessiond.facts import (
     TurnRequest,
     Unset,
 )
+from sessiond.sessions.beginnings import Beginnings
 from sessiond.sessions.binding import Binder
 from sessiond.sessions.bound import BoundTurn
 from sessiond.sessions.context_policies import ContextPolicies, MakePolicy
 from sessiond.sessions.conversations import Conversations
 from sessiond.sessions.following import Followers
 from sessiond.sessions.forking import Forks
+from sessiond.sessions.housekeeping import Housekeeping
 from sessiond.sessions.inspection import Inspector
 from sessiond.sessions.limits import ServiceLimits
 from sessiond.sessions.live import LiveSessions
+from sessiond.sessions.opening import Openings
 from sessiond.sessions.parts import Parts
 from sessiond.sessions.placing import Placer
 from sessiond.sessions.planning import Planner
 from sessiond.sessions.refusals import response_not_found
+from sessiond.sessions.repeats import Repeats
 from sessiond.sessions.replays import Replay
 from sessiond.sessions.retention import Retention
 from sessiond.sessions.runner import TurnRunner
@@ -49,8 +52,6 @@ from sessiond.sessions.turn import Turn
 from sessiond.store.records import Priority
 from sessiond.store.records import Retention as RetentionName
 from sessiond.store.store import Store
-
-logger = logging.getLogger(__name__)
 
 _NO_POLICY = PolicyChoice(type="none")
 _BUILT_IN = ContextPolicyRegistry()
@@ -106,12 +107,16 @@ class SessionService:
         self._runner = TurnRunner(
             parts, starter=starter, retention=self._retention, on_turn_ended=on_turn_ended
         )
+        self._repeats = Repeats(parts)
         self._conversations = Conversations(
             parts,
             binder=self._binder,
             planner=planner,
             runner=self._runner,
             retention=self._retention,
+        )
+        self._openings = Openings(
+            parts, planner=planner, conversations=self._conversations, repeats=self._repeats
         )
         self._forks = Forks(parts, binder=self._binder, placer=placer, retention=self._retention)
         self._steering = Steering(
@@ -121,12 +126,18 @@ class SessionService:
         self._followers = Followers(
             parts, runner=self._runner, retention=self._retention, inspector=self._inspector
         )
+        self._beginnings = Beginnings(
+            parts, binder=self._binder, runner=self._runner, repeats=self._repeats
+        )
+        self._housekeeping = Housekeeping(
+            parts, runner=self._runner, retention=self._retention, repeats=self._repeats
+        )
         self._reaper: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Mark what an earlier run left running as failed; start the reaper."""
         await self._parts.store.fail_running(self._parts.clock())
-        self._reaper = asyncio.create_task(self._reap())
+        self._reaper = asyncio.create_task(self._housekeeping.run())
 
     async def drain(self) -> None:
         """Refuse new turns, wait for those that run, then cancel them with what they have."""
@@ -148,18 +159,29 @@ class SessionService:
         lane: str | None,
     ) -> BoundTurn:
         """Decide at receipt where the turn belongs, and hold that place."""
-        self._runner.check_room()
-        bound = await self._binder.bind(caller, request, attachment=attachment, lane=lane)
-        self._runner.add(bound)
-        return bound
+        return await self._beginnings.bind(caller, request, attachment=attachment, lane=lane)
+
+    async def bind_once(
+        self,
+        caller: Caller,
+        request: TurnRequest,
+        key: str,
+        *,
+        attachment: AttachmentId | None,
+        lane: str | None,
+    ) -> BoundTurn | str:
+        """The same; or the response's id, if the same request came with this key before."""
+        return await self._beginnings.bind_once(
+            caller, request, key, attachment=attachment, lane=lane
+        )
 
     async def run(self, bound: BoundTurn) -> Turn:
         """Wait for the place in the lane, store the turn (commit 1), hand it to the engine."""
-        return await self._runner.run(bound)
+        return await self._beginnings.run(bound)
 
     async def drop(self, bound: BoundTurn) -> None:
         """Give up a place that was not run."""
-        self._runner.drop(bound)
+        await self._beginnings.drop(bound)
 
     async def cancel(
         self,
@@ -192,21 +214,7 @@ class SessionService:
 
     async def detach(self, attachment: AttachmentId) -> None:
         """A socket left: sessions that no other holds are cancelled, rolled back and released."""
-        freed = self._retention.leave(attachment)
-        left = [
-            bound
-            for bound in self._runner.bound_turns()
-            if bound.live in freed and bound.attachment is not None and not bound.request.background
-        ]
-        for bound in left:
-            self._runner.drop(bound)
-            bound.stop(keep=False, reason="disconnected")
-        # a turn that a hanging engine does not end settles its session itself, when it ends
-        await self._runner.ended(left, self._parts.limits.cancel_timeout_s)
-        for live in freed:
-            if not live.seat.is_taken:  # else whoever holds it settles it
-                self._retention.settle(live, attachment)
-        await self._erase_dead()
+        await self._housekeeping.detach(attachment)
 
     async def hold(self, session_id: str, seconds: float) -> None:
         """Keep an unattached session's KV for so long from now."""
@@ -289,10 +297,20 @@ class SessionService:
         await self._conversations.close(caller, session_id)
 
     async def create_conversation(
-        self, caller: Caller, items: tuple[InputItem, ...], metadata: dict[str, str]
+        self,
+        caller: Caller,
+        items: tuple[InputItem, ...],
+        metadata: dict[str, str],
+        *,
+        name: str | None = None,
+        key: str | None = None,
     ) -> ConversationView:
-        """Open a session with items in its context and nothing computed."""
-        return await self._conversations.create(caller, items, metadata)
+        """Open a session with items in its context and nothing computed.
+
+        One that has the name, or was opened by the same request with this idempotency key, is
+        given back as it is.
+        """
+        return await self._openings.create(caller, items, metadata, name=name, key=key)
 
     async def get_conversation(self, caller: Caller, session_id: str) -> ConversationView:
         """An open session as a conversation."""
@@ -367,18 +385,3 @@ class SessionService:
         ):
             raise response_not_found(response_id)
         self._runner.replays.forget(response_id)
-
-    async def _reap(self) -> None:
-        while True:
-            await asyncio.sleep(self._parts.limits.reap_every_s)
-            try:
-                self._retention.reap()
-                self._runner.replays.reap(self._parts.clock())
-                await self._erase_dead()
-            except Exception:
-                logger.exception("the reaper met a fault; it goes on")
-
-    async def _erase_dead(self) -> None:
-        for live in self._retention.take_dead():
-            self._runner.replays.forget_session(live.id)
-            await self._parts.store.close_session(live.user_id, live.id, self._parts.clock())

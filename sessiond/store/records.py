@@ -244,6 +244,14 @@ class NewSummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UsedKey:
+    """What an idempotency key stands for: a request's digest and the id of what came of it."""
+
+    digest: str
+    result_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SessionDetail:
     """A session, the turns of its context in order, those that joined none, and its sums.
 

@@ -135,6 +135,19 @@ summaries = sa.Table(
     sa.Index(None, "turn_id"),
 )
 
+# What a request was answered with, for when it comes again.
+idempotency_keys = sa.Table(
+    "idempotency_keys",
+    metadata,
+    sa.Column("user_id", sa.ForeignKey("users.id"), primary_key=True),
+    sa.Column("key", sa.String(255), primary_key=True),
+    sa.Column("digest", sa.String(64), nullable=False),  # of the request
+    # A response or conversation. No foreign key: the key is taken before they are stored.
+    sa.Column("result_id", sa.String(64), nullable=False),
+    sa.Column("created_at", sa.Double, nullable=False),
+    sa.Index(None, "created_at"),
+)
+
 items = sa.Table(
     "items",
     metadata,

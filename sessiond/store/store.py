@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from sessiond.facts import ItemPage, ItemView
-from sessiond.store import chains, erasing, items, sessions, summaries, turns
+from sessiond.store import chains, erasing, idempotency, items, sessions, summaries, turns
 from sessiond.store.database import Database, MemoryDatabase
 from sessiond.store.items import Order
 from sessiond.store.records import (
@@ -25,6 +25,7 @@ from sessiond.store.records import (
     SessionRecord,
     StoredContext,
     TurnRecord,
+    UsedKey,
 )
 from sessiond.store.shape import Shape, View
 from sessiond.store.volatile import is_volatile
@@ -291,6 +292,33 @@ class Store:
             await sessions.set_user_policy(connection, user_id, policy)
 
         await self._database.write(work)
+
+    # --- idempotency keys ------------------------------------------------------------------------
+
+    async def used_key(self, user_id: str, key: str, since: float) -> UsedKey | None:
+        """What a user's key was used for, if that was after `since`."""
+        return await self._database.read(
+            lambda connection: idempotency.find(connection, user_id, key, since)
+        )
+
+    async def claim_key(self, user_id: str, key: str, used: UsedKey, now: float) -> bool:
+        """Use a key; False: it is in use."""
+
+        async def work(connection: AsyncConnection) -> bool:
+            await sessions.ensure_user(connection, user_id, now)
+            return await idempotency.claim(connection, user_id, key, used, now)
+
+        return await self._database.write(work)
+
+    async def release_key(self, user_id: str, key: str, result_id: str) -> None:
+        """Nothing came of what a key was used for: it is free again."""
+        await self._database.write(
+            lambda connection: idempotency.release(connection, user_id, key, result_id)
+        )
+
+    async def forget_keys(self, until: float) -> None:
+        """Forget the keys that were used until then."""
+        await self._database.write(lambda connection: idempotency.forget(connection, until))
 
     # --- items -----------------------------------------------------------------------------------
 

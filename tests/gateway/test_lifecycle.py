@@ -256,3 +256,46 @@ async def test_wrong_ways_to_ask_are_refused_by_name(stack):
             await send(ws, "response.resume", **frame)
             assert (await hear(ws, *TERMINAL))[-1]["error"]["code"] == code
         await running.idle()
+
+
+async def test_a_request_that_is_sent_again_gets_the_same_response(stack):
+    async with stack() as running, http_of(running) as http:
+        key = {"Idempotency-Key": "try 1"}
+        body = {"input": "hi", "temperature": 1.0}
+        first = await http.post("/v1/responses", json=body, headers=key)
+        again = await http.post("/v1/responses", json=body, headers=key)
+        assert again.json() == first.json()
+        streamed = await http.post("/v1/responses", json={**body, "stream": True}, headers=key)
+        assert f'"id":"{first.json()["id"]}"' in streamed.text
+        assert streamed.text.count("event: response.completed") == 1
+        async with running.served.connect() as ws:
+            await send(ws, "response.create", **body, idempotency_key="try 1", stream_id="a")
+            told = await hear(ws, *TERMINAL)
+            assert told[-1]["response"] == first.json()
+            assert [event["stream_id"] for event in told] == ["a"] * len(told)
+            await send(ws, "response.create", input="ho", idempotency_key="try 1")
+            error = (await hear(ws, *TERMINAL))[-1]
+            assert (error["status"], error["error"]["code"]) == (409, "idempotency_conflict")
+            await send(ws, "response.create", input="ho", idempotency_key="")
+            assert (await hear(ws, *TERMINAL))[-1]["error"]["param"] == "idempotency_key"
+        other = await http.post("/v1/responses", json={"input": "ho"}, headers=key)
+        assert (other.status_code, other.json()["error"]["type"]) == (409, "conflict_error")
+        opened = [
+            await http.post("/v1/conversations", headers={"Idempotency-Key": "2"}) for _ in "ab"
+        ]
+        assert opened[0].json() == opened[1].json()
+        await running.idle()
+
+
+async def test_a_conversation_goes_by_the_name_that_its_client_gave(stack):
+    async with stack() as running, http_of(running) as http:
+        opened = [await http.post("/v1/conversations", json={"id": "mine"}) for _ in "ab"]
+        assert opened[0].json() == opened[1].json()
+        response = await said(http, "hi", conversation="mine")
+        assert response["conversation"]["id"] == opened[0].json()["id"]
+        listed = (await http.get("/v1/conversations/mine/items")).json()
+        assert len(listed["data"]) == 2
+        for wrong in ("conv_1", "", "a b", 7, "x" * 65):
+            refused = await http.post("/v1/conversations", json={"id": wrong})
+            assert (refused.status_code, refused.json()["error"]["param"]) == (400, "id")
+        await running.idle()

@@ -37,6 +37,7 @@ FRAME_TYPES: tuple[
     ...,
 ] = ("response.create", "response.resume", "response.cancel", "session.update", "session.close")
 
+_IDEMPOTENCY_KEY = re.compile(r"[ -~]{1,255}")
 _STREAM_ID = re.compile(r"[A-Za-z0-9_.-]{1,256}")
 
 _USED = frozenset({
@@ -82,7 +83,7 @@ INCLUDABLE = (
     "web_search_call.results",
 )
 _BODY_KEYS = _USED | NO_EFFECT | NEUTRAL.keys() | {"include", "stream"}
-_CREATE_KEYS = _BODY_KEYS | {"type", "stream_id"}
+_CREATE_KEYS = _BODY_KEYS | {"type", "stream_id", "idempotency_key"}
 _CANCEL_KEYS = frozenset({"type", "stream_id", "response_id", "keep"})
 _RESUME_KEYS = frozenset({"type", "stream_id", "response_id", "starting_after"})
 _UPDATE_KEYS = frozenset({"type", "stream_id", "session"}) | UPDATE_KEYS
@@ -95,6 +96,7 @@ class CreateFrame:
 
     stream_id: str | None
     request: TurnRequest
+    idempotency_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +167,11 @@ def decode_frame(frame: dict[str, object]) -> ClientFrame:
         case "response.create":
             fields.only_known(frame, _CREATE_KEYS)
             fields.boolean("stream", frame.get("stream"), default=True)
-            return CreateFrame(stream_id=stream_id, request=_turn_request(frame))
+            return CreateFrame(
+                stream_id=stream_id,
+                request=_turn_request(frame),
+                idempotency_key=decode_idempotency_key(frame.get("idempotency_key")),
+            )
         case "response.resume":
             fields.only_known(frame, _RESUME_KEYS)
             return ResumeFrame(
@@ -193,6 +199,19 @@ def decode_frame(frame: dict[str, object]) -> ClientFrame:
             return CloseFrame(stream_id=stream_id, session=session)
         case _:
             assert_never(kind)
+
+
+def decode_idempotency_key(value: object, name: str = "idempotency_key") -> str | None:
+    """Read an idempotency key: up to 255 characters of printable ASCII.
+
+    Raises:
+        RequestError: it is something else.
+    """
+    if value is None:
+        return None
+    if not isinstance(value, str) or not _IDEMPOTENCY_KEY.fullmatch(value):
+        fields.refuse(name, value, "1 to 255 characters of printable ASCII")
+    return value
 
 
 def decode_create_body(body: bytes) -> CreateBody:
