@@ -10,6 +10,8 @@ depends_on = None
 
 
 def upgrade() -> None:
+    op.add_column("turns", sa.Column("messages_digest", sa.String(64)))
+    op.create_index("ix_turns_user_id_messages_digest", "turns", ["user_id", "messages_digest"])
     op.create_index("ix_turns_system_prompt_id", "turns", ["system_prompt_id"])
     op.create_index("ix_turns_summary_id", "turns", ["summary_id"])
     op.create_table(
@@ -31,3 +33,5 @@ def downgrade() -> None:
     op.drop_table("idempotency_keys")
     op.drop_index("ix_turns_summary_id", "turns")
     op.drop_index("ix_turns_system_prompt_id", "turns")
+    op.drop_index("ix_turns_user_id_messages_digest", "turns")
+    op.drop_column("turns", "messages_digest")

@@ -5,8 +5,9 @@ read to the end, which is near.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import aclosing
+from typing import Protocol
 
 import msgspec
 from starlette.requests import Request
@@ -17,7 +18,6 @@ from sessiond.errors import RequestError
 from sessiond.facts import TurnError, TurnFact, TurnFinished
 from sessiond.gateway.http import session_header, watch_disconnect
 from sessiond.gateway.limits import GatewayLimits
-from sessiond.gateway.protocol.events import ResponseEncoder
 from sessiond.gateway.protocol.resources import Json
 from sessiond.gateway.refusal import json_response
 from sessiond.gateway.replaying import Telling
@@ -27,29 +27,56 @@ from sessiond.sessions.service import Turn
 HEARTBEAT = b": still here\n\n"
 
 
+class Teller(Protocol):
+    """Makes what becomes of a turn into what is written of it."""
+
+    def beginning(self) -> Iterator[Json]:
+        """What is written before anything has happened."""
+        ...
+
+    def encode(self, fact: TurnFact) -> Iterator[Json]:
+        """What is written of a fact."""
+        ...
+
+
 async def whole_response(turn: Turn | Replay, request: Request, limits: GatewayLimits) -> Response:
     """Wait for the turn's ending and build the response object.
 
     Raises:
         RequestError: the turn failed, with its code.
     """
-    encoder = ResponseEncoder(turn.accepted, None)
+    telling = Telling.of(turn.accepted, None)
+    await play(turn, telling, request, limits)
+    return json_response(telling.encoder.response, headers=response_headers(turn, request))
+
+
+async def play(
+    turn: Turn | Replay, teller: Teller, request: Request, limits: GatewayLimits
+) -> None:
+    """Let the teller hear the turn to its ending, or end it when its client leaves.
+
+    Raises:
+        RequestError: the turn failed, with its code.
+    """
     error: TurnError | None = None
     async with asyncio.TaskGroup() as tasks:
         watch = tasks.create_task(watch_disconnect(request.receive, lambda: leave_behind(turn)))
         async for fact in turn.facts():
-            for _ in encoder.encode(fact):
+            for _ in teller.encode(fact):
                 pass
             if isinstance(fact, TurnFinished):
                 error = fact.error
         watch.cancel()
     if error is not None:
         raise RequestError(error.code, error.message, retry_after_s=_retry_after_s(error, limits))
+
+
+def response_headers(turn: Turn | Replay, request: Request) -> dict[str, str]:
+    """Name the session, or what the client calls it."""
     headers = {"X-Session-Id": turn.accepted.session_id}
-    headers |= {
+    return headers | {
         key.decode(): value.decode("latin-1") for key, value in session_header(request.scope)
     }
-    return json_response(encoder.response, headers=headers)
 
 
 def leave_behind(turn: Turn | Replay) -> None:
@@ -66,11 +93,19 @@ class EventStream:
     """
 
     def __init__(
-        self, turn: Turn | Replay, limits: GatewayLimits, telling: Telling | None = None
+        self,
+        turn: Turn | Replay,
+        limits: GatewayLimits,
+        teller: Teller | None = None,
+        *,
+        write: Callable[[Json], bytes] | None = None,
+        last: bytes = b"",
     ) -> None:
         self._turn = turn
         self._limits = limits
-        self._telling = telling or Telling.of(turn.accepted, None)
+        self._teller = teller or Telling.of(turn.accepted, None)
+        self._write = write or sse
+        self._last = last
         self._is_read = True
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -97,16 +132,16 @@ class EventStream:
             leave_behind(self._turn)  # what it still says is read to its ending
 
     async def _send_events(self, send: Send) -> None:
-        telling = self._telling
-        await self._send(send, b"".join(map(sse, telling.beginning())))
+        teller, write = self._teller, self._write
+        await self._send(send, b"".join(map(write, teller.beginning())))
         async with aclosing(with_silence(self._turn.facts(), self._limits.heartbeat_s)) as facts:
             async for fact in facts:
-                chunk = HEARTBEAT if fact is None else b"".join(map(sse, telling.encode(fact)))
+                chunk = HEARTBEAT if fact is None else b"".join(map(write, teller.encode(fact)))
                 # a client that stopped reading is cancelled once; the rest is read for its ending
                 if chunk and self._is_read:
                     await self._send(send, chunk)
         if self._is_read:
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            await send({"type": "http.response.body", "body": self._last, "more_body": False})
 
     async def _send(self, send: Send, chunk: bytes) -> None:
         try:
@@ -115,6 +150,11 @@ class EventStream:
         except TimeoutError:
             self._is_read = False
             leave_behind(self._turn)
+
+
+def data_only(event: Json) -> bytes:
+    """Write one event of no type."""
+    return b"data: %b\n\n" % msgspec.json.encode(event)
 
 
 def sse(event: Json) -> bytes:

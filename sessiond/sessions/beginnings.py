@@ -30,10 +30,13 @@ class Beginnings:
         *,
         attachment: AttachmentId | None,
         lane: str | None,
+        resends: bool = False,
     ) -> BoundTurn:
-        """Decide at receipt where the turn belongs, and hold that place."""
+        """Decide at receipt where the turn belongs, and hold that place; see `Binder.bind`."""
         self._runner.check_room()
-        bound = await self._binder.bind(caller, request, attachment=attachment, lane=lane)
+        bound = await self._binder.bind(
+            caller, request, attachment=attachment, lane=lane, resends=resends
+        )
         self._runner.add(bound)
         return bound
 

@@ -14,6 +14,9 @@ from sessiond.sessions.seat import Claim
 from sessiond.store.records import SessionRecord, TurnRecord
 from sessiond.store.volatile import volatile_prefix
 
+OWN_PREFIX = "conv"
+RESENT_PREFIX = "conv_chat"  # of sessions that belong to clients which resend their history
+
 
 class Binder:
     """New session, next turn of one, or fork."""
@@ -33,15 +36,19 @@ class Binder:
         *,
         attachment: AttachmentId | None,
         lane: str | None,
+        resends: bool = False,
     ) -> BoundTurn:
         """Hold the turn's place in its session.
+
+        `resends`: its client resends the history and means no session: it gets one of its own, and
+        no other is changed.
 
         Raises:
             RequestError: there is no such session or turn for the caller, or it is busy.
         """
         self._check_model(request.model)
         claim = Claim(None if attachment is None else (attachment, lane))
-        live = await self._claim(caller, request, claim)
+        live = await self._claim(caller, request, claim, resends=resends)
         self._retention.join(attachment, live)
         return BoundTurn(
             caller=caller,
@@ -66,10 +73,13 @@ class Binder:
             raise conversation_not_found(session_id)
         return live
 
-    async def _claim(self, caller: Caller, request: TurnRequest, claim: Claim) -> LiveSession:
+    async def _claim(
+        self, caller: Caller, request: TurnRequest, claim: Claim, *, resends: bool
+    ) -> LiveSession:
+        prefix = RESENT_PREFIX if resends else OWN_PREFIX
         match request.conversation, request.previous_response_id:
             case None, None:
-                live = self._new_session(caller, volatile=request.store is False)
+                live = self._new_session(caller, prefix, volatile=request.store is False)
                 live.claim(claim)
             case str(session_id), None:
                 live = await self.load(caller, session_id)
@@ -77,7 +87,7 @@ class Binder:
                 if not live.claim(claim):
                     raise busy(session_id)
             case None, str(response_id):
-                live = await self._at_response(caller, request, response_id, claim)
+                live = await self._at_response(caller, request, response_id, claim, prefix)
             case _:
                 raise RequestError(
                     "invalid_value",
@@ -87,7 +97,12 @@ class Binder:
         return live
 
     async def _at_response(
-        self, caller: Caller, request: TurnRequest, response_id: str, claim: Claim
+        self,
+        caller: Caller,
+        request: TurnRequest,
+        response_id: str,
+        claim: Claim,
+        prefix: str,
     ) -> LiveSession:
         """Continue at the tip of an idle session; anywhere else, fork."""
         turn = await self._store.find_turn(caller.user_id, response_id)
@@ -100,15 +115,16 @@ class Binder:
         if live is None:  # the session was closed
             raise response_not_found(response_id)
         check_store(request, live)
-        if live.tip_id != response_id or live.stale or live.seat.is_taken:
+        is_foreign = prefix == RESENT_PREFIX and not live.id.startswith(prefix)
+        if live.tip_id != response_id or live.stale or live.seat.is_taken or is_foreign:
             self._retention.join(None, live)
-            live = self.fork(live, turn)
+            live = self.fork(live, turn, prefix)
         live.claim(claim)
         return live
 
-    def _new_session(self, caller: Caller, *, volatile: bool) -> LiveSession:
+    def _new_session(self, caller: Caller, prefix: str, *, volatile: bool) -> LiveSession:
         live = LiveSession(
-            id=SessionId(self._new_id(volatile_prefix("conv") if volatile else "conv")),
+            id=SessionId(self._new_id(volatile_prefix(prefix) if volatile else prefix)),
             user_id=caller.user_id,
             salt=caller.salt,
             prompt=None,
@@ -121,14 +137,16 @@ class Binder:
         self._sessions.add(live)
         return live
 
-    def fork(self, base: LiveSession, turn: TurnRecord | None) -> LiveSession:
+    def fork(
+        self, base: LiveSession, turn: TurnRecord | None, prefix: str = OWN_PREFIX
+    ) -> LiveSession:
         """A session that begins with what a turn left behind, not stored yet.
 
         None: with the front of a session that has no finished turn.
         """
         prompt = turn.prompt if turn else base.prompt
         live = LiveSession(
-            id=SessionId(self._new_id(base.prefixed("conv"))),
+            id=SessionId(self._new_id(base.prefixed(prefix))),
             user_id=base.user_id,
             salt=base.salt,
             prompt=prompt,
@@ -140,6 +158,7 @@ class Binder:
             base_session_id=base.id,
             policy=base.policy,
             hints=base.hints,
+            digest=turn.digest if turn else None,
         )
         self._sessions.add(live)
         return live

@@ -96,7 +96,7 @@ class Conversations:
             await self._store.append_turn(turn, end.row, prompt=plan.new_prompt)
             live.prompt = plan.prompt
             live.tip_id, live.tokens = end.row.id, end.row.context_tokens
-            live.awaits_reply = plan.awaits_reply
+            live.awaits_reply, live.digest = plan.awaits_reply, end.row.digest
             live.shape = plan.shape_after(0)
             change.event = Event.ADVANCE
         return views
@@ -138,7 +138,7 @@ class Conversations:
             if not await self._store.reset_session(caller.user_id, live.id, self._clock()):
                 raise conversation_not_found(session_id)
             self._retention.unplace(live)
-            live.tip_id, live.awaits_reply, live.shape = None, False, None
+            live.tip_id, live.awaits_reply, live.shape, live.digest = None, False, None, None
             live.tokens = live.prompt.tokens if live.prompt else 0
             change.event = Event.RESET
 
@@ -164,6 +164,7 @@ class Conversations:
             self._retention.cut(live, turn if whole else None)
             live.prompt, live.tip_id, live.shape = turn.prompt, turn.id, None
             live.tokens, live.awaits_reply = turn.context_tokens or 0, turn.awaits_reply
+            live.digest = turn.digest
             change.event = Event.ADVANCE
 
     async def close(self, caller: Caller, session_id: str) -> None:

@@ -200,6 +200,7 @@ def _advance(turn: Turn, row: KeptTurn) -> None:
     live.tip_id = row.id
     live.tokens = row.context_tokens
     live.awaits_reply = turn.plan.awaits_reply
+    live.digest = row.digest
     if live.placement is not None:
         live.placement = Placement(
             epoch=live.placement.epoch,

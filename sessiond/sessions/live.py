@@ -37,7 +37,8 @@ class LiveSession:
 
     `prompt` None: it is being opened, its front is not encoded yet. `shape` None: not read yet.
     Not `stored`: its first turn stores it. `base_session_id`: of a fork, where the turn it was cut
-    at was made. `policy` None: that of the user, or the server.
+    at was made. `policy` None: that of the user, or the server. `digest`: of all that was said up
+    to the tip, if that is known.
     """
 
     id: SessionId
@@ -54,6 +55,7 @@ class LiveSession:
     shape: Shape | None = None
     policy: PolicyChoice | None = None
     hints: SessionHints = field(default_factory=SessionHints)
+    digest: str | None = None
     placement: Placement | None = None
     seat: Seat = field(default_factory=Seat)
 
@@ -108,6 +110,7 @@ class LiveSession:
         self.tip_id = record.tip_id
         self.tokens = record.context_tokens
         self.awaits_reply = record.awaits_reply
+        self.digest = record.digest
         self.policy = unpack_policy(record.context_policy)
         self.hints = record.hints
         self.shape = None
@@ -202,4 +205,5 @@ def _from_record(record: SessionRecord, salt: bytes) -> LiveSession:
         stored=True,
         policy=unpack_policy(record.context_policy),
         hints=record.hints,
+        digest=record.digest,
     )

@@ -26,6 +26,7 @@ from sessiond.sessions.fitting import (
     summarized,
 )
 from sessiond.sessions.live import LiveSession, LiveSessions
+from sessiond.sessions.message_digest import of_front, with_items
 from sessiond.sessions.parts import Parts
 from sessiond.sessions.summaries import Summaries
 from sessiond.sessions.transcript import Transcript
@@ -39,6 +40,7 @@ _SEEDS = 2**63  # as many as the column holds
 class TurnPlan:
     """A turn's place in the context, and its bounds. `new_prompt`: the front is stored with it.
 
+    `digest`: of all that was said in the context and the turn's input; None: not known.
     `shape` is what the model sees before the turn's own ids. `view` and `edit`: see `Fit`. `trims`:
     a context policy might have dropped turns.
     """
@@ -55,6 +57,7 @@ class TurnPlan:
     max_output_tokens: int
     seed: int
     changes: tuple[ContextChanged, ...]
+    digest: str | None
 
     @property
     def start_tokens(self) -> int:
@@ -139,6 +142,7 @@ class Planner:
             max_output_tokens=max_output_tokens,
             seed=(self._new_seed() if request.seed is None else request.seed) % _SEEDS,
             changes=changes,
+            digest=with_items(_digest_before(live, new_prompt), items),
         )
 
     async def _fit(
@@ -232,6 +236,14 @@ def _present(live: LiveSession) -> Prompt:
     if live.prompt is None:
         raise RuntimeError(f"session {live.id} has no front")
     return live.prompt
+
+
+def _digest_before(live: LiveSession, new_prompt: NewPrompt | None) -> str | None:
+    """Of a context whose front has changed it is not known any more."""
+    if live.tip_id is None:
+        front = new_prompt or _present(live)
+        return of_front(front.text, front.opening_text)
+    return live.digest if new_prompt is None else None
 
 
 def _wanted_text(live: LiveSession, request: TurnRequest) -> str | None:

@@ -26,6 +26,7 @@ from sessiond.facts import (
 from sessiond.sessions.beginnings import Beginnings
 from sessiond.sessions.binding import Binder
 from sessiond.sessions.bound import BoundTurn
+from sessiond.sessions.chats import Chats
 from sessiond.sessions.context_policies import ContextPolicies, MakePolicy
 from sessiond.sessions.conversations import Conversations
 from sessiond.sessions.following import Followers
@@ -129,6 +130,7 @@ class SessionService:
         self._beginnings = Beginnings(
             parts, binder=self._binder, runner=self._runner, repeats=self._repeats
         )
+        self._chats = Chats(parts, beginnings=self._beginnings)
         self._housekeeping = Housekeeping(
             parts, runner=self._runner, retention=self._retention, repeats=self._repeats
         )
@@ -174,6 +176,10 @@ class SessionService:
         return await self._beginnings.bind_once(
             caller, request, key, attachment=attachment, lane=lane
         )
+
+    async def bind_chat(self, caller: Caller, request: TurnRequest) -> BoundTurn:
+        """The same for a client that resends its whole history, behind what is stored of it."""
+        return await self._chats.bind(caller, request)
 
     async def run(self, bound: BoundTurn) -> Turn:
         """Wait for the place in the lane, store the turn (commit 1), hand it to the engine."""

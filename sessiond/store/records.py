@@ -83,6 +83,7 @@ class SessionRecord:
     created_at: float
     last_active_at: float
     closed_at: float | None
+    digest: str | None = None  # of all that was said up to the tip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +146,7 @@ class KeptTurn:
     usage: TurnUsage
     finished_at: float
     view: View | None = None
+    digest: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,6 +190,7 @@ class TurnRecord:
     finished_at: float | None
     deleted_at: float | None
     view: View | None
+    digest: str | None = None
 
     @property
     def size(self) -> TurnSize:

@@ -106,6 +106,8 @@ turns = sa.Table(
     # and a summary before them. Null: what its parent saw, and the parent.
     sa.Column("visible", sa.JSON(none_as_null=True)),
     sa.Column("summary_id", sa.String(64)),  # no foreign key: a summary points to a turn
+    # Of all that was said in the context up to here; null: not known.
+    sa.Column("messages_digest", sa.String(64)),
     sa.CheckConstraint(
         "status IN ('running', 'completed', 'incomplete', 'failed', 'cancelled')", name="status"
     ),
@@ -113,6 +115,7 @@ turns = sa.Table(
     sa.Index(None, "parent_id"),
     sa.Index(None, "system_prompt_id"),
     sa.Index(None, "summary_id"),
+    sa.Index(None, "user_id", "messages_digest"),
     sa.Index(None, "status"),
 )
 

@@ -26,6 +26,7 @@ _RECORD = (
         system_prompts.c.opening_text,
         system_prompts.c.tokens.label("prompt_tokens"),
         sa.func.coalesce(turns.c.awaits_reply, sa.false()).label("awaits_reply"),
+        turns.c.messages_digest,
     )
     .join(system_prompts, system_prompts.c.id == sessions.c.system_prompt_id)
     .outerjoin(turns, turns.c.id == sessions.c.tip_id)
@@ -234,4 +235,5 @@ def _record(row: sa.Row[*tuple[Any, ...]]) -> SessionRecord:
         created_at=row.created_at,
         last_active_at=row.last_active_at,
         closed_at=row.closed_at,
+        digest=row.messages_digest,
     )

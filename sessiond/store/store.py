@@ -5,6 +5,7 @@ Rows of volatile sessions are in a database in memory, those of all others in th
 Every question names the user whose rows it is about: rows of others do not exist for it.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -110,6 +111,18 @@ class Store:
         """One turn, deleted ones included."""
         return await self._of(turn_id).read(
             lambda connection: turns.find(connection, user_id, turn_id)
+        )
+
+    async def turn_by_digest(
+        self, user_id: str, model: str, digests: Sequence[str]
+    ) -> tuple[str, int] | None:
+        """The newest turn of an open session that one may go on from, by what was said up to it.
+
+        Returns:
+            Its id, and the place of its digest: the last of those given that there is.
+        """
+        return await self._database.read(
+            lambda connection: turns.by_digest(connection, user_id, model, digests)
         )
 
     async def reply_text(self, user_id: str, turn_id: str) -> str:

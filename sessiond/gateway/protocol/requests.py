@@ -177,7 +177,7 @@ def decode_frame(frame: dict[str, object]) -> ClientFrame:
             return ResumeFrame(
                 stream_id=stream_id,
                 response_id=fields.text("response_id", frame.get("response_id"), longest=MAX_ID),
-                starting_after=_optional_integer("starting_after", frame, 0),
+                starting_after=optional_integer("starting_after", frame, 0),
             )
         case "response.cancel":
             fields.only_known(frame, _CANCEL_KEYS)
@@ -269,13 +269,13 @@ def _turn_request(pairs: dict[str, object]) -> TurnRequest:
         conversation=conversation,
         previous_response_id=previous,
         generate=fields.boolean("generate", pairs.get("generate"), default=True),
-        max_output_tokens=_optional_integer("max_output_tokens", pairs, 1),
+        max_output_tokens=optional_integer("max_output_tokens", pairs, 1),
         temperature=fields.number("temperature", pairs.get("temperature"), 1.0, 0.0, 2.0),
         top_p=fields.number("top_p", pairs.get("top_p"), 1.0, 0.0, 1.0),
-        top_k=_optional_integer("top_k", pairs, 0) or 0,
+        top_k=optional_integer("top_k", pairs, 0) or 0,
         min_p=fields.number("min_p", pairs.get("min_p"), 0.0, 0.0, 1.0),
-        seed=_optional_integer("seed", pairs, 0, MAX_SEED),
-        stop=_stop(pairs.get("stop")),
+        seed=optional_integer("seed", pairs, 0, MAX_SEED),
+        stop=decode_stop(pairs.get("stop")),
         truncation=_truncation(pairs.get("truncation")),
         policy=decode_context_management(pairs.get("context_management")),
         deadline_ms=_deadline_ms(metadata.get("deadline_ms")),
@@ -289,7 +289,7 @@ def _check_without_effect(pairs: dict[str, object]) -> None:
     for name in ("user", "safety_identifier", "prompt_cache_key"):
         fields.optional_text(name, pairs.get(name), longest=512)
     fields.boolean("parallel_tool_calls", pairs.get("parallel_tool_calls"), default=True)
-    _optional_integer("max_tool_calls", pairs, 0)
+    optional_integer("max_tool_calls", pairs, 0)
     include = pairs.get("include")
     for index, part in enumerate(fields.sequence("include", [] if include is None else include)):
         if part not in INCLUDABLE:
@@ -317,9 +317,14 @@ def _conversation(value: object) -> str | None:
     return fields.optional_text("conversation", value, longest=MAX_ID)
 
 
-def _optional_integer(
+def optional_integer(
     name: str, pairs: dict[str, object], lowest: int, highest: int = fields.MAX_INT
 ) -> int | None:
+    """Read an integer in a range; absent and null are None.
+
+    Raises:
+        RequestError: it is something else.
+    """
     value = pairs.get(name)
     return None if value is None else fields.integer(name, value, lowest, highest)
 
@@ -328,7 +333,12 @@ def _store(value: object) -> bool | None:
     return None if value is None else fields.boolean("store", value, default=True)
 
 
-def _stop(value: object) -> tuple[str, ...]:
+def decode_stop(value: object) -> tuple[str, ...]:
+    """Read `stop`: a string, or several.
+
+    Raises:
+        RequestError: names what is wrong.
+    """
     if value is None:
         return ()
     stops = [value] if isinstance(value, str) else fields.sequence("stop", value)
