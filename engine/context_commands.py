@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import assert_never
 
 from engine.context import Activity, Context
+from engine.erasure import Erasure
 from engine.executor import Executor
 from engine.history import BadEditsError
 from engine.idle_prefill import IdlePrefill
@@ -39,11 +40,13 @@ class ContextCommands:
         memory: Executor,
         turns: Turns,
         idle: IdlePrefill,
+        erasure: Erasure,
         clock: Callable[[], float],
     ) -> None:
         self._memory = memory
         self._turns = turns
         self._idle = idle
+        self._erasure = erasure
         self._clock = clock
 
     def handle(self, command: ContextCommand) -> None:
@@ -58,8 +61,10 @@ class ContextCommands:
                 self._truncate(command)
             case ReleaseContext() | ParkContext():  # there is no tier below the device
                 self._release(command)
-            case CloseContext(session=session):
+            case CloseContext(session=session, erase=erase):
+                traces = self._erasure.traces(session) if erase else set()
                 self._close(session)
+                self._erasure.wipe(traces)
                 memory.eviction.forget(session)
             case EditContext():
                 self._edit(command)

@@ -13,6 +13,7 @@ from engine.config import EngineConfig
 from engine.context import Activity
 from engine.context_commands import ContextCommands
 from engine.counters import Counters
+from engine.erasure import Erasure
 from engine.eviction import PlacementConfig
 from engine.executor import Executor
 from engine.idle_prefill import IdlePrefill
@@ -112,7 +113,11 @@ class EngineLoop:
         )
         self._queue = self._turns.queue
         self._contexts = ContextCommands(
-            memory=self._memory, turns=self._turns, idle=self._idle, clock=clock
+            memory=self._memory,
+            turns=self._turns,
+            idle=self._idle,
+            erasure=Erasure(self._memory, zero_block=runner.zero_block),
+            clock=clock,
         )
 
     @property

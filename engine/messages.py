@@ -103,9 +103,13 @@ class ReleaseContext(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class CloseContext(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Give back all KV and forget the session. A running turn is cancelled first."""
+    """Give back all KV and forget the session. A running turn is cancelled first.
+
+    `erase`: KV of its ids that no other session holds is overwritten, and can't be hit any more.
+    """
 
     session: SessionId
+    erase: bool = False
 
 
 class SubmitTurn(msgspec.Struct, frozen=True, kw_only=True, tag=True):

@@ -82,6 +82,10 @@ class KvStore:
         """Copy all slots of all layers of one block to another."""
         self._pool[target].copy_(self._pool[source])
 
+    def zero_block(self, block: BlockId) -> None:
+        """Overwrite all slots of all layers of one block."""
+        self._pool[block].zero_()
+
     def _layer_rows(self, layer: int) -> Sequence[Tensor]:
         # the views start at the layer's first row, so that row numbers hold in every layer
         start = 2 * layer * self.block_size

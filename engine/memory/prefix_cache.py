@@ -34,6 +34,10 @@ class PrefixCache:
             blocks.append(block)
         return blocks
 
+    def block_of(self, key: bytes) -> BlockId | None:
+        """The block that holds a key's prefix, if one does."""
+        return self._block_of.get(key)
+
     def add(self, key: bytes, block: BlockId) -> bool:
         """Remember a full block; False when another block has that key already.
 

@@ -200,6 +200,10 @@ class NativeRunner:
         """See engine.step.ModelRunner."""
         self.pool[target] = self.pool[source]
 
+    def zero_block(self, block: BlockId) -> None:
+        """See engine.step.ModelRunner."""
+        self.pool[block] = 0
+
     def profile(self) -> dict[str, float]:
         """Return seconds per phase of the step since the last call."""
         seconds = np.zeros(len(PHASES))

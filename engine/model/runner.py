@@ -121,6 +121,11 @@ class TorchRunner:
         with torch.inference_mode():
             self.store.copy_block(source, target)
 
+    def zero_block(self, block: BlockId) -> None:
+        """See engine.step.ModelRunner."""
+        with torch.inference_mode():
+            self.store.zero_block(block)
+
 
 def prepare_model(spec: ModelSpec, config: EngineConfig) -> LoadedModel:
     """Load the weights and resolve device, types and attention backend.

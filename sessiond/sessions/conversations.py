@@ -23,6 +23,7 @@ from sessiond.sessions.lifecycle import Event, State
 from sessiond.sessions.live import LiveSession
 from sessiond.sessions.names import session_id_of
 from sessiond.sessions.parts import Parts
+from sessiond.sessions.placing import Placer
 from sessiond.sessions.planning import Planner, TurnPlan
 from sessiond.sessions.refusals import busy, conversation_not_found, response_not_found
 from sessiond.sessions.retention import Retention
@@ -44,11 +45,12 @@ class _Change:
 class Conversations:
     """Each change holds its session, as a turn does."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 -- what a change goes through, each by its name
         self,
         parts: Parts,
         *,
         binder: Binder,
+        placer: Placer,
         planner: Planner,
         runner: TurnRunner,
         retention: Retention,
@@ -57,6 +59,7 @@ class Conversations:
         self._store = parts.store
         self._sessions = parts.sessions
         self._binder = binder
+        self._placer = placer
         self._planner = planner
         self._runner = runner
         self._retention = retention
@@ -180,6 +183,7 @@ class Conversations:
         event: Event | None = None
         try:
             await claim.granted()
+            await self._placer.place_to_erase(live)
             await self._store.close_session(caller.user_id, live.id, self._clock())
             event = Event.CLOSE
         except (StoreError, asyncio.CancelledError):
@@ -189,7 +193,7 @@ class Conversations:
             live.leave(claim, event)
             if live.state is State.CLOSED:
                 self._runner.replays.forget_session(live.id)
-                self._retention.forget(live)
+                self._retention.forget(live, erase=True)
             else:
                 self._retention.settle(live, None)
 

@@ -93,6 +93,28 @@ class Placer:
         live.placement = wanted
         live.state = after(live.state, Event.PLACE)
 
+    async def place_to_erase(self, live: LiveSession) -> None:
+        """Let an engine that has forgotten a session's ids know whose KV is about to be erased.
+
+        An engine that is away has none.
+
+        Raises:
+            StoreError: the ids can't be read.
+        """
+        if live.tip_id is None or live.prompt is None or live.is_placed(self._engine.epoch):
+            return
+        stored = await self._store.context(live.user_id, live.prompt.id, live.tip_id)
+        try:
+            self._set(live, stored, prompt_id=live.prompt.id)
+        except EngineUnavailableError:
+            return
+        live.placement = Placement(
+            epoch=self._engine.epoch,
+            prompt_id=live.prompt.id,
+            tip_id=live.tip_id,
+            tokens=live.tokens,
+        )
+
     def _send_fork(self, live: LiveSession, parent: _Parent, wanted: Placement) -> None:
         self._engine.send(
             ForkContext(

@@ -112,6 +112,7 @@ class SessionService:
         self._conversations = Conversations(
             parts,
             binder=self._binder,
+            placer=placer,
             planner=planner,
             runner=self._runner,
             retention=self._retention,

@@ -141,6 +141,10 @@ class FakeModel:
             source * size : (source + 1) * size
         ]
 
+    def zero_block(self, block: BlockId) -> None:
+        size = self.block_size
+        self._slots[block * size : (block + 1) * size] = array("q", bytes(8 * size))
+
     def _write(self, sequence: SequenceStep) -> None:
         count = len(sequence.token_ids)
         self.computed_tokens += count

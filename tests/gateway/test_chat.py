@@ -122,7 +122,8 @@ async def test_a_reply_that_is_cut_says_so(stack):
             assert (choice["finish_reason"], choice["message"]["content"]) == ("length", "x" * 5)
         running.model.script([*b"one STOP two", 256])
         answer = await http.post(
-            "/v1/chat/completions", json={"messages": [USER], "stop": [" STOP"]}
+            "/v1/chat/completions",
+            json={"messages": [USER, {"role": "user", "content": "on"}], "stop": [" STOP"]},
         )
         assert answer.json()["choices"][0]["message"]["content"] == "one"
         await running.idle()

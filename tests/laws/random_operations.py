@@ -71,6 +71,7 @@ class _Faulty:
         self.runner = runner
         self.fail_next: str | None = None
         self.copy_block = runner.copy_block
+        self.zero_block = runner.zero_block
 
     def execute(self, batch: list[SequenceStep]) -> list[int]:
         failing, self.fail_next = self.fail_next, None

@@ -32,6 +32,7 @@ class EveryBit:
     def __init__(self, runner: NativeRunner) -> None:
         self._runner = runner
         self.copy_block = runner.copy_block
+        self.zero_block = runner.zero_block
 
     def execute(self, batch: Sequence[SequenceStep]) -> list[int]:
         places = [at for one in batch if one.sample is not None for at in one.sample.each]

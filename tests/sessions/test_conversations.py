@@ -125,7 +125,7 @@ async def test_a_deleted_conversation_is_gone_from_everything_but_inspection(
     world, session, engine
 ):
     await world.service.delete_conversation(ANN, session)
-    assert engine.sent(CloseContext) == [CloseContext(session=session)]
+    assert engine.sent(CloseContext) == [CloseContext(session=session, erase=True)]
     for look in (
         world.service.get_conversation(ANN, session),
         world.service.update_conversation(ANN, session, {}),

@@ -76,7 +76,7 @@ async def test_it_dies_with_the_last_socket(world, engine):
     await world.service.detach(SOCKET)
     assert session in engine.contexts
     await world.service.detach(OTHER)
-    assert CloseContext(session=session) in engine.commands
+    assert CloseContext(session=session, erase=True) in engine.commands
     response = turn.accepted.response_id
     await refused(world.begin(ask("c", conversation=session)), "conversation_not_found")
     await refused(
