@@ -1,5 +1,7 @@
 """Turns that go on when their client leaves."""
 
+import asyncio
+
 from engine.messages import CancelTurn, ReleaseContext
 from tests.sessions.world import ANN, SOCKET, World, ask, finish, until
 
@@ -73,3 +75,38 @@ async def test_a_background_turn_that_a_server_took_with_it_is_told_as_failed(ur
     view = await world.service.get_response(ANN, turn.accepted.response_id)
     assert view.finished.error.code == "engine_restarted"
     await world.stop()
+
+
+async def test_t50_turns_that_are_written_hold_no_connection(world, engine):
+    """Fifty of them, each followed by a second reader; questions of others are answered."""
+    engine.auto = False
+    turns = [await world.begin(ask(str(n), background=True), lane=str(n)) for n in range(50)]
+    names = [turn.accepted.response_id for turn in turns]
+    for name in names:
+        engine.begin(name)
+        engine.say(name, "half")
+    replays = [await world.service.follow(ANN, name) for name in names]
+    readers = [asyncio.create_task(whole(one)) for one in replays]
+    await asyncio.sleep(0)
+    for pool in (world.store._database._writer.pool, world.store._database._reader.pool):
+        assert pool.checkedout() == 0
+    async with asyncio.timeout(5):
+        assert len((await world.service.list_sessions(ANN, 100, None)).sessions) == 50
+        _, finished = await auto(world, engine)
+    assert finished.status == "completed"
+    for name in names:
+        engine.finish(name)
+    ends = [facts[-1].status for facts in await asyncio.gather(*readers)]
+    assert ends == ["completed"] * 50
+
+
+async def whole(replay):
+    return [fact async for fact in replay.facts()]
+
+
+async def auto(world, engine):
+    engine.auto = True
+    try:
+        return await world.turn(ask("short"), lane="short")
+    finally:
+        engine.auto = False
