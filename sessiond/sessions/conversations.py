@@ -183,7 +183,7 @@ class Conversations:
         event: Event | None = None
         try:
             await claim.granted()
-            await self._placer.place_to_erase(live)
+            await self._placer.erase(live)
             await self._store.close_session(caller.user_id, live.id, self._clock())
             event = Event.CLOSE
         except (StoreError, asyncio.CancelledError):
@@ -193,7 +193,7 @@ class Conversations:
             live.leave(claim, event)
             if live.state is State.CLOSED:
                 self._runner.replays.forget_session(live.id)
-                self._retention.forget(live, erase=True)
+                self._retention.forget(live)
             else:
                 self._retention.settle(live, None)
 

@@ -5,6 +5,7 @@ import logging
 
 from sessiond.facts import AttachmentId
 from sessiond.sessions.parts import Parts
+from sessiond.sessions.placing import Placer
 from sessiond.sessions.repeats import Repeats
 from sessiond.sessions.retention import Retention
 from sessiond.sessions.runner import TurnRunner
@@ -16,11 +17,18 @@ class Housekeeping:
     """Cuts and releases what nobody holds; forgets what was kept for those that might return."""
 
     def __init__(
-        self, parts: Parts, *, runner: TurnRunner, retention: Retention, repeats: Repeats
+        self,
+        parts: Parts,
+        *,
+        placer: Placer,
+        runner: TurnRunner,
+        retention: Retention,
+        repeats: Repeats,
     ) -> None:
         self._store = parts.store
         self._limits = parts.limits
         self._clock = parts.clock
+        self._placer = placer
         self._runner = runner
         self._retention = retention
         self._repeats = repeats
@@ -61,4 +69,5 @@ class Housekeeping:
     async def _erase_dead(self) -> None:
         for live in self._retention.take_dead():
             self._runner.replays.forget_session(live.id)
+            await self._placer.erase(live)
             await self._store.close_session(live.user_id, live.id, self._clock())

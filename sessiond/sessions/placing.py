@@ -93,27 +93,28 @@ class Placer:
         live.placement = wanted
         live.state = after(live.state, Event.PLACE)
 
-    async def place_to_erase(self, live: LiveSession) -> None:
-        """Let an engine that has forgotten a session's ids know whose KV is about to be erased.
+    async def erase(self, live: LiveSession) -> None:
+        """Let the engine overwrite KV of all ids that the session ever had, as far as known.
 
-        An engine that is away has none.
+        What it has forgotten it is told again. An engine that is away has no KV.
 
         Raises:
             StoreError: the ids can't be read.
         """
-        if live.tip_id is None or live.prompt is None or live.is_placed(self._engine.epoch):
-            return
-        stored = await self._store.context(live.user_id, live.prompt.id, live.tip_id)
+        known = await self._store.dead_ends(live.user_id, live.id, live.tip_id)
+        is_forgotten = not live.is_placed(self._engine.epoch)
+        if is_forgotten and live.tip_id is not None and live.prompt is not None:
+            known.append(await self._store.context(live.user_id, live.prompt.id, live.tip_id))
+        close = CloseContext(session=live.id, erase=True)
         try:
-            self._set(live, stored, prompt_id=live.prompt.id)
+            if live.is_placed(self._engine.epoch):
+                self._engine.send(close)
+            for stored in known:
+                self._engine.send(_set_command(live, stored))
+                self._engine.send(close)
         except EngineUnavailableError:
-            return
-        live.placement = Placement(
-            epoch=self._engine.epoch,
-            prompt_id=live.prompt.id,
-            tip_id=live.tip_id,
-            tokens=live.tokens,
-        )
+            pass
+        live.placement = None
 
     def _send_fork(self, live: LiveSession, parent: _Parent, wanted: Placement) -> None:
         self._engine.send(
@@ -187,16 +188,7 @@ class Placer:
         if live.placement is not None and live.placement.prompt_id != prompt_id:
             # Two fronts may begin alike, but what a client is told is that nothing was reused.
             self._engine.send(CloseContext(session=live.id))
-        self._engine.send(
-            SetContext(
-                session=live.id,
-                salt=live.salt,
-                ids=stored.ids,
-                computed=stored.computed,
-                edits=stored.edits,
-                volatile=live.volatile,
-            )
-        )
+        self._engine.send(_set_command(live, stored))
         self._hint(live)
 
     def _hint(self, live: LiveSession) -> None:
@@ -214,3 +206,14 @@ class Placer:
         seen = parent.placement
         covered = await self._store.covers(live.user_id, tip_id, seen.tip_id)
         return _Parent(session=parent, placement=seen) if covered else None
+
+
+def _set_command(live: LiveSession, stored: StoredContext) -> SetContext:
+    return SetContext(
+        session=live.id,
+        salt=live.salt,
+        ids=stored.ids,
+        computed=stored.computed,
+        edits=stored.edits,
+        volatile=live.volatile,
+    )

@@ -91,7 +91,7 @@ class Retention:
     def _die(self, live: LiveSession) -> None:
         """A session that is not stored ends with the last that held it."""
         if not live.seat.is_taken:  # else whoever changes it settles it
-            self.forget(live, erase=True)
+            self.forget(live)
             self._dead.append(live)
 
     def take_dead(self) -> list[LiveSession]:
@@ -132,18 +132,18 @@ class Retention:
             if longest_cold is not None:
                 self.forget(longest_cold)
 
-    def forget(self, live: LiveSession, *, erase: bool = False) -> None:
-        """Give back all KV and know nothing of the session any more; `erase`: nor keep its KV."""
+    def forget(self, live: LiveSession) -> None:
+        """Give back all KV and know nothing of the session any more."""
         self._cold.pop(live.id, None)
         self._holds.drop(live.id)
         self._attachments.forget(live.id)
-        self.unplace(live, erase=erase)
+        self.unplace(live)
         self._sessions.remove(live)
 
-    def unplace(self, live: LiveSession, *, erase: bool = False) -> None:
+    def unplace(self, live: LiveSession) -> None:
         """Let the engine forget the session's context, and end its turn if one runs."""
         if live.is_placed(self._engine.epoch):
-            self._send(live, CloseContext(session=live.id, erase=erase))
+            self._send(live, CloseContext(session=live.id))
         live.placement = None
 
     def cut(self, live: LiveSession, turn: TurnRecord | None) -> None:

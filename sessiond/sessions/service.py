@@ -133,7 +133,11 @@ class SessionService:
         )
         self._chats = Chats(parts, beginnings=self._beginnings)
         self._housekeeping = Housekeeping(
-            parts, runner=self._runner, retention=self._retention, repeats=self._repeats
+            parts,
+            placer=placer,
+            runner=self._runner,
+            retention=self._retention,
+            repeats=self._repeats,
         )
         self._reaper: asyncio.Task[None] | None = None
 

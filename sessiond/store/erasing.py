@@ -4,13 +4,18 @@ Rows are shared: a fork is built on turns of the session that it was cut from. S
 session stay as long as an open session of the user has a turn or a tip that is built on them.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from sessiond.store import chains
+from sessiond.store.records import StoredContext
 from sessiond.store.schema import items, sessions, summaries, system_prompts, turns
+from sessiond.store.token_ids import unpack
 
+_DEAD_ENDS = 64  # a pool that is used has long taken the blocks of older ones
 _PARTS = 500  # ids in one statement: fewer than any database's limit of parameters
 
 
@@ -30,6 +35,41 @@ async def erase(connection: AsyncConnection, user_id: str, before: float) -> Non
     await _delete_unused_summaries(connection, user_id)
     await _empty(connection, user_id, before)
     await _delete_fronts(connection, fronts)
+
+
+async def dead_ends(
+    connection: AsyncConnection, user_id: str, session_id: str, tip_id: str | None
+) -> list[StoredContext]:
+    """What was once computed for a session and is not in its context: the newest such branches.
+
+    They end in turns that were rewound, failed or cancelled. Of a reply that was lost nothing is
+    known.
+    """
+    child = turns.alias("child")
+    rows = await connection.execute(
+        sa.select(
+            turns.c.id,
+            turns.c.parent_id,
+            turns.c.system_prompt_id,
+            turns.c.context_tokens,
+            turns.c.input_ids,
+        )
+        .where(
+            turns.c.session_id == session_id,
+            turns.c.user_id == user_id,
+            turns.c.id.is_distinct_from(tip_id),
+            ~sa.exists().where(child.c.parent_id == turns.c.id),
+        )
+        .order_by(turns.c.created_at.desc(), turns.c.id.desc())
+        .limit(_DEAD_ENDS)
+    )
+    found = []
+    for row in rows.all():
+        is_lost = row.context_tokens is None
+        last, front = row.parent_id if is_lost else row.id, row.system_prompt_id
+        stored = await chains.context(connection, user_id, front, last, None)
+        found.append(replace(stored, ids=stored.ids + unpack([row.input_ids] if is_lost else [])))
+    return found
 
 
 def _closed(user_id: str) -> sa.Select[tuple[str]]:

@@ -262,6 +262,14 @@ class Store:
 
         return await self._of(session_id).write(work)
 
+    async def dead_ends(
+        self, user_id: str, session_id: str, tip_id: str | None
+    ) -> list[StoredContext]:
+        """What was once computed for a session and is not in its context: the newest of it."""
+        return await self._of(session_id).read(
+            lambda connection: erasing.dead_ends(connection, user_id, session_id, tip_id)
+        )
+
     async def set_metadata(self, user_id: str, session_id: str, metadata: dict[str, str]) -> bool:
         """Replace a session's metadata; returns whether it was open."""
         return await self._change(user_id, session_id, metadata=metadata)

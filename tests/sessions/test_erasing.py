@@ -1,12 +1,14 @@
 """Deleting a session deletes what it said: in SQL, and its KV on the device."""
 
+import asyncio
+
 import pytest
 import sqlalchemy as sa
 
 from engine.messages import CloseContext, GetStats, SetContext
 from sessiond.store.schema import items, metadata, sessions, system_prompts, turns
-from tests.sessions.rig import Rig, greedy
-from tests.sessions.world import ANN, BOB, SOCKET, World, ask
+from tests.sessions.rig import Rig, StepGate, greedy
+from tests.sessions.world import ANN, BOB, SOCKET, World, ask, finish, until
 from tests.sessions.world import items as messages
 
 
@@ -155,3 +157,39 @@ async def test_no_slot_of_the_device_holds_anything_of_it(real, forgotten):
         assert not any(rig.model._slots)
     _, again = await world.turn(greedy("a secret of ours " * 5))
     assert again.usage.cached_tokens == 0
+
+
+async def test_what_was_rewound_or_lost_is_erased_too(real):
+    world, rig = real
+    first, _ = await world.turn(greedy("hello there " * 5))
+    session = first.accepted.session_id
+    await world.turn(greedy("a secret of ours " * 5, conversation=session))
+    await world.service.reset_session(ANN, session, first.accepted.response_id)
+    rig.model.gate = StepGate(4)
+    steps = rig.model.steps
+    lost = await world.begin(greedy("another secret " * 12, conversation=session))
+    await until(lambda: rig.model.steps >= steps + 4)
+    lost.cancel(keep=False)
+    rig.model.gate.open()
+    await finish(lost)
+    assert (await rig.engine.ask(GetStats())).cached_blocks
+    await world.service.close_session(ANN, session)
+    stats = await rig.engine.ask(GetStats())
+    assert (stats.cached_blocks, stats.active_blocks) == (0, 0)
+
+
+async def test_what_was_not_stored_leaves_no_kv_either(real):
+    world, rig = real
+    turn, _ = await world.turn(greedy("a secret of ours " * 5, store=False))
+    rig.model.gate = StepGate(4)
+    steps = rig.model.steps
+    session = turn.accepted.session_id
+    cut = await world.begin(greedy("another secret " * 12, conversation=session))
+    await until(lambda: rig.model.steps >= steps + 4)
+    leaving = asyncio.create_task(world.service.detach(SOCKET))
+    await asyncio.sleep(0)
+    rig.model.gate.open()
+    await leaving
+    assert (await finish(cut)).reason == "cancelled"
+    stats = await rig.engine.ask(GetStats())
+    assert (stats.cached_blocks, stats.active_blocks) == (0, 0)
