@@ -18,9 +18,11 @@ from sessiond.errors import RequestError
 from sessiond.facts import TurnError, TurnFact, TurnFinished
 from sessiond.gateway.http import session_header, watch_disconnect
 from sessiond.gateway.limits import GatewayLimits
+from sessiond.gateway.protocol.events import error_event
 from sessiond.gateway.protocol.resources import Json
 from sessiond.gateway.refusal import json_response
-from sessiond.gateway.replaying import Telling
+from sessiond.gateway.replaying import Telling, too_slow
+from sessiond.sessions.fact_log import FactsLostError
 from sessiond.sessions.replays import Replay
 from sessiond.sessions.service import Turn
 
@@ -132,16 +134,22 @@ class EventStream:
             leave_behind(self._turn)  # what it still says is read to its ending
 
     async def _send_events(self, send: Send) -> None:
+        await self._send(send, b"".join(map(self._write, self._teller.beginning())))
+        try:
+            await self._send_facts(send)
+        except FactsLostError:
+            await self._send(send, self._write(error_event(too_slow(), None)))
+        if self._is_read:
+            await send({"type": "http.response.body", "body": self._last, "more_body": False})
+
+    async def _send_facts(self, send: Send) -> None:
         teller, write = self._teller, self._write
-        await self._send(send, b"".join(map(write, teller.beginning())))
         async with aclosing(with_silence(self._turn.facts(), self._limits.heartbeat_s)) as facts:
             async for fact in facts:
                 chunk = HEARTBEAT if fact is None else b"".join(map(write, teller.encode(fact)))
                 # a client that stopped reading is cancelled once; the rest is read for its ending
                 if chunk and self._is_read:
                     await self._send(send, chunk)
-        if self._is_read:
-            await send({"type": "http.response.body", "body": self._last, "more_body": False})
 
     async def _send(self, send: Send, chunk: bytes) -> None:
         try:

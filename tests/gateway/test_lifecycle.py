@@ -8,6 +8,11 @@ import threading
 import httpx
 import openai
 
+from sessiond.facts import TextDelta, TurnAccepted, TurnRequest
+from sessiond.gateway.limits import GatewayLimits
+from sessiond.gateway.turn_stream import EventStream
+from sessiond.sessions.fact_log import FactLog
+from sessiond.sessions.replays import Replay
 from sessiond.sessions.service import ServiceLimits
 from tests.gateway.schemas import validate, validate_event
 
@@ -299,3 +304,43 @@ async def test_a_conversation_goes_by_the_name_that_its_client_gave(stack):
             refused = await http.post("/v1/conversations", json={"id": wrong})
             assert (refused.status_code, refused.json()["error"]["param"]) == (400, "id")
         await running.idle()
+
+
+async def test_a_follower_that_reads_too_slowly_is_told_so():
+    log = FactLog(max_facts=2)
+    accepted = TurnAccepted(
+        response_id="resp_1",
+        session_id="conv_1",
+        message_id="msg_1",
+        previous_response_id=None,
+        model="fake",
+        instructions=None,
+        created_at=1.0,
+        request=TurnRequest(),
+    )
+    goes_on, stalled, sent = asyncio.Event(), asyncio.Event(), []
+
+    async def send(message):
+        sent.append(message)
+        if len(sent) == 3:  # the head, the beginning, the first delta
+            stalled.set()
+            await goes_on.wait()
+
+    async def receive():
+        await asyncio.Event().wait()
+
+    log.put(TextDelta(text="0"))
+    stream = EventStream(Replay(accepted=accepted, log=log), GatewayLimits())
+    telling = asyncio.create_task(stream({"type": "http", "headers": []}, receive, send))
+    fast = log.read()
+    await anext(fast)
+    await stalled.wait()
+    for number in range(1, 9):
+        log.put(TextDelta(text=str(number)))
+        await anext(fast)
+    goes_on.set()
+    await telling
+    told = b"".join(message.get("body", b"") for message in sent).decode()
+    assert told.count("event: error") == 1
+    assert "not read fast enough" in told
+    assert sent[-1]["more_body"] is False
