@@ -12,6 +12,7 @@ from starlette.responses import Response
 from starlette.routing import WebSocketRoute
 
 from sessiond.errors import RequestError
+from sessiond.gateway.chat_api import ChatApi
 from sessiond.gateway.conversations import ConversationsApi
 from sessiond.gateway.health import HealthApi
 from sessiond.gateway.jobs import database_error, internal_error
@@ -39,6 +40,7 @@ def build_app(gateway: Gateway, *, allowed_hosts: Iterable[str] = ()) -> Starlet
         routes=[
             WebSocketRoute("/v1/responses", SocketEndpoint(gateway).serve),
             *ResponsesApi(gateway).routes(),
+            *ChatApi(gateway).routes(),
             *ConversationsApi(gateway).routes(),
             *SessionsApi(gateway).routes(),
             *HealthApi(gateway).routes(),

@@ -152,6 +152,10 @@ def _service_limits(settings: Settings) -> ServiceLimits:
         http_hold_s=settings.http_hold_s,
         drain_timeout_s=settings.drain_timeout_s,
         heartbeat_s=settings.replica_heartbeat_s,
+        idempotency_ttl_s=settings.idempotency_ttl_s,
+        replay_events=settings.replay_events,
+        replay_memory_bytes=settings.replay_memory,
+        replay_ttl_s=settings.replay_ttl_s,
     )
 
 

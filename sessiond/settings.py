@@ -230,6 +230,20 @@ class Settings(BaseSettings):
     http_hold_s: Seconds = Field(
         60.0, description="How long a session without a socket keeps its KV, in seconds."
     )
+    idempotency_ttl_s: Seconds = Field(
+        86400.0, description="How long an idempotency key stands for its request, in seconds."
+    )
+    replay_events: int = Field(
+        4096, ge=16, description="Events of one turn that are kept for clients that come back."
+    )
+    replay_memory: ByteSize = Field(
+        2**24,
+        ge=0,
+        description="Memory for what ended turns have told, as in 16MiB; the oldest give way.",
+    )
+    replay_ttl_s: Seconds = Field(
+        300.0, description="How long what a turn has told is kept after its end, in seconds."
+    )
     drain_timeout_s: Seconds = Field(
         30.0, description="How long running turns may go on after SIGTERM, in seconds."
     )

@@ -91,11 +91,11 @@ class TurnDriver:
                 match event:
                     case TurnStarted():
                         until_started.close()
-                        turn.stream.put(TurnBegun())
+                        turn.log.put(TurnBegun())
                         if event.rebuilt_exact:
                             _rebuilt_exact(turn)
                     case TurnDelta():
-                        turn.stream.put(TextDelta(text=event.text))
+                        turn.log.put(TextDelta(text=event.text))
                     case TurnDone() | TurnIncomplete() | TurnFailed():
                         if event.counts.rebuilt_exact:
                             _rebuilt_exact(turn)
@@ -110,7 +110,7 @@ class TurnDriver:
         def after(stack: ExitStack, seconds: float, action: Callable[[], None]) -> None:
             stack.callback(loop.call_later(max(0.0, seconds), action).cancel)
 
-        after(until_started, _QUEUED_AFTER_S, lambda: turn.stream.put(TurnQueued()))
+        after(until_started, _QUEUED_AFTER_S, lambda: turn.log.put(TurnQueued()))
         if self._limits.queue_timeout_s:
             after(
                 until_started,
@@ -218,6 +218,7 @@ def _advance(turn: Turn, row: KeptTurn) -> None:
     live.tip_id = row.id
     live.tokens = row.context_tokens
     live.awaits_reply = turn.plan.awaits_reply
+    live.digest = row.digest
     if live.placement is not None:
         live.placement = Placement(
             epoch=live.placement.epoch,

@@ -14,6 +14,10 @@ class ServiceLimits:
     summary, `background_summary_s` how long one is worked on that nobody waits for; there are
     `max_background_summaries` of these at a time. Every `heartbeat_s` a server tells others that
     it lives.
+    What came of a request is found by its idempotency key for `idempotency_ttl_s`.
+    What a turn has told is kept for those that come back: of one turn up to `replay_events` and
+    `replay_event_bytes`; for `replay_ttl_s` after its end, of all turns that ended up to
+    `replay_memory_bytes`.
     """
 
     default_max_output_tokens: int = 1024
@@ -31,3 +35,8 @@ class ServiceLimits:
     reap_every_s: float = 1.0
     heartbeat_s: float = 5.0
     max_cold_contexts: int = 1024
+    idempotency_ttl_s: float = 86400.0
+    replay_events: int = 4096
+    replay_event_bytes: int = 2**20
+    replay_memory_bytes: int = 2**24
+    replay_ttl_s: float = 300.0

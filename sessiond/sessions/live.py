@@ -14,6 +14,7 @@ from sessiond.sessions.seat import Claim, Seat
 from sessiond.store.records import FIRST_EPOCH, Prompt, SessionHints, SessionRecord
 from sessiond.store.shape import Shape, View
 from sessiond.store.store import Store
+from sessiond.store.volatile import is_volatile, volatile_prefix
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +40,8 @@ class LiveSession:
     `prompt` None: it is being opened, its front is not encoded yet. `shape` None: not read yet.
     Not `stored`: its first turn stores it. `base_session_id`: of a fork, where the turn it was cut
     at was made. `policy` None: that of the user, or the server. `epoch`: since when this replica
-    owns the session, as far as is known; each commit finds out.
+    owns the session, as far as is known; each commit finds out. `digest`: of all that was said up
+    to the tip, if that is known.
     """
 
     id: SessionId
@@ -57,8 +59,18 @@ class LiveSession:
     shape: Shape | None = None
     policy: PolicyChoice | None = None
     hints: SessionHints = field(default_factory=SessionHints)
+    digest: str | None = None
     placement: Placement | None = None
     seat: Seat = field(default_factory=Seat)
+
+    @property
+    def volatile(self) -> bool:
+        """Whether it lives in memory only, and dies with the last socket that holds it."""
+        return is_volatile(self.id)
+
+    def prefixed(self, prefix: str) -> str:
+        """The prefix of ids that are part of it."""
+        return volatile_prefix(prefix) if self.volatile else prefix
 
     def claim(self, claim: Claim) -> bool:
         """Hold the session, or wait in line; False: neither can be."""
@@ -110,6 +122,7 @@ class LiveSession:
         self.tip_id = record.tip_id
         self.tokens = record.context_tokens
         self.awaits_reply = record.awaits_reply
+        self.digest = record.digest
         self.policy = unpack_policy(record.context_policy)
         self.hints = record.hints
         self.shape = None
@@ -151,6 +164,10 @@ class LiveSessions:
         """A session that is in memory, whosever it is."""
         return self._sessions.get(SessionId(session_id))
 
+    def is_dead(self, session_id: str) -> bool:
+        """Whether it is a volatile session that nobody holds any more."""
+        return is_volatile(session_id) and self.get(session_id) is None
+
     def find(self, user_id: str, session_id: str) -> LiveSession | None:
         """A stored session of the user that is in memory."""
         live = self.get(session_id)
@@ -173,6 +190,8 @@ class LiveSessions:
         Raises:
             SessionElsewhereError: another replica runs a turn in it.
         """
+        if is_volatile(session_id):  # it is in no row that others could have
+            return self.find(caller.user_id, session_id)
         record = await self._store.find_session(caller.user_id, session_id)
         if _is_open(record) and record.owner != self._store.replica_id:
             check(record)
@@ -247,4 +266,5 @@ def _from_record(record: SessionRecord, salt: bytes) -> LiveSession:
         epoch=record.epoch,
         policy=unpack_policy(record.context_policy),
         hints=record.hints,
+        digest=record.digest,
     )

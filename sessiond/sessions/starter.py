@@ -12,6 +12,7 @@ from sessiond.errors import RequestError
 from sessiond.facts import ItemView, TurnAccepted, TurnError
 from sessiond.sessions.bound import BoundTurn
 from sessiond.sessions.endings import failed, usage_of
+from sessiond.sessions.fact_log import FactLog
 from sessiond.sessions.live import LiveSession
 from sessiond.sessions.parts import Parts
 from sessiond.sessions.placing import Placer
@@ -62,7 +63,11 @@ class TurnStarter:
         except StoreError as error:
             logger.warning("turn %s can't be stored: %s", bound.response_id, error)
             raise RequestError("internal_error", "the turn could not be stored") from error
-        return Turn(bound=bound, plan=plan, accepted=accepted, engine=self._engine), events
+        log = FactLog(
+            max_facts=self._limits.replay_events, max_bytes=self._limits.replay_event_bytes
+        )
+        turn = Turn(bound=bound, plan=plan, accepted=accepted, engine=self._engine, log=log)
+        return turn, events
 
     async def _stored(self, bound: BoundTurn) -> tuple[TurnPlan, TurnAccepted]:
         """Plan the turn and make commit 1; again when another replica had the session meanwhile."""
@@ -108,7 +113,11 @@ class TurnStarter:
             model=self._engine.info.model,
             instructions=plan.prompt.text,
             created_at=self._clock(),
-            request=replace(bound.request, truncation="auto" if plan.trims else "disabled"),
+            request=replace(
+                bound.request,
+                truncation="auto" if plan.trims else "disabled",
+                store=not bound.live.volatile,
+            ),
         )
 
     async def _store_running(

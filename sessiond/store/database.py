@@ -5,10 +5,13 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import sqlite
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.schema import CreateIndex, CreateTable, DDLElement
 
 from sessiond.store.errors import StoreConfigError, StoreError
+from sessiond.store.schema import metadata
 
 T = TypeVar("T")
 Work = Callable[[AsyncConnection], Awaitable[T]]
@@ -133,6 +136,30 @@ class Database:
             task.exception()  # seen: whoever still waits gets it too
 
 
+class MemoryDatabase(Database):
+    """The same tables for this process alone: nothing of them is ever written down.
+
+    Its one connection is the database, so that readers and writers take turns.
+    """
+
+    def __init__(self) -> None:
+        self._writer = _sqlite(make_url("sqlite+aiosqlite://"), begin="BEGIN", connections=1)
+        self._reader = self._writer
+        self._running = set()
+        self._failure = None
+        sa.event.listen(self._writer.sync_engine, "connect", _make_tables)
+
+
+def _make_tables(connection: Any, _record: object) -> None:
+    cursor = connection.cursor()
+    for table in metadata.sorted_tables:
+        made: list[DDLElement] = [CreateTable(table)]
+        made += [CreateIndex(index) for index in table.indexes]
+        for statement in made:
+            cursor.execute(str(statement.compile(dialect=sqlite.dialect())))
+    cursor.close()
+
+
 def parse_url(url: str) -> URL:
     """The URL taken apart.
 
@@ -189,7 +216,9 @@ def _is_sqlite(url: URL) -> bool:
 
 
 def _sqlite(url: URL, *, begin: str, connections: int) -> AsyncEngine:
-    engine = create_async_engine(url, pool_size=connections, max_overflow=0)
+    engine = create_async_engine(
+        url, poolclass=sa.AsyncAdaptedQueuePool, pool_size=connections, max_overflow=0
+    )
 
     def prepare(connection: Any, _record: object) -> None:
         connection.isolation_level = None  # the driver would begin transactions by its own rules

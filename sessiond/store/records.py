@@ -89,6 +89,7 @@ class SessionRecord:
     closed_at: float | None
     owner: str | None
     epoch: int
+    digest: str | None = None  # of all that was said up to the tip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +157,7 @@ class KeptTurn:
     finished_at: float
     epoch: int
     view: View | None = None
+    digest: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,6 +201,7 @@ class TurnRecord:
     finished_at: float | None
     deleted_at: float | None
     view: View | None
+    digest: str | None = None
 
     @property
     def size(self) -> TurnSize:
@@ -263,6 +266,14 @@ class StoredSummary:
 
     ref: SummaryRef
     read_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsedKey:
+    """What an idempotency key stands for: a request's digest and the id of what came of it."""
+
+    digest: str
+    result_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

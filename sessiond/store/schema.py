@@ -124,11 +124,16 @@ turns = sa.Table(
     # and a summary before them. Null: what its parent saw, and the parent.
     sa.Column("visible", sa.JSON(none_as_null=True)),
     sa.Column("summary_id", Id),  # no foreign key: a summary points to a turn
+    # Of all that was said in the context up to here; null: not known.
+    sa.Column("messages_digest", sa.String(64)),
     sa.CheckConstraint(
         "status IN ('running', 'completed', 'incomplete', 'failed', 'cancelled')", name="status"
     ),
     sa.Index(None, "session_id", "created_at"),
     sa.Index(None, "parent_id"),
+    sa.Index(None, "system_prompt_id"),
+    sa.Index(None, "summary_id"),
+    sa.Index(None, "user_id", "messages_digest"),
     sa.Index(None, "status"),
 )
 
@@ -149,6 +154,19 @@ summaries = sa.Table(
     sa.Column("created_at", sa.Double, nullable=False),
     sa.Index(None, "session_id", "created_at"),
     sa.Index(None, "turn_id"),
+)
+
+# What a request was answered with, for when it comes again.
+idempotency_keys = sa.Table(
+    "idempotency_keys",
+    metadata,
+    sa.Column("user_id", sa.ForeignKey("users.id"), primary_key=True),
+    sa.Column("key", sa.String(255), primary_key=True),
+    sa.Column("digest", sa.String(64), nullable=False),  # of the request
+    # A response or conversation. No foreign key: the key is taken before they are stored.
+    sa.Column("result_id", Id, nullable=False),
+    sa.Column("created_at", sa.Double, nullable=False),
+    sa.Index(None, "created_at"),
 )
 
 items = sa.Table(

@@ -14,6 +14,7 @@ from sessiond.store.records import (
     Prompt,
     SessionHints,
     SessionRecord,
+    TurnRecord,
 )
 from sessiond.store.schema import sessions, system_prompts, turns, users
 from sessiond.store.token_ids import pack
@@ -25,6 +26,7 @@ _RECORD = (
         system_prompts.c.opening_text,
         system_prompts.c.tokens.label("prompt_tokens"),
         sa.func.coalesce(turns.c.awaits_reply, sa.false()).label("awaits_reply"),
+        turns.c.messages_digest,
     )
     .join(system_prompts, system_prompts.c.id == sessions.c.system_prompt_id)
     .outerjoin(turns, turns.c.id == sessions.c.tip_id)
@@ -151,6 +153,34 @@ async def reset(connection: AsyncConnection, user_id: str, session_id: str, now:
     )
 
 
+async def rewind(  # noqa: PLR0913, PLR0917 -- which session, from where, to where
+    connection: AsyncConnection,
+    user_id: str,
+    session_id: str,
+    tip_id: str | None,
+    turn: TurnRecord,
+    now: float,
+) -> bool:
+    """Move the tip back from `tip_id` to a turn before it; returns whether it was there."""
+    changed = await connection.execute(
+        sessions.update()
+        .where(
+            sessions.c.id == session_id,
+            sessions.c.user_id == user_id,
+            sessions.c.tip_id.is_not_distinct_from(tip_id),
+            sessions.c.closed_at.is_(None),
+        )
+        .values(
+            tip_id=turn.id,
+            system_prompt_id=turn.prompt.id,
+            context_tokens=turn.context_tokens,
+            fidelity=turn.usage.fidelity,
+            last_active_at=now,
+        )
+    )
+    return changed.rowcount == 1
+
+
 async def close(connection: AsyncConnection, user_id: str, session_id: str, now: float) -> bool:
     """End an open session; returns whether it was there."""
     return await change(connection, user_id, session_id, closed_at=now)
@@ -211,4 +241,5 @@ def _record(row: sa.Row[*tuple[Any, ...]]) -> SessionRecord:
         closed_at=row.closed_at,
         owner=row.owner,
         epoch=row.epoch,
+        digest=row.messages_digest,
     )

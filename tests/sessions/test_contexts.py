@@ -75,7 +75,9 @@ turns = st.builds(
 )
 ops = st.builds(
     Op,
-    kind=st.sampled_from(["restart", "lose", "detach", "reset", "close", "items"]),
+    kind=st.sampled_from(
+        ["restart", "lose", "detach", "reset", "close", "items", "fork", "rewind"]
+    ),
     where=st.integers(0, 5),
 )
 
@@ -89,6 +91,8 @@ class Life:
         self.sessions: dict[str, Conversation] = {}
         self.responses: dict[str, Conversation] = {}
         self.homes: dict[str, str] = {}  # of each response: the session that it was made in
+        self.parents: dict[str, str | None] = {}
+        self.seen: dict[str, Conversation] = {}  # responses of closed sessions, too
 
     async def live(self, steps):
         await self.start()
@@ -224,8 +228,17 @@ class Life:
         awaits = not generate and (bool(said) or base.awaits_reply)
         ids = (*delta(said, generate=generate), *reply)
         kept = base.grown(ids, tip=name, awaits_reply=awaits)
-        self.sessions[session] = self.responses[name] = kept
+        self.note(session, name, base, kept)
+
+    def note(self, session, name, base, kept):
+        self.sessions[session] = self.responses[name] = self.seen[name] = kept
         self.homes[name] = session
+        self.parents[name] = base.tip
+
+    def ancestors(self, name):
+        while name is not None:
+            yield name
+            name = self.parents[name]
 
     async def op(self, step):
         session = self.pick(step.where)
@@ -250,14 +263,22 @@ class Life:
             self.responses = {
                 name: at for name, at in self.responses.items() if self.homes[name] != session
             }
+        elif step.kind == "fork":
+            view = await service.fork_session(ANN, session)
+            self.sessions[view.id] = self.sessions[session]
+        elif step.kind == "rewind":
+            names = list(self.ancestors(self.sessions[session].tip))
+            if names:
+                name = names[step.where % len(names)]
+                await service.reset_session(ANN, session, name)
+                self.sessions[session] = self.seen[name]
         else:
-            await service.add_items(ANN, session, items("added"))
+            await service.conversations.add_items(ANN, session, items("added"))
             record = await self.world.store.find_session("ann", session)
             at = self.sessions[session]
             ids = message("user", "added")
             kept = at.grown(ids, tip=record.tip_id, awaits_reply=True)
-            self.sessions[session] = self.responses[record.tip_id] = kept
-            self.homes[record.tip_id] = session
+            self.note(session, record.tip_id, at, kept)
 
 
 def change_front(at, instructions):

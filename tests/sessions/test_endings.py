@@ -280,7 +280,7 @@ class TestCommitTwo:
         turn = await speaking(world, engine, conversation=talk[0])
         engine.finish(turn.accepted.response_id)
         assert (await finish(turn)).status == "completed"
-        page = await world.service.list_items(ANN, talk[0])
+        page = await world.service.conversations.list_items(ANN, talk[0])
         assert len(page.items) == 4
 
     async def test_that_fails_for_good_rolls_the_context_back(

@@ -242,7 +242,7 @@ async def test_what_was_said_of_a_session_at_one_server_holds_at_the_other(url):
         session = turn.accepted.session_id
         choice = PolicyChoice(type="sliding_window", parameters={"max_tokens": 900})
         await b.service.update_session(ANN, session, policy=choice, priority="high")
-        await b.service.add_items(ANN, session, ask("added").input)
+        await b.service.conversations.add_items(ANN, session, ask("added").input)
         view = await a.service.update_session(ANN, session, retention="park")
         live = a.service._parts.sessions.get(session)
         assert (live.policy, live.hints.priority, live.hints.retention) == (choice, "high", "park")

@@ -72,7 +72,7 @@ async def test_a_closed_session_takes_no_ending(store):
     await store.begin_turn(turn(), session=session(), prompt=prompt())
     assert await store.close_session("ann", "conv_1", 4.0)
     assert not await store.close_session("ann", "conv_1", 5.0)
-    with pytest.raises(StaleSessionError):
+    with pytest.raises(StoreError):
         await store.keep_turn(kept())
     assert (await store.find_session("ann", "conv_1")).closed_at == 4.0
 

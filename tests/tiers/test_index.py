@@ -24,7 +24,7 @@ class Machine(RuleBasedStateMachine):
     @rule(key=KEYS)
     def claim(self, key: bytes) -> None:
         slot = self.index.claim(key)
-        if key in self.here or key in self.writing:
+        if key in self.here or key in self.writing or key in self.readers:
             assert slot is None
             return
         dropped = [key for key in self.readers if key not in self.here]
@@ -62,8 +62,9 @@ class Machine(RuleBasedStateMachine):
             with pytest.raises(NotBeingMoved):
                 self.index.finish_read(key)
             return
-        self.index.finish_read(key)
+        freed = self.index.finish_read(key)
         self.readers[key] -= 1
+        assert (freed is not None) == (not self.readers[key] and key not in self.here)
         if not self.readers[key]:
             del self.readers[key]
 
@@ -72,7 +73,7 @@ class Machine(RuleBasedStateMachine):
         if key in self.readers and key not in self.here:
             return  # dropped already, and still read
         slot = self.index.drop(key)
-        assert (slot is not None) == (key in self.here)
+        assert (slot is not None) == (key in self.here and key not in self.readers)
         if key in self.here:
             self.here.remove(key)
 
