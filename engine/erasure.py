@@ -23,12 +23,13 @@ class Traces:
 
 
 class Erasure:
-    """Owns the keys that are to be erased once no move has them in hand any more."""
+    """Owns what is to be erased later: keys that a move has in hand, blocks that a fork shares."""
 
     def __init__(self, memory: Executor, *, zero_block: Callable[[BlockId], None]) -> None:
         self._memory = memory
         self._zero_block = zero_block
         self._late: set[bytes] = set()
+        self._shared: set[BlockId] = set()
 
     def traces(self, session: SessionId) -> Traces | None:
         """Of a session that is about to be closed; None: nothing is known of it."""
@@ -58,13 +59,17 @@ class Erasure:
         self.resume()
 
     def resume(self) -> None:
-        """Overwrite on the device what moves have let go since, or have just brought there."""
-        if not self._late:
-            return
-        in_hand = self._memory.movement.keys_in_hand
-        for key in self._late - in_hand:
-            self._wipe(key)
-        self._late &= in_hand
+        """Overwrite on the device what moves, or forks, have let go since."""
+        if self._late:
+            in_hand = self._memory.movement.keys_in_hand
+            for key in self._late - in_hand:
+                self._wipe(key)
+            self._late &= in_hand
+        pool = self._memory.pool
+        for block in [block for block in self._shared if not pool.references(block)]:
+            self._shared.remove(block)
+            if not pool.is_hashed(block):  # else a fork has written over all that was not its own
+                self._zero_block(block)
 
     def _wipe(self, key: bytes) -> None:
         memory = self._memory
@@ -72,8 +77,9 @@ class Erasure:
         if block is None:
             return
         memory.cache.forget(block)
-        if memory.pool.references(block):  # a fork's, which ends inside: it writes over the rest
+        if memory.pool.references(block):  # of a fork that ends inside the block
             memory.pool.unmark_hashed(block)
+            self._shared.add(block)
         else:
             memory.pool.discard(block)
             self._zero_block(block)
