@@ -41,6 +41,10 @@ class _TimedRunner:
         """See engine.step.ModelRunner."""
         self._runner.copy_block(source, target)
 
+    def zero_block(self, block: BlockId) -> None:
+        """See engine.step.ModelRunner."""
+        self._runner.zero_block(block)
+
 
 def measure(model: NativeModel, config: EngineConfig, batch: int, steps: int) -> None:
     """Decode `steps` steps of `batch` turns and print one line."""

@@ -25,11 +25,16 @@ NO_REUSE = ("--no-retain-kv", "--no-enable-prefix-caching")
 
 
 class ServerProcess:
-    """One server. `start`, then `stop` or `kill`; may be started again on the same data."""
+    """One server. `start`, then `stop` or `kill`; may be started again on the same data and port.
 
-    def __init__(self, folder: Path, flags: Sequence[str] = ()) -> None:
+    `db`: its database; None: a file in the folder.
+    """
+
+    def __init__(self, folder: Path, flags: Sequence[str] = (), *, db: str | None = None) -> None:
         self._folder = folder
         self._flags = list(flags)
+        self._db = db or f"sqlite+aiosqlite:///{folder / 'sessiond.db'}"
+        self._port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
         self.log_path = folder / "server.log"
         self.url = ""
@@ -40,10 +45,9 @@ class ServerProcess:
         Raises:
             RuntimeError: the server ended or did not become ready; holds its output.
         """
-        port = free_port()
-        self.url = f"http://127.0.0.1:{port}"
-        command = [sys.executable, "-m", "sessiond", "serve", "--port", str(port), *self._flags]
-        command += ["--db", f"sqlite+aiosqlite:///{self._folder / 'sessiond.db'}"]
+        self.url = f"http://127.0.0.1:{self._port}"
+        command = [sys.executable, "-m", "sessiond", "serve", "--port", str(self._port)]
+        command += [*self._flags, "--db", self._db]
         environment = {
             name: value
             for name, value in os.environ.items()
@@ -90,8 +94,18 @@ class ServerProcess:
             self.process.wait()
             raise
 
+    def kill(self) -> None:
+        """End the whole server, the engine's process included, without a word to it."""
+        pid = self.process.pid
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        self.process.kill()
+        for child in children:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(child), signal.SIGKILL)
+        self.process.wait()
+
     def _wait_ready(self, deadline_s: float) -> None:
-        while not self._is_ready():
+        while not self.is_ready():
             if self.process.poll() is not None:
                 raise RuntimeError(f"the server ended with {self.process.returncode}:\n{self.log}")
             if time.monotonic() > deadline_s:
@@ -99,7 +113,8 @@ class ServerProcess:
                 raise RuntimeError(f"the server did not become ready:\n{self.log}")
             time.sleep(_POLL_S)
 
-    def _is_ready(self) -> bool:
+    def is_ready(self) -> bool:
+        """Whether turns are taken."""
         try:
             return "error" not in self.get("/health/ready")
         except (OSError, ValueError, urllib.error.HTTPError):
@@ -107,10 +122,12 @@ class ServerProcess:
 
 
 @contextlib.contextmanager
-def running_server(folder: Path, flags: Sequence[str] = ()) -> Iterator[ServerProcess]:
+def running_server(
+    folder: Path, flags: Sequence[str] = (), *, db: str | None = None
+) -> Iterator[ServerProcess]:
     """Run a server for the time of a `with` block."""
     folder.mkdir(parents=True, exist_ok=True)
-    server = ServerProcess(folder, flags)
+    server = ServerProcess(folder, flags, db=db)
     server.start()
     try:
         yield server

@@ -127,6 +127,10 @@ class Context:
         """Chain keys of (at least) the first `count` pages, all of them complete."""
         return self.partition.keys(self.stage_ids, count)
 
+    def final_keys(self) -> list[bytes]:
+        """Chain keys of all complete pages of `ids`, as they are when all edits are made."""
+        return self._partition.keys(self.ids, self._partition.complete_count(len(self.ids)))
+
     def fresh_keys(self, count: int) -> list[bytes]:
         """The same keys computed anew from the ids. For audits."""
         return self.partition.fresh_keys(self.stage_ids, count)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import assert_never
 
 from engine.context import Activity, Context
+from engine.erasure import Erasure
 from engine.executor import Executor
 from engine.history import BadEditsError
 from engine.idle_prefill import IdlePrefill
@@ -40,11 +41,13 @@ class ContextCommands:
         memory: Executor,
         turns: Turns,
         idle: IdlePrefill,
+        erasure: Erasure,
         clock: Callable[[], float],
     ) -> None:
         self._memory = memory
         self._turns = turns
         self._idle = idle
+        self._erasure = erasure
         self._clock = clock
 
     def handle(self, command: ContextCommand) -> None:
@@ -59,9 +62,8 @@ class ContextCommands:
                 self._truncate(command)
             case ReleaseContext() | ParkContext():
                 self._release(command)
-            case CloseContext(session=session):
-                self._close(session)
-                memory.eviction.forget(session)
+            case CloseContext():
+                self._end(command)
             case EditContext():
                 self._edit(command)
             case HintContext(session=session, ttl_s=ttl_s, priority=priority):
@@ -146,6 +148,13 @@ class ContextCommands:
         self._turns.reclaim(context, "closed", length=len(context.ids), release=True)
         self._idle.forget(session)
         del self._memory.contexts[session]
+
+    def _end(self, command: CloseContext) -> None:
+        traces = self._erasure.traces(command.session) if command.erase else None
+        self._close(command.session)
+        if traces is not None:
+            self._erasure.wipe(traces)
+        self._memory.eviction.forget(command.session)
 
     def _end_turn_of(self, context: Context) -> None:
         slot = self._turns.queue.of_session(context.session)

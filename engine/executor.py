@@ -145,7 +145,7 @@ class Executor:
         self.movement.abandon(context)
         dead = self._pages_after(context, length)
         self.pool.give(context.cut(length))
-        self.movement.drop(key for page, key in dead if not self._is_wanted(context, page, key))
+        self.movement.erase(key for page, key in dead if not self.is_wanted(context, page, key))
 
     def release(self, context: Context) -> None:
         """Give back all KV of a context; its ids stay."""
@@ -384,7 +384,7 @@ class Executor:
         first, stop = map(context.partition.complete_count, (length, context.computed_len))
         return list(enumerate(context.keys(stop)[first:stop], first))
 
-    def _is_wanted(self, context: Context, page: int, key: bytes) -> bool:
+    def is_wanted(self, context: Context, page: int, key: bytes) -> bool:
         """Whether another session of the same user has the page."""
         others = map(self.contexts.get, self.eviction.usage.sessions_of(context.salt))
         return any(other is not context and other.has(page, key) for other in others if other)

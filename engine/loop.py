@@ -13,6 +13,7 @@ from engine.config import EngineConfig
 from engine.context import Activity
 from engine.context_commands import ContextCommands
 from engine.counters import Counters
+from engine.erasure import Erasure
 from engine.eviction import PlacementConfig
 from engine.executor import Executor
 from engine.idle_prefill import IdlePrefill
@@ -121,8 +122,13 @@ class EngineLoop:
             clock=clock,
         )
         self._queue = self._turns.queue
+        self._erasure = Erasure(self._memory, zero_block=runner.zero_block)
         self._contexts = ContextCommands(
-            memory=self._memory, turns=self._turns, idle=self._idle, clock=clock
+            memory=self._memory,
+            turns=self._turns,
+            idle=self._idle,
+            erasure=self._erasure,
+            clock=clock,
         )
 
     @property
@@ -195,6 +201,7 @@ class EngineLoop:
         turn left the queue) need not wait for it.
         """
         self._movement.note_ended()
+        self._erasure.resume()
         self._memory.eviction.relieve()
         if not self.has_work:
             return self._step_idle(tell)

@@ -41,8 +41,7 @@ class SetContext(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
     `ids` are all that the context ever held, in order; `edits` rise in `at` (which counts visible
     ids, after earlier edits). Without edits the context is exactly `ids`. `computed`: how many of
-    `ids` were computed by an earlier turn, so that computing them once more is told as recomputed
-    and not as new. `volatile`: its KV is never written to disk.
+    `ids` had KV once, so that computing them again is told as that. `volatile`: never on a disk.
     """
 
     session: SessionId
@@ -85,7 +84,10 @@ class HurryContext(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class ForkContext(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Open `session` as the first `length` tokens of `parent`: blocks shared, tail copied."""
+    """Open `session` as the first `length` tokens of `parent`: blocks shared, tail copied.
+
+    It is volatile if the parent is.
+    """
 
     session: SessionId
     parent: SessionId
@@ -106,9 +108,13 @@ class ReleaseContext(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class CloseContext(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Give back all KV and forget the session. A running turn is cancelled first."""
+    """Give back all KV and forget the session. A running turn is cancelled first.
+
+    `erase`: KV of its ids that no other session holds is overwritten, and can't be hit any more.
+    """
 
     session: SessionId
+    erase: bool = False
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):

@@ -41,6 +41,11 @@ class Movement:
         return self._swap.held + Counter(self._restores.held)
 
     @property
+    def keys_in_hand(self) -> set[bytes]:
+        """Keys of pages that are just being moved."""
+        return self._swap.keys | self._restores.keys
+
+    @property
     def is_pressing(self) -> bool:
         """Whether blocks are on their way that become available, or a turn's, in a moment."""
         return bool(self._restores.held or self._swap.moving_blocks)
@@ -67,13 +72,14 @@ class Movement:
         """Begin to write what no tier has of a context; its blocks may be given back at once."""
         self._swap.swap_out(context)
 
-    def drop(self, keys: Iterable[bytes]) -> None:
-        """Keep no copy of pages that no session has any more."""
-        for key in keys:
+    def erase(self, keys: Iterable[bytes]) -> None:
+        """Keep no copy of pages that no session has any more: neither make one nor leave one."""
+        erased = list(keys)
+        for key in erased:
             block = self._prefixes.cache.block_of(key)
             if block is not None:
                 self._swap.note_taken(block)
-            self.tiers.forget([key])
+        self.tiers.erase(erased)
 
     def write_through(self) -> None:
         """Begin to write something that tiers lack: nobody needs the machine."""
@@ -132,10 +138,6 @@ class Movement:
             self._swap.write_through()
             self.tiers.wait(until_s - clock())
             self.note_ended()
-
-    def erase(self, keys: Iterable[bytes]) -> None:
-        """Forget these keys' KV in every tier, and overwrite it."""
-        self.tiers.erase(keys)
 
     def _pays(self) -> bool:
         return self.tiers.block_restore_s < self._recompute_s()

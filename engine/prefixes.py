@@ -86,7 +86,7 @@ class Prefixes:
                 self.cache.forget(block)
                 self.pool.unmark_hashed(block)
                 self.on_taken(block)
-                self._tiers.forget([key])
+                self._tiers.erase([key])
 
     def _span(self, context: Context, limit: int) -> tuple[list[bytes], int, int]:
         """Keys, the first page that the table has not whole, and the first beyond the limit."""

@@ -65,6 +65,11 @@ class Restores:
         restores = dict.fromkeys(self._by_move.values())
         return [block for restore in restores for block in restore.blocks]
 
+    @property
+    def keys(self) -> set[bytes]:
+        """Keys of what is being read."""
+        return set(self._coming)
+
     def coming(self, context: Context, limit: int) -> bool:
         """See to it that KV of a waiting turn is brought back as far as tiers have it.
 

@@ -71,6 +71,10 @@ class ModelRunner(Protocol):
         """Copy all slots of all layers of one block to another (copy on write)."""
         ...
 
+    def zero_block(self, block: BlockId) -> None:
+        """Overwrite all slots of all layers of one block."""
+        ...
+
 
 def true_draws(step: SequenceStep, draws: Sequence[int]) -> Sequence[int]:
     """Return the draws of one sequence that stand: up to the first that differs from its draft.

@@ -43,6 +43,11 @@ class Swap:
         return Counter(block for blocks in self._held.values() for block in blocks)
 
     @property
+    def keys(self) -> set[bytes]:
+        """Keys of what is being written."""
+        return {key for move in self._held for key in move.keys}
+
+    @property
     def moving_blocks(self) -> int:
         """Blocks that become available when their moves end."""
         return sum(self._pool.references(block) == count for block, count in self.held.items())

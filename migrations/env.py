@@ -8,9 +8,16 @@ from alembic import context
 from sessiond.store.database import parse_url, writer_engine
 from sessiond.store.schema import metadata
 
+_LOCK = 0x5E5510AD  # any number that nobody else takes in this database
+
 
 def run(connection: sa.Connection) -> None:
-    """Migrate on one connection, in one transaction: of several starting servers one migrates."""
+    """Migrate on one connection, in one transaction: of several starting servers one migrates.
+
+    The others wait, and then find nothing to do: for SQLite's one write lock, or for this one.
+    """
+    if connection.dialect.name == "postgresql":
+        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
     context.configure(
         connection=connection,
         target_metadata=metadata,

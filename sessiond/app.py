@@ -15,9 +15,10 @@ from starlette.routing import BaseRoute, WebSocketRoute
 from sessiond.errors import RequestError
 from sessiond.gateway.admin import AdminApi
 from sessiond.gateway.admission import Admittance
+from sessiond.gateway.chat_api import ChatApi
 from sessiond.gateway.conversations import ConversationsApi
 from sessiond.gateway.health import HealthApi
-from sessiond.gateway.jobs import internal_error
+from sessiond.gateway.jobs import database_error, internal_error
 from sessiond.gateway.parts import Gateway
 from sessiond.gateway.quota_api import QuotaApi
 from sessiond.gateway.refusal import error_response, plain_error_response
@@ -25,6 +26,7 @@ from sessiond.gateway.rest import ResponsesApi
 from sessiond.gateway.security import HostOriginCheck, plain_origin
 from sessiond.gateway.sessions_api import SessionsApi
 from sessiond.gateway.socket import SocketEndpoint
+from sessiond.store.errors import StoreError
 
 EXPOSED_HEADERS = ("Retry-After", "X-Session-Id")
 
@@ -48,6 +50,7 @@ def build_app(
         routes=[
             WebSocketRoute("/v1/responses", SocketEndpoint(gateway).serve),
             *ResponsesApi(gateway).routes(),
+            *ChatApi(gateway).routes(),
             *ConversationsApi(gateway).routes(),
             *SessionsApi(gateway).routes(),
             *QuotaApi(gateway).routes(),
@@ -58,6 +61,7 @@ def build_app(
         exception_handlers={
             RequestError: _refused,
             HTTPException: _not_routed,
+            StoreError: _not_stored,
             ClientDisconnect: _gone,
             Exception: _fault,
         },
@@ -104,6 +108,10 @@ async def drain(gateway: Gateway) -> None:
 
 async def _refused(_: Request, error: Exception) -> Response:
     return error_response(cast("RequestError", error))
+
+
+async def _not_stored(_: Request, error: Exception) -> Response:
+    return error_response(database_error(cast("StoreError", error)))
 
 
 async def _not_routed(request: Request, error: Exception) -> Response:

@@ -5,6 +5,7 @@ import secrets
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from socket import gethostname
 
 from starlette.applications import Starlette
 
@@ -56,8 +57,12 @@ def load_text_format(model: Path) -> TextFormat:
     return load_chat_format(model, load_tokenizer(model))
 
 
-def build_server(settings: Settings, engine: EngineClient, text: TextFormat) -> Server:
+def build_server(
+    settings: Settings, engine: EngineClient, text: TextFormat, *, port: int = 0
+) -> Server:
     """Wire an application to an engine. The engine has started; `text` is that of its model.
+
+    `port`: the one that is listened on; 0: that of the settings.
 
     Raises:
         ConfigError: there is no such context policy.
@@ -65,7 +70,11 @@ def build_server(settings: Settings, engine: EngineClient, text: TextFormat) -> 
         StoreConfigError: the database's URL can't work.
     """
     registry = installed_context_policies()
-    store = Store(settings.db)
+    store = Store(
+        settings.db,
+        replica_name=_replica_name(settings, port),
+        connections=settings.db_connections,
+    )
     metrics = Metrics()
     service = SessionService(
         store=store,
@@ -106,6 +115,12 @@ def build_server(settings: Settings, engine: EngineClient, text: TextFormat) -> 
         allowed_origins=settings.allowed_origins,
     )
     return Server(app=app, gateway=gateway, store=store)
+
+
+def _replica_name(settings: Settings, port: int) -> str:
+    if settings.replica != "auto":
+        return settings.replica
+    return f"{gethostname()}:{port or settings.port}"
 
 
 def default_policy(settings: Settings, registry: ContextPolicyRegistry) -> PolicyChoice:
@@ -152,6 +167,11 @@ def _service_limits(settings: Settings) -> ServiceLimits:
         queue_timeout_s=settings.queue_timeout,
         http_hold_s=settings.http_hold_s,
         drain_timeout_s=settings.drain_timeout_s,
+        heartbeat_s=settings.replica_heartbeat_s,
+        idempotency_ttl_s=settings.idempotency_ttl_s,
+        replay_events=settings.replay_events,
+        replay_memory_bytes=settings.replay_memory,
+        replay_ttl_s=settings.replay_ttl_s,
     )
 
 

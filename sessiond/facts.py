@@ -74,6 +74,8 @@ class TurnRequest:
     deadline_ms: int | None = None
     priority: Literal["low", "normal", "high"] | None = None
     metadata: dict[str, str] = field(default_factory=dict)
+    store: bool | None = None  # false: the session lives in memory only
+    background: bool = False  # the turn goes on when its client leaves
 
 
 # --- what happens to a turn, in order: TurnAccepted, then these, then one TurnFinished ----------

@@ -108,6 +108,20 @@ class Settings(BaseSettings):
         pattern=r"^[a-z0-9]+(\+[a-z0-9_]+)?:",
         description="Database: a SQLAlchemy URL.",
     )
+    db_connections: int = Field(
+        10, ge=1, le=1000, description="Most connections to a Postgres; none is held by a turn."
+    )
+    replica: str = Field(
+        "auto",
+        min_length=1,
+        description="Name of this server among those on one database, the same after a restart; "
+        "`auto`: host name and port.",
+    )
+    replica_heartbeat_s: Pause = Field(
+        5.0,
+        description="How often a server tells those on the same database that it lives; after "
+        "three times as long without a word its conversations are free.",
+    )
 
     device: Device = Field("auto", description="Where the model runs.")
     cpu_threads: int = Field(
@@ -226,6 +240,20 @@ class Settings(BaseSettings):
     )
     http_hold_s: Seconds = Field(
         60.0, description="How long a session without a socket keeps its KV, in seconds."
+    )
+    idempotency_ttl_s: Seconds = Field(
+        86400.0, description="How long an idempotency key stands for its request, in seconds."
+    )
+    replay_events: int = Field(
+        4096, ge=16, description="Events of one turn that are kept for clients that come back."
+    )
+    replay_memory: ByteSize = Field(
+        2**24,
+        ge=0,
+        description="Memory for what ended turns have told, as in 16MiB; the oldest give way.",
+    )
+    replay_ttl_s: Seconds = Field(
+        300.0, description="How long what a turn has told is kept after its end, in seconds."
     )
     drain_timeout_s: Seconds = Field(
         30.0, description="How long running turns may go on after SIGTERM, in seconds."

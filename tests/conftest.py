@@ -6,6 +6,8 @@ import pytest
 
 from engine.model.kernels.build import HERE, LIBRARY_NAME, BuildError, build, find_compiler, sources
 
+pytest_plugins = ["tests.databases"]
+
 # Before torch is imported, as the engine's process does: threads that spin at a barrier collapse
 # when another process wants a core.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

@@ -149,6 +149,19 @@ class BlockPool:
             raise BlockNotAlive(block)
         self._hashed[block] = 0
 
+    def discard(self, block: BlockId) -> None:
+        """Make a cached block a free one: the prefix cache has forgotten it.
+
+        Raises:
+            BlockNotAlive: it is not cached.
+        """
+        self._check(block)
+        if self._references[block] or not self._hashed[block]:
+            raise BlockNotAlive(block)
+        self._unlink(block)
+        self._hashed[block] = 0
+        self._free.append(block)
+
     def free_blocks(self) -> list[BlockId]:
         """All free blocks. O(n): for audits."""
         return [BlockId(block) for block in self._free]

@@ -91,6 +91,10 @@ class KvStore:
         """Copy bytes from the host into a block."""
         self._bytes[block].copy_(torch.from_numpy(data))
 
+    def zero_block(self, block: BlockId) -> None:
+        """Overwrite all slots of all layers of one block."""
+        self._pool[block].zero_()
+
     def _layer_rows(self, layer: int) -> Sequence[Tensor]:
         # the views start at the layer's first row, so that row numbers hold in every layer
         start = 2 * layer * self.block_size

@@ -34,6 +34,10 @@ class PrefixCache:
             blocks.append(block)
         return blocks
 
+    def block_of(self, key: bytes) -> BlockId | None:
+        """The block that holds a key's prefix, if one does."""
+        return self._block_of.get(key)
+
     def add(self, key: bytes, block: BlockId) -> bool:
         """Remember a full block; False when another block has that key already.
 
@@ -51,10 +55,6 @@ class PrefixCache:
     def forget(self, block: BlockId) -> None:
         """Forget a block that is about to be overwritten."""
         del self._block_of[self._key_of.pop(block)]
-
-    def block_of(self, key: bytes) -> BlockId | None:
-        """The block that holds a key's prefix."""
-        return self._block_of.get(key)
 
     def key_of(self, block: BlockId) -> bytes | None:
         """The key that a block is hashed under."""

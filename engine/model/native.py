@@ -208,6 +208,10 @@ class NativeRunner:
         """See engine.tiers.store.Blocks."""
         self.pool[block] = data
 
+    def zero_block(self, block: BlockId) -> None:
+        """See engine.step.ModelRunner."""
+        self.pool[block] = 0
+
     def profile(self) -> dict[str, float]:
         """Return seconds per phase of the step since the last call."""
         seconds = np.zeros(len(PHASES))

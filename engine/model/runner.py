@@ -130,6 +130,11 @@ class TorchRunner:
         """See engine.tiers.store.Blocks."""
         self.store.write_block(block, data)
 
+    def zero_block(self, block: BlockId) -> None:
+        """See engine.step.ModelRunner."""
+        with torch.inference_mode():
+            self.store.zero_block(block)
+
 
 def prepare_model(spec: ModelSpec, config: EngineConfig) -> LoadedModel:
     """Load the weights and resolve device, types and attention backend.

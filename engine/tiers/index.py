@@ -64,9 +64,9 @@ class SlotIndex:
         """A slot to write a block to: a free one, or that of whoever was used longest ago.
 
         `most`: blocks that its owner may have; its own oldest make room. None: the key is here or
-        on its way, or all that could make room is being moved.
+        on its way, or dropped and still read, or all that could make room is being moved.
         """
-        if self.is_written(label.key):
+        if self.is_written(label.key) or label.key in self._dropped:
             return None
         while most is not None and self.blocks_of(label.owner) >= most:
             if not self._evict(self._owned.get(label.owner, ())):
@@ -100,8 +100,8 @@ class SlotIndex:
         self._readers[key] += 1
         return self._slot_of[key]
 
-    def finish_read(self, key: bytes) -> None:
-        """One who read the slot has done so.
+    def finish_read(self, key: bytes) -> int | None:
+        """One who read the slot has done so; returns it if that makes a dropped one free.
 
         Raises:
             NotBeingMoved: nobody reads it.
@@ -109,24 +109,23 @@ class SlotIndex:
         if not self._readers[key]:
             raise NotBeingMoved(key)
         self._readers[key] -= 1
-        if not self._readers[key]:
-            del self._readers[key]
-            if key in self._dropped:
-                self._free.append(self._dropped.pop(key))
-
-    def is_read(self, key: bytes) -> bool:
-        """Whether somebody reads the key's slot."""
-        return bool(self._readers[key])
+        if self._readers[key]:
+            return None
+        del self._readers[key]
+        return self._freed(self._dropped.pop(key, None))
 
     def drop(self, key: bytes) -> int | None:
-        """Forget a key; its slot is free once nobody reads it. None: it was not here."""
+        """Forget a key; returns its slot if it is free now: not here, or still read, it is not."""
         slot = self._slot_of.pop(key, None)
-        if slot is None:
-            return None
-        self._disown(key)
-        if self._readers[key]:
+        if slot is not None:
+            self._disown(key)
+        if slot is not None and self._readers[key]:
             self._dropped[key] = slot
-        else:
+            return None
+        return self._freed(slot)
+
+    def _freed(self, slot: int | None) -> int | None:
+        if slot is not None:
             self._free.append(slot)
         return slot
 

@@ -50,7 +50,6 @@ class Move:
                     self.good = self.store.read(self.slots, self.keys, self.other, self.blocks)
                 case "erase":
                     self.store.erase(self.slots)
-                    self.good = [True] * len(self.keys)
         except Exception:
             _log.exception("a %s of %d blocks failed", self.kind, len(self.keys))
             self.good = [False] * len(self.keys)

@@ -4,7 +4,7 @@ Every move begins here and ends in `finished`; between the two its slots are nob
 blocks on the device are its beginner's to keep.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -67,8 +67,8 @@ class Tiers:
         self.block_bytes = block_bytes
         self._in_flight = 0
         self._unwanted: set[tuple[str, bytes]] = set()
-        self._to_erase: set[bytes] = set()
         self._most: dict[tuple[TierName, bytes], int] = {}
+        self._closed = False
 
     def __len__(self) -> int:
         return len(self._tiers)
@@ -131,32 +131,27 @@ class Tiers:
         pair = (upper.index.begin_read(key), label)
         return self._begin("store", lower, [pair], [slot], upper.blocks)
 
-    def forget(self, keys: Iterable[bytes]) -> None:
-        """Never use what is stored under these keys: it may be wrong. Nor what is on its way."""
-        for key in keys:
-            for tier in self._tiers:
-                tier.index.drop(key)
+    def erase(self, keys: Sequence[bytes]) -> None:
+        """Never use what is stored under these keys, nor what is on its way there; overwrite it.
+
+        What is read or written just now is overwritten when that has ended: else a file that is
+        read again at a start would still have it.
+        """
+        for tier in self._tiers:
+            self._overwrite(tier, [tier.index.drop(key) for key in keys])
+            for key in keys:
                 if tier.index.is_written(key):
                     self._unwanted.add((tier.name, key))
 
-    def erase(self, keys: Iterable[bytes]) -> None:
-        """Forget keys, and overwrite what was theirs once nobody reads or writes it."""
-        self._to_erase.update(keys)
-        self._erase()
-
-    def _erase(self) -> None:
-        for tier in self._tiers:
-            index = tier.index
-            found = []
-            for key in self._to_erase:
-                if key in index and not index.is_read(key):
-                    label = Label(key, index.owner_of(key))
-                    slot = index.drop(key)
-                    if slot is not None:
-                        found.append((slot, label))
-            if found:
-                self._begin("erase", tier, found, [slot for slot, _ in found], self._device)
-        self._to_erase = {key for key in self._to_erase if self.has(key)}
+    def _overwrite(self, tier: Tier, freed: Sequence[int | None]) -> None:
+        """Slots that have become free are filled with zeros before anything else is put there."""
+        slots = [slot for slot in freed if slot is not None]
+        for start in range(0, len(slots), RUN):
+            run = slots[start : start + RUN]
+            if self._closed:
+                tier.store.erase(run)
+            else:
+                self._begin("erase", tier, [], run, self._device)
 
     def finished(self) -> list[Move]:
         """Take note of the moves that have been carried out."""
@@ -164,8 +159,6 @@ class Tiers:
         for move in moves:
             self._in_flight -= 1
             self._finish(move, self._named(move.tier))
-        if moves and self._to_erase:
-            self._erase()
         return moves
 
     def wait(self, timeout_s: float) -> None:
@@ -176,6 +169,7 @@ class Tiers:
     def close(self) -> list[Move]:
         """Carry out what has begun, and close; returns the last moves."""
         self._mover.close()
+        self._closed = True
         moves = self.finished()
         for tier in self._tiers:
             tier.store.close()
@@ -240,17 +234,18 @@ class Tiers:
                     tier.index.finish_write(key, good=good)
                     if (tier.name, key) in self._unwanted:
                         self._unwanted.remove((tier.name, key))
-                        tier.index.drop(key)
+                        self._overwrite(tier, [tier.index.drop(key)])
                     if move.other is not self._device:
-                        self._tiers[0].index.finish_read(key)
+                        upper = self._tiers[0]
+                        self._overwrite(upper, [upper.index.finish_read(key)])
                 flow.stores += 1
                 flow.stored_bytes += moved
                 flow.store_seconds += move.seconds
             case "fetch":
                 for key, good in zip(move.keys, move.good, strict=True):
                     if not good:
-                        tier.index.drop(key)
-                    tier.index.finish_read(key)
+                        tier.index.drop(key)  # which waits for this read
+                    self._overwrite(tier, [tier.index.finish_read(key)])
                 flow.fetches += 1
                 flow.fetched_bytes += moved
                 flow.fetch_seconds += move.seconds

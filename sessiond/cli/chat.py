@@ -17,6 +17,7 @@ from sessiond.cli.server_api import ServerAddress, ServerApi, ServerError
 
 _COMMANDS = {
     "/cancel": "stop the reply that is being written (Ctrl-C does the same)",
+    "/fork": "go on in a copy; the conversation so far stays as it is, under its id",
     "/inspect": "show what the server holds of this conversation",
     "/policy": "show what a long conversation keeps; set it as in /policy last_turns turns=30 "
     "fidelity=shifted; /policy default takes the server's",
@@ -92,6 +93,7 @@ class ChatSession:
         self._keyboard = keyboard
         self._commands: dict[str, Callable[[], None]] = {
             "/cancel": self._cancel,
+            "/fork": self._fork,
             "/inspect": self._inspect,
             "/reset": self._reset,
             "/help": self._help,
@@ -161,6 +163,12 @@ class ChatSession:
     def _help(self) -> None:
         for name, meaning in _COMMANDS.items():
             self._screen.remark(f"{name:10}{meaning}")
+
+    def _fork(self) -> None:
+        if (session_id := self._session()) is not None:
+            fork = str(self._api.fork(session_id)["id"])
+            self._client.restart(fork)
+            self._screen.remark(f"You are in {fork} now; {session_id} stays as it was.")
 
     def _inspect(self) -> None:
         if (session_id := self._session()) is not None:

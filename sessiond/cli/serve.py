@@ -70,7 +70,7 @@ async def _serve(settings: Settings, model: Path, listener: socket.socket, banne
         from sessiond.assembly import build_server
         from sessiond.cli.server import ServerHooks, serve_until_signal, url_of
 
-        server = build_server(settings, engine, text)
+        server = build_server(settings, engine, text, port=listener.getsockname()[1])
         hooks = ServerHooks(
             on_listening=lambda: banner.serving(settings, engine.info, url_of(listener)),
             on_drain=lambda: banner.draining(settings.drain_timeout_s),

@@ -80,6 +80,10 @@ class ServerApi:
         """Empty one session; its instructions stay."""
         return self._call("POST", _session_path(session_id) + "/reset")
 
+    def fork(self, session_id: str) -> dict[str, Any]:
+        """Open a session that goes on where this one stands."""
+        return self._call("POST", _session_path(session_id) + "/fork")
+
     def set_policy(self, session_id: str, policy: Mapping[str, Any]) -> dict[str, Any]:
         """Give one session a context policy; it holds from its next turn on."""
         return self._call("PUT", _session_path(session_id) + "/policy", policy)

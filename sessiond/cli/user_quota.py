@@ -104,9 +104,9 @@ def _in_database(db: str | None, name: str, limits: Mapping[str, Any]) -> dict[s
         user_id = _LOCAL if name == _LOCAL else (await accounts.named(name)).id
         now = time.time()
         if limits:
-            await store.set_quota(user_id, limits, now)
+            await store.quotas.set_quota(user_id, limits, now)
             await accounts.write_down(_ACTOR, "user.quota", user_id, **limits)
-        return quota_object(user_id, (await store.account(user_id)).at(now))
+        return quota_object(user_id, (await store.quotas.account(user_id)).at(now))
 
     return on_store(db, work)
 

@@ -5,7 +5,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from sessiond.facts import ConversationView, InputItem
-from sessiond.gateway.http import caller_of, page_limit, page_order, read_body
+from sessiond.gateway.http import caller_of, idempotency_key, page_limit, page_order, read_body
 from sessiond.gateway.parts import Gateway
 from sessiond.gateway.protocol import fields
 from sessiond.gateway.protocol.items import decode_input
@@ -14,6 +14,7 @@ from sessiond.gateway.protocol.requests import decode_metadata
 from sessiond.gateway.protocol.resources import Json, conversation_object, list_object
 from sessiond.gateway.refusal import json_response
 from sessiond.gateway.rest import item_list, stored_item
+from sessiond.sessions.names import MAX_NAME, OWN_ID_PREFIX, is_name
 
 MAX_ITEMS = 20
 
@@ -42,24 +43,26 @@ class ConversationsApi:
 
     async def create(self, request: Request) -> Response:
         """`POST /v1/conversations`."""
-        pairs = await self._body(request, frozenset({"items", "metadata"}))
+        pairs = await self._body(request, frozenset({"id", "items", "metadata"}))
         view = await self._service.create_conversation(
             caller_of(request),
             _items(pairs.get("items")),
             decode_metadata(pairs.get("metadata")),
+            name=_name(pairs.get("id")),
+            key=idempotency_key(request),
         )
         return json_response(_conversation(view))
 
     async def read(self, request: Request) -> Response:
         """`GET /v1/conversations/{id}`."""
         caller = caller_of(request)
-        view = await self._service.get_conversation(caller, request.path_params["session_id"])
+        view = await self._service.conversations.get(caller, request.path_params["session_id"])
         return json_response(_conversation(view))
 
     async def update(self, request: Request) -> Response:
         """`POST /v1/conversations/{id}`: replace its metadata."""
         pairs = await self._body(request, frozenset({"metadata"}))
-        view = await self._service.update_conversation(
+        view = await self._service.conversations.update(
             caller_of(request),
             request.path_params["session_id"],
             decode_metadata(pairs.get("metadata")),
@@ -69,13 +72,13 @@ class ConversationsApi:
     async def delete(self, request: Request) -> Response:
         """`DELETE /v1/conversations/{id}`."""
         session_id = request.path_params["session_id"]
-        await self._service.delete_conversation(caller_of(request), session_id)
+        await self._service.close_session(caller_of(request), session_id)
         deleted = {"id": session_id, "object": "conversation.deleted", "deleted": True}
         return json_response(deleted)
 
     async def list_items(self, request: Request) -> Response:
         """`GET /v1/conversations/{id}/items`."""
-        page = await self._service.list_items(
+        page = await self._service.conversations.list_items(
             caller_of(request),
             request.path_params["session_id"],
             limit=page_limit(request),
@@ -87,7 +90,7 @@ class ConversationsApi:
     async def add_items(self, request: Request) -> Response:
         """`POST /v1/conversations/{id}/items`."""
         pairs = await self._body(request, frozenset({"items"}))
-        items = await self._service.add_items(
+        items = await self._service.conversations.add_items(
             caller_of(request),
             request.path_params["session_id"],
             _items(pairs.get("items")),
@@ -96,7 +99,7 @@ class ConversationsApi:
 
     async def read_item(self, request: Request) -> Response:
         """`GET /v1/conversations/{id}/items/{item_id}`."""
-        item = await self._service.get_item(
+        item = await self._service.conversations.get_item(
             caller_of(request),
             request.path_params["session_id"],
             request.path_params["item_id"],
@@ -107,8 +110,10 @@ class ConversationsApi:
         """`DELETE /v1/conversations/{id}/items/{item_id}`."""
         caller = caller_of(request)
         session_id = request.path_params["session_id"]
-        await self._service.delete_item(caller, session_id, request.path_params["item_id"])
-        view = await self._service.get_conversation(caller, session_id)
+        await self._service.conversations.delete_item(
+            caller, session_id, request.path_params["item_id"]
+        )
+        view = await self._service.conversations.get(caller, session_id)
         return json_response(_conversation(view))
 
     async def _body(self, request: Request, known: frozenset[str]) -> dict[str, object]:
@@ -125,6 +130,15 @@ def _items(value: object) -> tuple[InputItem, ...]:
     if len(items) > MAX_ITEMS:
         fields.refuse("items", f"{len(items)} items", f"up to {MAX_ITEMS} items at a time")
     return items
+
+
+def _name(value: object) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str) or not is_name(value):
+        allowed = f"1 to {MAX_NAME} of A-Z a-z 0-9 _ . - that do not begin with {OWN_ID_PREFIX}"
+        fields.refuse("id", value, allowed)
+    return value
 
 
 def _conversation(view: ConversationView) -> Json:

@@ -57,6 +57,8 @@ class HealthApi:
             return json_response({"status": "draining"}, 503)
         if not self._engine.available:
             return json_response({"status": "engine_unavailable"}, 503)
+        if self._gateway.service.database_failure is not None:  # why is for the log, not for all
+            return json_response({"status": "database_unavailable"}, 503)
         return json_response({"status": "ok"})
 
     async def capacity(self, request: Request) -> Response:  # noqa: ARG002 -- the same

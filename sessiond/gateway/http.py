@@ -10,6 +10,7 @@ from sessiond.errors import RequestError
 from sessiond.facts import Caller
 from sessiond.gateway.admission import admission_of
 from sessiond.gateway.protocol import fields
+from sessiond.gateway.protocol.requests import decode_idempotency_key
 
 MAX_PAGE = 100
 DEFAULT_PAGE = 20
@@ -64,11 +65,33 @@ def page_limit(request: Request) -> int:
     Raises:
         RequestError: `invalid_value`.
     """
-    text = request.query_params.get("limit")
+    limit = query_integer(request, "limit", 1, MAX_PAGE)
+    return DEFAULT_PAGE if limit is None else limit
+
+
+def query_integer(
+    request: Request, name: str, lowest: int = 0, highest: int = fields.MAX_INT
+) -> int | None:
+    """Read an integer of the query.
+
+    Raises:
+        RequestError: `invalid_value`.
+    """
+    text = request.query_params.get(name)
     if text is None:
-        return DEFAULT_PAGE
+        return None
     is_short_number = text.isascii() and text.isdigit() and len(text) <= 9
-    return fields.integer("limit", int(text) if is_short_number else text, 1, MAX_PAGE)
+    return fields.integer(name, int(text) if is_short_number else text, lowest, highest)
+
+
+def query_flag(request: Request, name: str) -> bool:
+    """Read a flag of the query.
+
+    Raises:
+        RequestError: `invalid_value`.
+    """
+    word = request.query_params.get(name, "false").lower()
+    return fields.one_of(name, word, ("false", "true", "0", "1")) in {"true", "1"}
 
 
 def page_order(request: Request) -> Literal["asc", "desc"]:
@@ -79,6 +102,15 @@ def page_order(request: Request) -> Literal["asc", "desc"]:
     """
     choices: tuple[Literal["asc", "desc"], ...] = ("asc", "desc")
     return fields.one_of("order", request.query_params.get("order", "desc"), choices)
+
+
+def idempotency_key(request: Request) -> str | None:
+    """Read the `Idempotency-Key` header.
+
+    Raises:
+        RequestError: `invalid_value`.
+    """
+    return decode_idempotency_key(request.headers.get("idempotency-key"), "Idempotency-Key")
 
 
 def session_header(scope: Scope) -> list[tuple[bytes, bytes]]:

@@ -6,8 +6,13 @@ from collections.abc import Awaitable, Callable
 from sessiond.errors import RequestError
 from sessiond.facts import TurnError, TurnFinished, TurnUsage
 from sessiond.gateway.protocol.events import ResponseEncoder, error_event
+from sessiond.gateway.protocol.requests import ResumeFrame
 from sessiond.gateway.protocol.resources import Json
+from sessiond.gateway.replaying import Telling, too_slow
+from sessiond.sessions.fact_log import FactsLostError
+from sessiond.sessions.replays import Replay
 from sessiond.sessions.service import BoundTurn, SessionService, Turn
+from sessiond.store.errors import StoreError
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +60,8 @@ class TurnJob:
             turn = await self._service.run(self._bound)
         except RequestError as error:
             await self._emit(error_event(error, self._stream_id))
+        except StoreError as error:
+            await self._emit(error_event(database_error(error), self._stream_id))
         except Exception:
             logger.exception("turn %s could not be started", self.response_id)
             await self._emit(error_event(internal_error(), self._stream_id))
@@ -81,9 +88,52 @@ class TurnJob:
                     await self._emit(event)
 
 
+class ReplayJob:
+    """Tells a turn again, from where the client had got to, and follows it to its end."""
+
+    response_id: str | None = None
+
+    def __init__(
+        self, follow: Callable[[], Awaitable[Replay]], frame: ResumeFrame, emit: Emit
+    ) -> None:
+        self._follow = follow
+        self._frame = frame
+        self._emit = emit
+
+    async def run(self) -> None:
+        """Send the events that the client has not had, to the terminal one."""
+        stream_id = self._frame.stream_id
+        try:
+            replay = await self._follow()
+            self.response_id = replay.accepted.response_id
+            telling = Telling.again(replay, stream_id, self._frame.starting_after)
+            for event in telling.beginning():
+                await self._emit(event)
+            async for fact in replay.facts():
+                for event in telling.encode(fact):
+                    await self._emit(event)
+        except FactsLostError:
+            await self._emit(error_event(too_slow(), stream_id))
+        except RequestError as error:
+            await self._emit(error_event(error, stream_id))
+        except Exception:
+            logger.exception("response %s could not be told again", self._frame.response_id)
+            await self._emit(error_event(internal_error(), stream_id))
+
+    async def abandon(self) -> None:
+        """Nothing is held."""
+
+
 def internal_error() -> RequestError:
     """What a client is told of a fault of ours."""
     return RequestError("internal_error", "the server met a fault; the session goes on")
+
+
+def database_error(error: StoreError) -> RequestError:
+    """What a client is told when the database failed; why is for the log."""
+    logger.warning("the database failed: %s", error)
+    message = "the database can't be used just now; nothing was changed"
+    return RequestError("internal_error", message, retry_after_s=1)
 
 
 def broken_off() -> TurnFinished:
@@ -93,4 +143,4 @@ def broken_off() -> TurnFinished:
     return TurnFinished(status="failed", text="", usage=TurnUsage(), error=error)
 
 
-Job = EventJob | TurnJob
+Job = EventJob | TurnJob | ReplayJob

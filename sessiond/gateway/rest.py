@@ -5,10 +5,19 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
-from sessiond.facts import ItemPage, ItemView, ResponseView
-from sessiond.gateway.http import caller_of, page_limit, page_order, read_body
+from sessiond.facts import Caller, ItemPage, ItemView, ResponseView, TurnRequest
+from sessiond.gateway.http import (
+    caller_of,
+    idempotency_key,
+    page_limit,
+    page_order,
+    query_flag,
+    query_integer,
+    read_body,
+)
 from sessiond.gateway.parts import Gateway
 from sessiond.gateway.protocol import fields
+from sessiond.gateway.protocol.events import ResponseEncoder
 from sessiond.gateway.protocol.json_text import parse_object
 from sessiond.gateway.protocol.requests import decode_create_body
 from sessiond.gateway.protocol.resources import (
@@ -19,7 +28,10 @@ from sessiond.gateway.protocol.resources import (
     response_object,
 )
 from sessiond.gateway.refusal import json_response
+from sessiond.gateway.replaying import Telling
 from sessiond.gateway.turn_stream import EventStream, whole_response
+from sessiond.sessions.replays import Replay
+from sessiond.sessions.service import Turn
 
 
 class ResponsesApi:
@@ -45,18 +57,38 @@ class ResponsesApi:
         limits = self._gateway.limits
         caller = caller_of(request)
         body = decode_create_body(await read_body(request, limits.max_body_bytes))
-        bound = await self._service.bind(caller, body.request, attachment=None, lane=None)
-        turn = await self._service.run(bound)
+        turn = await self._begin(caller, body.request, idempotency_key(request))
         if body.stream:
             return EventStream(turn, limits)
+        if body.request.background:
+            return json_response(ResponseEncoder(turn.accepted, None).response)
         return await whole_response(turn, request, limits)
 
-    async def read(self, request: Request) -> Response:
-        """`GET /v1/responses/{id}`."""
-        if request.query_params.get("stream", "false").lower() not in {"false", "0"}:
-            fields.unsupported("stream", request.query_params["stream"], "false in this version")
-        caller = caller_of(request)
-        view = await self._service.get_response(caller, request.path_params["response_id"])
+    async def _begin(self, caller: Caller, request: TurnRequest, key: str | None) -> Turn | Replay:
+        """The turn, or what became of it when the same request came before."""
+        if key is None:
+            bound = await self._service.bind(caller, request, attachment=None, lane=None)
+            return await self._service.run(bound)
+        once = await self._service.bind_once(caller, request, key, attachment=None, lane=None)
+        if isinstance(once, str):
+            return await self._service.follow(caller, once)
+        return await self._service.run(once)
+
+    async def read(self, request: Request) -> Response | ASGIApp:
+        """`GET /v1/responses/{id}`; with `?stream=true&starting_after=N` as events after N."""
+        caller, response_id = (
+            caller_of(request),
+            request.path_params["response_id"],
+        )
+        is_stream = query_flag(request, "stream")
+        starting_after = query_integer(request, "starting_after")
+        if is_stream:
+            replay = await self._service.follow(caller, response_id)
+            telling = Telling.again(replay, None, starting_after)
+            return EventStream(replay, self._gateway.limits, telling)
+        if starting_after is not None:
+            fields.refuse("starting_after", starting_after, "it with stream=true only")
+        view = await self._service.get_response(caller, response_id)
         return json_response(stored_response(view))
 
     async def delete(self, request: Request) -> Response:

@@ -12,6 +12,7 @@ from sessiond.gateway.parts import Gateway
 from sessiond.gateway.protocol import fields
 from sessiond.gateway.protocol.json_text import parse_object
 from sessiond.gateway.protocol.policies import decode_policy, policy_object
+from sessiond.gateway.protocol.requests import MAX_ID
 from sessiond.gateway.protocol.resources import Json, list_object
 from sessiond.gateway.refusal import json_response
 
@@ -32,6 +33,7 @@ class SessionsApi:
             Route("/v1/sessions", self.list_all, methods=["GET"]),
             Route(one, self.read, methods=["GET"]),
             Route(one, self.close, methods=["DELETE"]),
+            Route(f"{one}/fork", self.fork, methods=["POST"]),
             Route(f"{one}/reset", self.reset, methods=["POST"]),
             Route(f"{one}/park", self.park, methods=["POST"]),
             Route(f"{one}/policy", self.set_policy, methods=["PUT"]),
@@ -64,10 +66,20 @@ class SessionsApi:
         )
         return json_response(session_object(view))
 
-    async def reset(self, request: Request) -> Response:
-        """`POST /v1/sessions/{id}/reset`: empty the context but for the instructions."""
+    async def fork(self, request: Request) -> Response:
+        """`POST /v1/sessions/{id}/fork`: a new session, from `{"response_id"}` or the last one."""
         caller = caller_of(request)
-        view = await self._service.reset_session(caller, request.path_params["session_id"])
+        view = await self._service.fork_session(
+            caller, request.path_params["session_id"], await self._read_response_id(request)
+        )
+        return json_response(session_object(view))
+
+    async def reset(self, request: Request) -> Response:
+        """`POST /v1/sessions/{id}/reset`: to `{"response_id"}`, or to the instructions alone."""
+        caller = caller_of(request)
+        view = await self._service.reset_session(
+            caller, request.path_params["session_id"], await self._read_response_id(request)
+        )
         return json_response(session_object(view))
 
     async def park(self, request: Request) -> Response:
@@ -122,6 +134,12 @@ class SessionsApi:
         if not caller.is_admin:
             raise RequestError("permission_denied", "users' policies are for admins")
         return caller
+
+    async def _read_response_id(self, request: Request) -> str | None:
+        body = await read_body(request, self._gateway.limits.max_body_bytes)
+        pairs = parse_object(body) if body.strip() else {}
+        fields.only_known(pairs, frozenset({"response_id"}))
+        return fields.optional_text("response_id", pairs.get("response_id"), longest=MAX_ID)
 
     async def _read_policy(self, request: Request) -> PolicyChoice:
         body = await read_body(request, self._gateway.limits.max_body_bytes)

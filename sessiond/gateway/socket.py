@@ -6,6 +6,7 @@ received, so a reader that generated would be closed for being silent.
 
 import asyncio
 import logging
+from collections.abc import Awaitable
 from typing import assert_never
 
 import msgspec
@@ -16,7 +17,14 @@ from sessiond.facts import AttachmentId
 from sessiond.gateway.admission import Admission, admission_of
 from sessiond.gateway.auth import choose_subprotocol
 from sessiond.gateway.http import session_header
-from sessiond.gateway.jobs import EventJob, Job, TurnJob, internal_error
+from sessiond.gateway.jobs import (
+    EventJob,
+    Job,
+    ReplayJob,
+    TurnJob,
+    database_error,
+    internal_error,
+)
 from sessiond.gateway.lanes import Lanes
 from sessiond.gateway.parts import Gateway
 from sessiond.gateway.protocol.events import (
@@ -30,12 +38,16 @@ from sessiond.gateway.protocol.requests import (
     ClientFrame,
     CloseFrame,
     CreateFrame,
+    ResumeFrame,
     UpdateFrame,
     decode_frame,
     lane_of,
 )
 from sessiond.gateway.protocol.resources import Json
 from sessiond.gateway.refusal import error_response
+from sessiond.sessions.replays import Replay
+from sessiond.sessions.service import BoundTurn
+from sessiond.store.errors import StoreError
 
 logger = logging.getLogger(__name__)
 
@@ -143,6 +155,8 @@ class SocketConnection:
             await self._act(decode_frame(pairs), lanes)
         except RequestError as error:
             await self._refuse(error, stream_id, lanes)
+        except StoreError as error:
+            await self._refuse(database_error(error), stream_id, lanes)
         except Exception:
             logger.exception("a frame met a fault")
             await self._refuse(internal_error(), stream_id, lanes)
@@ -158,6 +172,8 @@ class SocketConnection:
         match frame:
             case CreateFrame():
                 await self._create(frame, lanes)
+            case ResumeFrame():
+                self._resume(frame, lanes)
             case CancelFrame():
                 await self._cancel(frame, lanes)
             case UpdateFrame():
@@ -168,19 +184,42 @@ class SocketConnection:
             case _:
                 assert_never(frame)
 
-    async def _create(self, frame: CreateFrame, lanes: Lanes[Job]) -> None:
-        if not lanes.has_room(frame.stream_id):
+    def _check_room(self, stream_id: str | None, lanes: Lanes[Job]) -> None:
+        if not lanes.has_room(stream_id):
             limits = self._gateway.limits
             message = (
                 f"more than {limits.max_lane_frames} frames wait in one lane, "
                 f"or frames in more than {limits.max_lanes} lanes"
             )
             raise RequestError("queue_full", message, retry_after_s=limits.retry_after_s)
-        bound = await self._service.bind(
-            self._caller, frame.request, attachment=self._attachment, lane=frame.stream_id
-        )
-        job = TurnJob(self._service, bound, frame.stream_id, self._outbound.put)
-        lanes.put(frame.stream_id, job)
+
+    def _resume(self, frame: ResumeFrame, lanes: Lanes[Job]) -> None:
+        self._check_room(frame.stream_id, lanes)
+
+        def follow() -> Awaitable[Replay]:
+            return self._service.follow(
+                self._caller, frame.response_id, attachment=self._attachment
+            )
+
+        lanes.put(frame.stream_id, ReplayJob(follow, frame, self._outbound.put))
+
+    async def _create(self, frame: CreateFrame, lanes: Lanes[Job]) -> None:
+        self._check_room(frame.stream_id, lanes)
+        lane, key = frame.stream_id, frame.idempotency_key
+        bound: BoundTurn | str
+        if key is None:
+            bound = await self._service.bind(
+                self._caller, frame.request, attachment=self._attachment, lane=lane
+            )
+        else:
+            bound = await self._service.bind_once(
+                self._caller, frame.request, key, attachment=self._attachment, lane=lane
+            )
+        if isinstance(bound, str):  # the same request came before
+            again = ResumeFrame(stream_id=lane, response_id=bound, starting_after=None)
+            self._resume(again, lanes)
+        else:
+            lanes.put(lane, TurnJob(self._service, bound, lane, self._outbound.put))
 
     async def _update(self, frame: UpdateFrame) -> None:
         update = frame.update

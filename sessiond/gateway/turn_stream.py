@@ -5,7 +5,9 @@ read to the end, which is near.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from contextlib import aclosing
+from typing import Protocol
 
 import msgspec
 from starlette.requests import Request
@@ -16,26 +18,53 @@ from sessiond.errors import RequestError
 from sessiond.facts import TurnError, TurnFact, TurnFinished
 from sessiond.gateway.http import session_header, watch_disconnect
 from sessiond.gateway.limits import GatewayLimits
-from sessiond.gateway.protocol.events import ResponseEncoder
+from sessiond.gateway.protocol.events import error_event
 from sessiond.gateway.protocol.resources import Json
 from sessiond.gateway.refusal import json_response
+from sessiond.gateway.replaying import Telling, too_slow
+from sessiond.sessions.fact_log import FactsLostError
+from sessiond.sessions.replays import Replay
 from sessiond.sessions.service import Turn
 
 HEARTBEAT = b": still here\n\n"
 
 
-async def whole_response(turn: Turn, request: Request, limits: GatewayLimits) -> Response:
+class Teller(Protocol):
+    """Makes what becomes of a turn into what is written of it."""
+
+    def beginning(self) -> Iterator[Json]:
+        """What is written before anything has happened."""
+        ...
+
+    def encode(self, fact: TurnFact) -> Iterator[Json]:
+        """What is written of a fact."""
+        ...
+
+
+async def whole_response(turn: Turn | Replay, request: Request, limits: GatewayLimits) -> Response:
     """Wait for the turn's ending and build the response object.
 
     Raises:
         RequestError: the turn failed, with its code.
     """
-    encoder = ResponseEncoder(turn.accepted, None)
+    telling = Telling.of(turn.accepted, None)
+    await play(turn, telling, request, limits)
+    return json_response(telling.encoder.response, headers=response_headers(turn, request))
+
+
+async def play(
+    turn: Turn | Replay, teller: Teller, request: Request, limits: GatewayLimits
+) -> None:
+    """Let the teller hear the turn to its ending, or end it when its client leaves.
+
+    Raises:
+        RequestError: the turn failed, with its code.
+    """
     error: TurnError | None = None
     async with asyncio.TaskGroup() as tasks:
         watch = tasks.create_task(watch_disconnect(request.receive, lambda: leave_behind(turn)))
         async for fact in turn.facts():
-            for _ in encoder.encode(fact):
+            for _ in teller.encode(fact):
                 pass
             if isinstance(fact, TurnFinished):
                 error = fact.error
@@ -47,25 +76,44 @@ async def whole_response(turn: Turn, request: Request, limits: GatewayLimits) ->
             retry_after_s=_retry_after_s(error, limits),
             headers=turn.headers,
         )
-    # the client's own name for it wins
+
+
+def response_headers(turn: Turn | Replay, request: Request) -> dict[str, str]:
+    """Say what is left to the user, and name the session, or what the client calls it."""
     headers = {**turn.headers, "x-session-id": turn.accepted.session_id}
-    headers |= {
+    return headers | {
         key.decode(): value.decode("latin-1") for key, value in session_header(request.scope)
     }
-    return json_response(encoder.response, headers=headers)
 
 
-def leave_behind(turn: Turn) -> None:
+def leave_behind(turn: Turn | Replay) -> None:
     """End a turn that nobody waits for: its session is as it was before."""
+    if isinstance(turn, Replay) or turn.accepted.request.background:
+        return
     turn.cancel(keep=False, reason="disconnected")
 
 
 class EventStream:
-    """An ASGI response: the turn's events as they come, a comment in each silence."""
+    """An ASGI response: events as they come, a comment in each silence.
 
-    def __init__(self, turn: Turn, limits: GatewayLimits) -> None:
+    A client that leaves cuts its turn, but not one in the background or one that it only follows.
+    """
+
+    def __init__(
+        self,
+        turn: Turn | Replay,
+        limits: GatewayLimits,
+        teller: Teller | None = None,
+        *,
+        write: Callable[[Json], bytes] | None = None,
+        last: bytes = b"",
+    ) -> None:
         self._turn = turn
         self._limits = limits
+        self._teller = teller or Telling.of(turn.accepted, None)
+        self._write = write or sse
+        self._last = last
+        self._is_read = True
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the events to the terminal one."""
@@ -80,32 +128,47 @@ class EventStream:
         headers += [(name.encode(), value.encode()) for name, value in self._turn.headers.items()]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         async with asyncio.TaskGroup() as tasks:
-            watch = tasks.create_task(watch_disconnect(receive, self._leave_behind))
-            await self._send_events(send)
-            watch.cancel()
+            sending = tasks.create_task(self._send_events(send))
+            gone = tasks.create_task(watch_disconnect(receive, lambda: self._leave_behind(sending)))
+            await asyncio.wait({sending})
+            gone.cancel()
 
-    def _leave_behind(self) -> None:
-        leave_behind(self._turn)
+    def _leave_behind(self, sending: "asyncio.Task[None]") -> None:
+        if isinstance(self._turn, Replay) or self._turn.accepted.request.background:
+            sending.cancel()
+        else:
+            leave_behind(self._turn)  # what it still says is read to its ending
 
     async def _send_events(self, send: Send) -> None:
-        encoder = ResponseEncoder(self._turn.accepted, None)
-        is_read = await self._send(send, sse(encoder.created()))
-        async for fact in with_silence(self._turn.facts(), self._limits.heartbeat_s):
-            events = [] if fact is None else list(encoder.encode(fact))
-            chunk = HEARTBEAT if fact is None else b"".join(sse(event) for event in events)
-            # a client that stopped reading is cancelled once; the rest is read for its ending
-            is_read = is_read and await self._send(send, chunk)
-        if is_read:
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        await self._send(send, b"".join(map(self._write, self._teller.beginning())))
+        try:
+            await self._send_facts(send)
+        except FactsLostError:
+            await self._send(send, self._write(error_event(too_slow(), None)))
+        if self._is_read:
+            await send({"type": "http.response.body", "body": self._last, "more_body": False})
 
-    async def _send(self, send: Send, chunk: bytes) -> bool:
+    async def _send_facts(self, send: Send) -> None:
+        teller, write = self._teller, self._write
+        async with aclosing(with_silence(self._turn.facts(), self._limits.heartbeat_s)) as facts:
+            async for fact in facts:
+                chunk = HEARTBEAT if fact is None else b"".join(map(write, teller.encode(fact)))
+                # a client that stopped reading is cancelled once; the rest is read for its ending
+                if chunk and self._is_read:
+                    await self._send(send, chunk)
+
+    async def _send(self, send: Send, chunk: bytes) -> None:
         try:
             async with asyncio.timeout(self._limits.send_timeout_s):
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
         except TimeoutError:
-            self._leave_behind()
-            return False
-        return True
+            self._is_read = False
+            leave_behind(self._turn)
+
+
+def data_only(event: Json) -> bytes:
+    """Write one event of no type."""
+    return b"data: %b\n\n" % msgspec.json.encode(event)
 
 
 def sse(event: Json) -> bytes:
@@ -115,7 +178,7 @@ def sse(event: Json) -> bytes:
 
 async def with_silence(
     facts: AsyncIterator[TurnFact], every_s: float
-) -> AsyncIterator[TurnFact | None]:
+) -> AsyncGenerator[TurnFact | None, None]:
     """Pass facts on; None stands for a silence of `every_s`."""
     while True:
         following = asyncio.ensure_future(anext(facts, None))

@@ -5,12 +5,17 @@ from sessiond.errors import RequestError
 from sessiond.facts import AttachmentId, Caller, TurnRequest
 from sessiond.sessions.bound import BoundTurn
 from sessiond.sessions.lifecycle import State
-from sessiond.sessions.live import LiveSession
+from sessiond.sessions.live import LiveSession, SessionElsewhereError
+from sessiond.sessions.names import session_id_of
 from sessiond.sessions.parts import Parts
 from sessiond.sessions.refusals import busy, conversation_not_found, response_not_found
 from sessiond.sessions.retention import Retention
 from sessiond.sessions.seat import Claim
 from sessiond.store.records import SessionRecord, TurnRecord
+from sessiond.store.volatile import volatile_prefix
+
+OWN_PREFIX = "conv"
+RESENT_PREFIX = "conv_chat"  # of sessions that belong to clients which resend their history
 
 
 class Binder:
@@ -31,15 +36,19 @@ class Binder:
         *,
         attachment: AttachmentId | None,
         lane: str | None,
+        resends: bool = False,
     ) -> BoundTurn:
         """Hold the turn's place in its session.
+
+        `resends`: its client resends the history and means no session: it gets one of its own, and
+        no other is changed.
 
         Raises:
             RequestError: there is no such session or turn for the caller, or it is busy.
         """
         self._check_model(request.model)
         claim = Claim(None if attachment is None else (attachment, lane))
-        live = await self._claim(caller, request, claim)
+        live = await self._claim(caller, request, claim, resends=resends)
         self._retention.join(attachment, live)
         return BoundTurn(
             caller=caller,
@@ -47,33 +56,43 @@ class Binder:
             attachment=attachment,
             live=live,
             claim=claim,
-            response_id=self._new_id("resp"),
+            response_id=self._new_id(live.prefixed("resp")),
             message_id=self._new_id("msg"),
             received_at=self._clock(),
         )
 
-    async def load(self, caller: Caller, session_id: str) -> LiveSession:
-        """An open session of the caller.
+    async def load(
+        self, caller: Caller, session_id: str, *, even_if_busy: bool = False
+    ) -> LiveSession:
+        """An open session of the caller, which this replica owns from now on.
 
         Raises:
-            RequestError: there is none.
+            RequestError: there is none, or (but for `even_if_busy`) another replica runs a turn in
+                it.
         """
-        live = await self._sessions.load(caller, session_id, self._check_session)
+        own_id = session_id_of(caller.user_id, session_id)
+        live = await self._sessions.load(
+            caller, own_id, self._check_session, even_if_busy=even_if_busy
+        )
         if live is None:
             raise conversation_not_found(session_id)
         return live
 
-    async def _claim(self, caller: Caller, request: TurnRequest, claim: Claim) -> LiveSession:
+    async def _claim(
+        self, caller: Caller, request: TurnRequest, claim: Claim, *, resends: bool
+    ) -> LiveSession:
+        prefix = RESENT_PREFIX if resends else OWN_PREFIX
         match request.conversation, request.previous_response_id:
             case None, None:
-                live = self._new_session(caller)
+                live = self._new_session(caller, prefix, volatile=request.store is False)
                 live.claim(claim)
             case str(session_id), None:
                 live = await self.load(caller, session_id)
+                check_store(request, live)
                 if not live.claim(claim):
                     raise busy(session_id)
             case None, str(response_id):
-                live = await self._at_response(caller, response_id, claim)
+                live = await self._at_response(caller, request, response_id, claim, prefix)
             case _:
                 raise RequestError(
                     "invalid_value",
@@ -82,26 +101,41 @@ class Binder:
                 )
         return live
 
-    async def _at_response(self, caller: Caller, response_id: str, claim: Claim) -> LiveSession:
+    async def _at_response(
+        self,
+        caller: Caller,
+        request: TurnRequest,
+        response_id: str,
+        claim: Claim,
+        prefix: str,
+    ) -> LiveSession:
         """Continue at the tip of an idle session; anywhere else, fork."""
         turn = await self._store.find_turn(caller.user_id, response_id)
         if turn is None or not turn.is_checkpoint:
             raise response_not_found(response_id)
-        live = await self._sessions.load(caller, turn.session_id, self._check_session)
-        if live is not None and live.stale:
-            await self._sessions.refresh(live)
+        try:
             live = await self._sessions.load(caller, turn.session_id, self._check_session)
+            if live is not None and live.stale:
+                await self._sessions.refresh(live)
+                live = await self._sessions.load(caller, turn.session_id, self._check_session)
+        except SessionElsewhereError as elsewhere:  # not ours to continue, but to fork
+            check_store(request, elsewhere.session)
+            live = self.fork(elsewhere.session, turn, prefix)
+            live.claim(claim)
+            return live
         if live is None:  # the session was closed
             raise response_not_found(response_id)
-        if live.tip_id != response_id or live.stale or live.seat.is_taken:
+        check_store(request, live)
+        is_foreign = prefix == RESENT_PREFIX and not live.id.startswith(prefix)
+        if live.tip_id != response_id or live.stale or live.seat.is_taken or is_foreign:
             self._retention.join(None, live)
-            live = self._fork(caller, turn, live)
+            live = self.fork(live, turn, prefix)
         live.claim(claim)
         return live
 
-    def _new_session(self, caller: Caller) -> LiveSession:
+    def _new_session(self, caller: Caller, prefix: str, *, volatile: bool) -> LiveSession:
         live = LiveSession(
-            id=SessionId(self._new_id("conv")),
+            id=SessionId(self._new_id(volatile_prefix(prefix) if volatile else prefix)),
             user_id=caller.user_id,
             salt=caller.salt,
             prompt=None,
@@ -114,20 +148,28 @@ class Binder:
         self._sessions.add(live)
         return live
 
-    def _fork(self, caller: Caller, turn: TurnRecord, base: LiveSession) -> LiveSession:
+    def fork(
+        self, base: LiveSession, turn: TurnRecord | None, prefix: str = OWN_PREFIX
+    ) -> LiveSession:
+        """A session that begins with what a turn left behind, not stored yet.
+
+        None: with the front of a session that has no finished turn.
+        """
+        prompt = turn.prompt if turn else base.prompt
         live = LiveSession(
-            id=SessionId(self._new_id("conv")),
-            user_id=caller.user_id,
-            salt=caller.salt,
-            prompt=turn.prompt,
-            tip_id=turn.id,
-            tokens=turn.context_tokens or 0,
-            awaits_reply=turn.awaits_reply,
-            state=State.COLD,
+            id=SessionId(self._new_id(base.prefixed(prefix))),
+            user_id=base.user_id,
+            salt=base.salt,
+            prompt=prompt,
+            tip_id=turn.id if turn else None,
+            tokens=turn.context_tokens or 0 if turn else base.tokens,
+            awaits_reply=turn is not None and turn.awaits_reply,
+            state=State.COLD if turn else State.NEW,
             stored=False,
             base_session_id=base.id,
             policy=base.policy,
             hints=base.hints,
+            digest=turn.digest if turn else None,
         )
         self._sessions.add(live)
         return live
@@ -150,3 +192,20 @@ class Binder:
                 f"({record.vocab_size} tokens), which is not served now",
                 param="model",
             )
+
+
+def check_store(request: TurnRequest, live: LiveSession) -> None:
+    """A conversation is stored from its first turn on, or never.
+
+    Raises:
+        RequestError: the request wants the other.
+    """
+    if request.store is not None and request.store == live.volatile:
+        value = "true" if request.store else "false"
+        kind = "lives in memory only" if live.volatile else "is stored"
+        raise RequestError(
+            "invalid_value",
+            f"store={value}: the conversation {kind}: allowed is a request without it, "
+            "or a new conversation",
+            param="store",
+        )

@@ -46,8 +46,10 @@ class BoundTurn:
         self.message_id = message_id
         self.received_at = received_at
         self.begun = False
+        self.key: str | None = None  # the idempotency key that stands for it
         self.ended = asyncio.Event()
         self.stopped = asyncio.Event()
+        self.is_told = asyncio.Event()  # the turn has begun to be told, or never will be
         self._turn: Cancellable | None = None
         self._stop: tuple[bool, CancelReason] | None = None
 
@@ -67,5 +69,6 @@ class BoundTurn:
     def started(self, turn: Cancellable) -> None:
         """The engine has the turn."""
         self._turn = turn
+        self.is_told.set()
         if self._stop is not None:
             turn.cancel(*self._stop)

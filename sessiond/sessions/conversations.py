@@ -1,4 +1,4 @@
-"""Changes of sessions that no engine works on: open, add items, reset, close."""
+"""Changes of sessions that no engine works on: add items, reset, close."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -21,17 +21,18 @@ from sessiond.sessions.binding import Binder
 from sessiond.sessions.endings import KeptEnd, end_of
 from sessiond.sessions.lifecycle import Event, State
 from sessiond.sessions.live import LiveSession
+from sessiond.sessions.names import session_id_of
 from sessiond.sessions.parts import Parts
+from sessiond.sessions.placing import Placer
 from sessiond.sessions.planning import Planner, TurnPlan
-from sessiond.sessions.quotas import Quotas
-from sessiond.sessions.refusals import busy, conversation_not_found
+from sessiond.sessions.refusals import busy, conversation_not_found, response_not_found
 from sessiond.sessions.retention import Retention
 from sessiond.sessions.runner import TurnRunner
 from sessiond.sessions.seat import Claim
 from sessiond.sessions.starter import new_items, new_turn
-from sessiond.store.errors import QuotaExceededError, StoreError
+from sessiond.store.errors import NotOwnerError, StoreError
 from sessiond.store.items import Order
-from sessiond.store.records import NewSession, SessionRecord
+from sessiond.store.records import SessionRecord
 
 _ABANDONED = {State.COLD, State.PARKED}  # neither a socket nor a request holds its KV
 
@@ -46,61 +47,26 @@ class _Change:
 class Conversations:
     """Each change holds its session, as a turn does."""
 
-    def __init__(  # noqa: PLR0913 -- what a session may have to be taken from, each by its name
+    def __init__(  # noqa: PLR0913 -- what a change goes through, each by its name
         self,
         parts: Parts,
         *,
         binder: Binder,
+        placer: Placer,
         planner: Planner,
         runner: TurnRunner,
         retention: Retention,
-        quotas: Quotas,
     ) -> None:
         self._engine = parts.engine
         self._store = parts.store
         self._sessions = parts.sessions
         self._binder = binder
+        self._placer = placer
         self._planner = planner
         self._runner = runner
         self._retention = retention
-        self._quotas = quotas
         self._clock = parts.clock
         self._new_id = parts.new_id
-
-    async def create(
-        self, caller: Caller, items: tuple[InputItem, ...], metadata: dict[str, str]
-    ) -> ConversationView:
-        """Open a session, with items in its context.
-
-        Raises:
-            RequestError: its user has as many as may be open, or the items can't join it.
-        """
-        await self._quotas.check_session(caller)
-        session_id = SessionId(self._new_id("conv"))
-        now = self._clock()
-        prompt = await self._planner.new_front(None, None)
-        session = NewSession(
-            id=session_id,
-            user_id=caller.user_id,
-            model=self._engine.info.model,
-            vocab_size=self._engine.info.vocab_size,
-            prompt_id=prompt.id,
-            tip_id=None,
-            context_tokens=len(prompt.ids),
-            metadata=metadata,
-            created_at=now,
-        )
-        try:
-            await self._store.create_session(session, prompt)
-        except QuotaExceededError as error:
-            raise self._quotas.refused(error) from error
-        if items:
-            try:
-                await self.add_items(caller, session_id, items)
-            except RequestError:
-                await self.close(caller, session_id)
-                raise
-        return ConversationView(id=session_id, created_at=now, metadata=metadata)
 
     async def get(self, caller: Caller, session_id: str) -> ConversationView:
         """An open session as a conversation."""
@@ -113,14 +79,15 @@ class Conversations:
         self, caller: Caller, session_id: str, metadata: dict[str, str]
     ) -> ConversationView:
         """Replace its metadata."""
-        if not await self._store.set_metadata(caller.user_id, session_id, metadata):
+        own_id = session_id_of(caller.user_id, session_id)
+        if not await self._store.set_metadata(caller.user_id, own_id, metadata):
             raise conversation_not_found(session_id)
         return await self.get(caller, session_id)
 
     async def add_items(
         self, caller: Caller, session_id: str, items: tuple[InputItem, ...]
     ) -> tuple[ItemView, ...]:
-        """Append messages to the context; the next turn computes them."""
+        """Append messages to the context; the next turn computes them. Busy: `turn_in_progress`."""
         if not items:
             raise RequestError("invalid_value", "items is empty", param="items")
         live = await self._binder.load(caller, session_id)
@@ -134,13 +101,19 @@ class Conversations:
             await self._store.append_turn(turn, end.row, prompt=plan.new_prompt)
             live.prompt = plan.prompt
             live.tip_id, live.tokens = end.row.id, end.row.context_tokens
-            live.awaits_reply = plan.awaits_reply
+            live.awaits_reply, live.digest = plan.awaits_reply, end.row.digest
             live.shape = plan.shape_after(0)
             change.event = Event.ADVANCE
         return views
 
     async def list_items(
-        self, caller: Caller, session_id: str, *, limit: int, after: str | None, order: Order
+        self,
+        caller: Caller,
+        session_id: str,
+        *,
+        limit: int = 20,
+        after: str | None = None,
+        order: Order = "desc",
     ) -> ItemPage:
         """The messages in the session's context."""
         record = await self._record(caller, session_id)
@@ -173,16 +146,44 @@ class Conversations:
         """Empty the context but for the instructions."""
         live = await self._binder.load(caller, session_id)
         async with self._held(live) as change:
-            if not await self._store.reset_session(caller.user_id, session_id, self._clock()):
-                raise conversation_not_found(session_id)
+            await self._store.reset_session(
+                caller.user_id, live.id, self._clock(), epoch=live.epoch
+            )
             self._retention.unplace(live)
-            live.tip_id, live.awaits_reply, live.shape = None, False, None
+            live.tip_id, live.awaits_reply, live.shape, live.digest = None, False, None, None
             live.tokens = live.prompt.tokens if live.prompt else 0
             change.event = Event.RESET
 
+    async def rewind(self, caller: Caller, session_id: str, response_id: str) -> None:
+        """Go back to what one of the context's responses left behind; what followed is no more.
+
+        Its ids can still be continued from, as forks.
+        """
+        live = await self._binder.load(caller, session_id)
+        async with self._held(live) as change:
+            user_id, tip_id = caller.user_id, live.tip_id
+            turn = await self._store.find_turn(user_id, response_id)
+            if (
+                turn is None
+                or not turn.is_checkpoint
+                or not await self._store.is_in_context(user_id, response_id, tip_id)
+            ):
+                raise response_not_found(response_id, param="response_id")
+            whole = await self._store.covers(user_id, response_id, tip_id)
+            now = self._clock()
+            if not await self._store.rewind_session(
+                user_id, live.id, tip_id, turn, now, epoch=live.epoch
+            ):
+                raise conversation_not_found(session_id)
+            self._retention.cut(live, turn if whole else None)
+            live.prompt, live.tip_id, live.shape = turn.prompt, turn.id, None
+            live.tokens, live.awaits_reply = turn.context_tokens or 0, turn.awaits_reply
+            live.digest = turn.digest
+            change.event = Event.ADVANCE
+
     async def close(self, caller: Caller, session_id: str) -> None:
         """Cancel what runs, give back all KV, end the session."""
-        live = await self._binder.load(caller, session_id)
+        live = await self._binder.load(caller, session_id, even_if_busy=True)
         claim = Claim(None)
         live.claim_to_close(claim)
         self._retention.join(None, live)  # else it could be forgotten meanwhile, and loaded twice
@@ -193,7 +194,8 @@ class Conversations:
         event: Event | None = None
         try:
             await claim.granted()
-            await self._store.close_session(caller.user_id, session_id, self._clock())
+            await self._placer.erase(live)
+            await self._store.close_session(caller.user_id, live.id, self._clock())
             event = Event.CLOSE
         except (StoreError, asyncio.CancelledError):
             live.stale = True
@@ -201,6 +203,7 @@ class Conversations:
         finally:
             live.leave(claim, event)
             if live.state is State.CLOSED:
+                self._runner.replays.forget_session(live.id)
                 self._retention.forget(live)
             else:
                 self._retention.settle(live, None)
@@ -211,7 +214,7 @@ class Conversations:
         Returns:
             False: there is none.
         """
-        for session_id in await self._store.idle_forks(caller.user_id):
+        for session_id in await self._store.quotas.idle_forks(caller.user_id):
             live = self._sessions.find(caller.user_id, session_id)
             if session_id == keep:
                 continue
@@ -231,6 +234,9 @@ class Conversations:
         try:
             await self._sessions.refresh(live)
             yield change
+        except NotOwnerError as error:
+            live.stale = True
+            raise busy(live.id) from error
         except (StoreError, asyncio.CancelledError):
             live.stale = True  # a write that raised, or was not waited for, may have held
             raise
@@ -239,14 +245,15 @@ class Conversations:
             self._retention.settle(live, None)
 
     async def _record(self, caller: Caller, session_id: str) -> SessionRecord:
-        record = await self._store.find_session(caller.user_id, session_id)
+        own_id = session_id_of(caller.user_id, session_id)
+        record = await self._store.find_session(caller.user_id, own_id)
         if record is None or record.closed_at is not None:
             raise conversation_not_found(session_id)
         return record
 
     def _accept(self, live: LiveSession, plan: TurnPlan, request: TurnRequest) -> TurnAccepted:
         return TurnAccepted(
-            response_id=self._new_id("resp"),
+            response_id=self._new_id(live.prefixed("resp")),
             session_id=live.id,
             message_id=self._new_id("msg"),
             previous_response_id=None,

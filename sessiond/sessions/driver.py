@@ -26,7 +26,7 @@ from sessiond.sessions.live import Placement
 from sessiond.sessions.parts import Parts
 from sessiond.sessions.retention import Retention
 from sessiond.sessions.turn import Turn
-from sessiond.store.errors import StaleSessionError, StoreError
+from sessiond.store.errors import NotOwnerError, StaleSessionError, StoreError
 from sessiond.store.records import KeptTurn, LostTurn
 
 logger = logging.getLogger(__name__)
@@ -36,6 +36,11 @@ _COMMIT_PAUSES_S = (0.05, 0.2, 0.8, None)  # before each new try; None: no more
 _NOT_STORED = TurnError(
     code="internal_error",
     message="the turn could not be stored; the conversation stands where it stood before it",
+)
+_TAKEN_OVER = TurnError(
+    code="internal_error",
+    message="the turn could not be stored: the conversation was closed, or went on at another "
+    "server, which took this one for dead",
 )
 
 
@@ -86,11 +91,11 @@ class TurnDriver:
                 match event:
                     case TurnStarted():
                         until_started.close()
-                        turn.stream.put(TurnBegun())
+                        turn.log.put(TurnBegun())
                         if event.rebuilt_exact:
                             _rebuilt_exact(turn)
                     case TurnDelta():
-                        turn.stream.put(TextDelta(text=event.text))
+                        turn.log.put(TextDelta(text=event.text))
                     case TurnDone() | TurnIncomplete() | TurnFailed():
                         if event.counts.rebuilt_exact:
                             _rebuilt_exact(turn)
@@ -105,7 +110,7 @@ class TurnDriver:
         def after(stack: ExitStack, seconds: float, action: Callable[[], None]) -> None:
             stack.callback(loop.call_later(max(0.0, seconds), action).cancel)
 
-        after(until_started, _QUEUED_AFTER_S, lambda: turn.stream.put(TurnQueued()))
+        after(until_started, _QUEUED_AFTER_S, lambda: turn.log.put(TurnQueued()))
         if self._limits.queue_timeout_s:
             after(
                 until_started,
@@ -126,12 +131,17 @@ class TurnDriver:
 
     async def _keep(self, turn: Turn, end: KeptEnd) -> tuple[TurnFinished, Event | None]:
         """Commit 2; when it can't be done the context goes back to the last finished turn."""
-        if await self._commit(end.row):
-            _advance(turn, end.row)
-            return end.finished, Event.ADVANCE
+        error = _NOT_STORED
+        try:
+            if await self._commit(end.row):
+                _advance(turn, end.row)
+                return end.finished, Event.ADVANCE
+        except NotOwnerError:
+            error = _TAKEN_OVER
+            self._retention.unplace(turn.bound.live)  # the KV of another past than it has now
         turn.bound.live.stale = True  # a commit that raised may have held
         self._truncate(turn)
-        failure = self._failure(turn, end.finished.usage)
+        failure = self._failure(turn, error, end.finished.usage)
         await self._lose(failure.row)
         return failure.finished, None
 
@@ -139,14 +149,22 @@ class TurnDriver:
         """End a turn that met a fault of ours, whatever of it has been done."""
         turn.bound.live.stale = True
         self._retention.unplace(turn.bound.live)
-        failure = self._failure(turn, usage_of(TurnCounts(), turn.plan.shape))
+        failure = self._failure(turn, _NOT_STORED, usage_of(TurnCounts(), turn.plan.shape))
         await self._lose(failure.row)
         return failure.finished, None
 
     async def _commit(self, row: KeptTurn) -> bool:
+        """Whether it could be done.
+
+        Raises:
+            NotOwnerError: it may not be: another replica owns the session, or it is closed.
+        """
         for pause_s in _COMMIT_PAUSES_S:
             try:
                 await self._store.keep_turn(row)
+            except NotOwnerError as error:
+                logger.warning("turn %s is fenced off: %s", row.id, error)
+                raise
             except StoreError as error:
                 logger.warning("turn %s is not stored: %s", row.id, error)
                 if pause_s is None or isinstance(error, StaleSessionError):
@@ -173,9 +191,9 @@ class TurnDriver:
             # until the next start marks it.
             logger.warning("turn %s: its end is not stored: %s", row.id, error)
 
-    def _failure(self, turn: Turn, usage: TurnUsage) -> LostEnd:
+    def _failure(self, turn: Turn, error: TurnError, usage: TurnUsage) -> LostEnd:
         return failed(
-            _NOT_STORED,
+            error,
             usage,
             user_id=turn.bound.caller.user_id,
             accepted=turn.accepted,
@@ -200,6 +218,7 @@ def _advance(turn: Turn, row: KeptTurn) -> None:
     live.tip_id = row.id
     live.tokens = row.context_tokens
     live.awaits_reply = turn.plan.awaits_reply
+    live.digest = row.digest
     if live.placement is not None:
         live.placement = Placement(
             epoch=live.placement.epoch,

@@ -13,6 +13,7 @@ from sessiond.facts import (
     TurnStatus,
     TurnUsage,
 )
+from sessiond.sessions.message_digest import extended
 from sessiond.sessions.planning import TurnPlan
 from sessiond.store.records import KeptTurn, LostTurn
 from sessiond.store.shape import Shape
@@ -121,9 +122,17 @@ def _kept(  # noqa: PLR0913, PLR0917 -- the parts of one ending, private
         context_tokens=plan.shape_after(len(ending.kept_ids)).tokens,
         usage=finished.usage,
         finished_at=now,
+        epoch=plan.epoch,
         view=plan.view,
+        digest=_digest(accepted, plan, ending.text),
     )
     return KeptEnd(row=row, finished=finished)
+
+
+def _digest(accepted: TurnAccepted, plan: TurnPlan, reply: str) -> str | None:
+    if plan.digest is None or not accepted.request.generate:
+        return plan.digest
+    return extended(plan.digest, "assistant", reply)
 
 
 def _lost(finished: TurnFinished, user_id: str, accepted: TurnAccepted, now: float) -> LostEnd:

@@ -23,6 +23,7 @@ from sessiond.facts import (
 from sessiond.sessions.context_policies import ContextPolicies
 from sessiond.sessions.lifecycle import State
 from sessiond.sessions.live import LiveSession
+from sessiond.sessions.names import session_id_of
 from sessiond.sessions.parts import Parts
 from sessiond.sessions.questions import ask_in_time
 from sessiond.sessions.refusals import conversation_not_found, response_not_found
@@ -50,8 +51,9 @@ class Inspector:
         Raises:
             RequestError: there is none.
         """
+        session_id = session_id_of(caller.user_id, session_id)
         detail = await self._store.session_detail(caller.user_id, session_id)
-        if detail is None:
+        if detail is None or self._sessions.is_dead(session_id):
             raise conversation_not_found(session_id)
         return await self._view(detail, include_page_table=include_page_table)
 
@@ -100,7 +102,7 @@ class Inspector:
 
     async def _turn(self, caller: Caller, response_id: str) -> TurnRecord:
         turn = await self._store.find_turn(caller.user_id, response_id)
-        if turn is None or turn.deleted_at is not None:
+        if turn is None or turn.deleted_at is not None or self._sessions.is_dead(turn.session_id):
             raise response_not_found(response_id)
         return turn
 

@@ -22,6 +22,7 @@ class Event(Enum):
     ADVANCE = "advance"  # its tip has moved to a finished turn
     UNDO = "undo"  # nothing has changed
     UNDO_FIRST = "undo_first"  # nothing has changed, and there still is no finished turn
+    PLACE = "place"  # the engine has been given its context
     RELEASE = "release"
     PARK = "park"
     RESET = "reset"
@@ -38,6 +39,7 @@ NEXT: dict[tuple[State, Event], State] = {
     (State.RUNNING, Event.UNDO_FIRST): State.NEW,
     (State.RUNNING, Event.RESET): State.NEW,
     (State.RUNNING, Event.CLOSE): State.CLOSED,
+    (State.COLD, Event.PLACE): State.IDLE,
     (State.NEW, Event.RELEASE): State.NEW,
     (State.IDLE, Event.RELEASE): State.COLD,
     (State.COLD, Event.RELEASE): State.COLD,

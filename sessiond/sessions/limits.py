@@ -12,10 +12,15 @@ class ServiceLimits:
     An engine may hang: `ask_timeout_s` bounds questions to it, `cancel_timeout_s` the wait for the
     end of a turn that it was told to stop. `summary_wait_s` bounds how long a turn waits for a
     summary, `background_summary_s` how long one is worked on that nobody waits for; there are
-    `max_background_summaries` of these at a time.
+    `max_background_summaries` of these at a time. Every `heartbeat_s` a server tells others that
+    it lives.
     What a turn has reserved of a quota is given back `reservation_s` after its server died; limits
     that another server has set are known after `quota_fresh_s`; residency is looked at every
     `residency_every_s`.
+    What came of a request is found by its idempotency key for `idempotency_ttl_s`.
+    What a turn has told is kept for those that come back: of one turn up to `replay_events` and
+    `replay_event_bytes`; for `replay_ttl_s` after its end, of all turns that ended up to
+    `replay_memory_bytes`.
     """
 
     default_max_output_tokens: int = 1024
@@ -31,7 +36,13 @@ class ServiceLimits:
     summary_wait_s: float = 20.0
     max_background_summaries: int = 4
     reap_every_s: float = 1.0
+    heartbeat_s: float = 5.0
     max_cold_contexts: int = 1024
     reservation_s: float = 30.0
     quota_fresh_s: float = 1.0
     residency_every_s: float = 5.0
+    idempotency_ttl_s: float = 86400.0
+    replay_events: int = 4096
+    replay_event_bytes: int = 2**20
+    replay_memory_bytes: int = 2**24
+    replay_ttl_s: float = 300.0

@@ -2,16 +2,19 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import TypeGuard
 
 from engine.ids import SessionId
+from sessiond.errors import RequestError
 from sessiond.facts import Caller, PolicyChoice
 from sessiond.sessions.lifecycle import Event, State, after
 from sessiond.sessions.refusals import conversation_not_found
 from sessiond.sessions.request_form import unpack_policy
 from sessiond.sessions.seat import Claim, Seat
-from sessiond.store.records import Prompt, SessionHints, SessionRecord
+from sessiond.store.records import FIRST_EPOCH, Prompt, SessionHints, SessionRecord
 from sessiond.store.shape import Shape, View
 from sessiond.store.store import Store
+from sessiond.store.volatile import is_volatile, volatile_prefix
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +39,9 @@ class LiveSession:
 
     `prompt` None: it is being opened, its front is not encoded yet. `shape` None: not read yet.
     Not `stored`: its first turn stores it. `base_session_id`: of a fork, where the turn it was cut
-    at was made. `policy` None: that of the user, or the server.
+    at was made. `policy` None: that of the user, or the server. `epoch`: since when this replica
+    owns the session, as far as is known; each commit finds out. `digest`: of all that was said up
+    to the tip, if that is known.
     """
 
     id: SessionId
@@ -48,13 +53,24 @@ class LiveSession:
     awaits_reply: bool
     state: State
     stored: bool
+    epoch: int = FIRST_EPOCH
     base_session_id: SessionId | None = None
     stale: bool = False
     shape: Shape | None = None
     policy: PolicyChoice | None = None
     hints: SessionHints = field(default_factory=SessionHints)
+    digest: str | None = None
     placement: Placement | None = None
     seat: Seat = field(default_factory=Seat)
+
+    @property
+    def volatile(self) -> bool:
+        """Whether it lives in memory only, and dies with the last socket that holds it."""
+        return is_volatile(self.id)
+
+    def prefixed(self, prefix: str) -> str:
+        """The prefix of ids that are part of it."""
+        return volatile_prefix(prefix) if self.volatile else prefix
 
     def claim(self, claim: Claim) -> bool:
         """Hold the session, or wait in line; False: neither can be."""
@@ -92,23 +108,45 @@ class LiveSession:
         """Whether the engine, in this epoch of its, holds a context for the session."""
         return self.placement is not None and self.placement.epoch == epoch
 
+    def moved(self, record: SessionRecord) -> None:
+        """Another replica has had the session meanwhile, and may have added to it."""
+        if self.seat.is_taken:
+            self.epoch, self.stale = record.epoch, True  # who holds it next reads the row
+        else:
+            self.take(record)
+
     def take(self, record: SessionRecord) -> None:
         """Take over what the row says."""
+        self.epoch = record.epoch
         self.prompt = record.prompt
         self.tip_id = record.tip_id
         self.tokens = record.context_tokens
         self.awaits_reply = record.awaits_reply
+        self.digest = record.digest
         self.policy = unpack_policy(record.context_policy)
         self.hints = record.hints
         self.shape = None
         self.stale = False
 
 
+class SessionElsewhereError(RequestError):
+    """Another replica runs a turn in the session. `session`: as its row has it, in no table."""
+
+    def __init__(self, session: LiveSession) -> None:
+        super().__init__(
+            "turn_in_progress",
+            f"a turn is in progress in {session.id}, on another server",
+            param="conversation",
+        )
+        self.session = session
+
+
 class LiveSessions:
     """The sessions in memory, by id."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, clock: Callable[[], float]) -> None:
         self._store = store
+        self._clock = clock
         self._sessions: dict[SessionId, LiveSession] = {}
 
     def __iter__(self) -> Iterator[LiveSession]:
@@ -126,31 +164,66 @@ class LiveSessions:
         """A session that is in memory, whosever it is."""
         return self._sessions.get(SessionId(session_id))
 
+    def is_dead(self, session_id: str) -> bool:
+        """Whether it is a volatile session that nobody holds any more."""
+        return is_volatile(session_id) and self.get(session_id) is None
+
     def find(self, user_id: str, session_id: str) -> LiveSession | None:
         """A stored session of the user that is in memory."""
         live = self.get(session_id)
         return live if live is not None and live.user_id == user_id and live.stored else None
 
     async def load(
-        self, caller: Caller, session_id: str, check: Callable[[SessionRecord], None]
+        self,
+        caller: Caller,
+        session_id: str,
+        check: Callable[[SessionRecord], None],
+        *,
+        even_if_busy: bool = False,
     ) -> LiveSession | None:
-        """A stored, open session of the caller; None when there is none.
+        """A stored, open session of the caller, which this replica owns; None when there is none.
 
         `check` may refuse the row. No await lies between the return and what is returned: the
-        session is in the table, and can't have left it.
+        session is in the table, and can't have left it. `even_if_busy`: take it from a replica
+        that runs a turn in it, which then comes to nothing.
+
+        Raises:
+            SessionElsewhereError: another replica runs a turn in it.
         """
-        live = self.find(caller.user_id, session_id)
-        if live is not None:
-            return live
+        if is_volatile(session_id):  # it is in no row that others could have
+            return self.find(caller.user_id, session_id)
         record = await self._store.find_session(caller.user_id, session_id)
-        if record is None or record.closed_at is not None:
+        if _is_open(record) and record.owner != self._store.replica_id:
+            check(record)
+            record = await self._store.claim_session(
+                caller.user_id, session_id, self._clock(), even_if_busy=even_if_busy
+            )
+        if not _is_open(record):
             return None
+        if record.owner != self._store.replica_id:
+            raise SessionElsewhereError(_from_record(record, caller.salt))
         check(record)
-        live = self.find(caller.user_id, session_id)  # another task may have loaded it meanwhile
+        live = self.find(caller.user_id, session_id)
         if live is None:
             live = _from_record(record, caller.salt)
             self.add(live)
+        elif live.epoch < record.epoch:
+            live.moved(record)
         return live
+
+    async def reclaim(self, live: LiveSession) -> None:
+        """Own a session again whose holder found that another replica has had it.
+
+        Raises:
+            RequestError: the session is closed.
+            SessionElsewhereError: another replica runs a turn in it.
+        """
+        record = await self._store.claim_session(live.user_id, live.id, self._clock())
+        if not _is_open(record):
+            raise conversation_not_found(live.id)
+        if record.owner != self._store.replica_id:
+            raise SessionElsewhereError(_from_record(record, live.salt))
+        live.take(record)
 
     async def refresh(self, live: LiveSession) -> None:
         """Read the row again if it is not known whether a write of it held.
@@ -175,6 +248,10 @@ class LiveSessions:
         return live.shape
 
 
+def _is_open(record: SessionRecord | None) -> TypeGuard[SessionRecord]:
+    return record is not None and record.closed_at is None
+
+
 def _from_record(record: SessionRecord, salt: bytes) -> LiveSession:
     return LiveSession(
         id=SessionId(record.id),
@@ -186,6 +263,8 @@ def _from_record(record: SessionRecord, salt: bytes) -> LiveSession:
         awaits_reply=record.awaits_reply,
         state=State.NEW if record.tip_id is None else State.COLD,
         stored=True,
+        epoch=record.epoch,
         policy=unpack_policy(record.context_policy),
         hints=record.hints,
+        digest=record.digest,
     )

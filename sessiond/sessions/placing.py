@@ -9,6 +9,7 @@ from engine.client import TurnEvents
 from engine.errors import EngineUnavailableError
 from engine.messages import CloseContext, EditContext, ForkContext, SetContext, SubmitTurn
 from sessiond.errors import RequestError
+from sessiond.sessions.lifecycle import Event, after, is_free
 from sessiond.sessions.live import LiveSession, Placement
 from sessiond.sessions.parts import Parts
 from sessiond.sessions.planning import TurnPlan
@@ -58,7 +59,7 @@ class Placer:
         try:
             async with asyncio.timeout(self._ready_timeout_s):
                 command = await self._with_front(live, plan, command)
-                parent = await self._parent(live, plan)
+                parent = await self._parent(live, plan.parent_id)
                 for _ in range(_TRIES):
                     await self._engine.ready()
                     try:
@@ -68,6 +69,58 @@ class Placer:
         except TimeoutError:
             pass
         raise RequestError("engine_restarted", "the engine restarts; try again", retry_after_s=1)
+
+    async def place_fork(self, live: LiveSession) -> None:
+        """Let a fork hold its parent's blocks at once, if the engine has them.
+
+        Else the fork's first turn brings its context.
+        """
+        parent = await self._parent(live, live.tip_id)
+        if parent is None or live.prompt is None or not is_free(live.state):
+            return
+        wanted = Placement(
+            epoch=self._engine.epoch,
+            prompt_id=live.prompt.id,
+            tip_id=live.tip_id,
+            tokens=live.tokens,
+        )
+        if not parent.covers(wanted):
+            return
+        try:
+            self._send_fork(live, parent, wanted)
+        except EngineUnavailableError:
+            return
+        live.placement = wanted
+        live.state = after(live.state, Event.PLACE)
+
+    async def erase(self, live: LiveSession) -> None:
+        """Let the engine overwrite KV of all ids that the session ever had, as far as known.
+
+        What it has forgotten it is told again. An engine that is away has no KV.
+
+        Raises:
+            StoreError: the ids can't be read.
+        """
+        known = await self._store.dead_ends(live.user_id, live.id, live.tip_id)
+        is_forgotten = not live.is_placed(self._engine.epoch)
+        if is_forgotten and live.tip_id is not None and live.prompt is not None:
+            known.append(await self._store.context(live.user_id, live.prompt.id, live.tip_id))
+        close = CloseContext(session=live.id, erase=True)
+        try:
+            if live.is_placed(self._engine.epoch):
+                self._engine.send(close)
+            for stored in known:
+                self._engine.send(_set_command(live, stored))
+                self._engine.send(close)
+        except EngineUnavailableError:
+            pass
+        live.placement = None
+
+    def _send_fork(self, live: LiveSession, parent: _Parent, wanted: Placement) -> None:
+        self._engine.send(
+            ForkContext(session=live.id, parent=parent.session.id, length=wanted.tokens)
+        )
+        self._hint(live)
 
     async def _try_submit(
         self,
@@ -109,10 +162,7 @@ class Placer:
         if live.placement != left:
             if parent is None or not parent.covers(left):
                 return False
-            self._engine.send(
-                ForkContext(session=live.id, parent=parent.session.id, length=left.tokens)
-            )
-            self._hint(live)
+            self._send_fork(live, parent, left)
         if plan.edit is not None:
             self._engine.send(EditContext(session=live.id, edit=plan.edit))
         return True
@@ -133,15 +183,7 @@ class Placer:
         if live.placement is not None and live.placement.prompt_id != prompt_id:
             # Two fronts may begin alike, but what a client is told is that nothing was reused.
             self._engine.send(CloseContext(session=live.id))
-        self._engine.send(
-            SetContext(
-                session=live.id,
-                salt=live.salt,
-                ids=stored.ids,
-                computed=stored.computed,
-                edits=stored.edits,
-            )
-        )
+        self._engine.send(_set_command(live, stored))
         self._hint(live)
 
     def _hint(self, live: LiveSession) -> None:
@@ -149,13 +191,24 @@ class Placer:
         if live.hints != SessionHints():
             self._engine.send(hint_of(live))
 
-    async def _parent(self, live: LiveSession, plan: TurnPlan) -> _Parent | None:
+    async def _parent(self, live: LiveSession, tip_id: str | None) -> _Parent | None:
         """The session of which this one is a fork, if the engine may still hold the part."""
         if live.placement is not None or live.base_session_id is None:
             return None
         parent = self._sessions.get(live.base_session_id)
-        if parent is None or parent.placement is None or plan.parent_id is None:
+        if parent is None or parent.placement is None or tip_id is None:
             return None
         seen = parent.placement
-        covered = await self._store.covers(live.user_id, plan.parent_id, seen.tip_id)
+        covered = await self._store.covers(live.user_id, tip_id, seen.tip_id)
         return _Parent(session=parent, placement=seen) if covered else None
+
+
+def _set_command(live: LiveSession, stored: StoredContext) -> SetContext:
+    return SetContext(
+        session=live.id,
+        salt=live.salt,
+        ids=stored.ids,
+        computed=stored.computed,
+        edits=stored.edits,
+        volatile=live.volatile,
+    )

@@ -27,6 +27,7 @@ from sessiond.sessions.fitting import (
     summarized,
 )
 from sessiond.sessions.live import LiveSession, LiveSessions
+from sessiond.sessions.message_digest import of_front, with_items
 from sessiond.sessions.parts import Parts
 from sessiond.sessions.quotas import Quotas
 from sessiond.sessions.summaries import Patience, Summaries
@@ -41,10 +42,13 @@ _SEEDS = 2**63  # as many as the column holds
 class TurnPlan:
     """A turn's place in the context, and its bounds. `new_prompt`: the front is stored with it.
 
+    `epoch`: since when this replica owns the session. `digest`: of all that was said in the
+    context and the turn's input; None: not known.
     `shape` is what the model sees before the turn's own ids. `view` and `edit`: see `Fit`. `trims`:
     a context policy might have dropped turns.
     """
 
+    epoch: int
     parent_id: str | None
     prompt: Prompt
     new_prompt: NewPrompt | None
@@ -57,6 +61,7 @@ class TurnPlan:
     max_output_tokens: int
     seed: int
     changes: tuple[ContextChanged, ...]
+    digest: str | None
 
     @property
     def start_tokens(self) -> int:
@@ -148,6 +153,7 @@ class Planner:
         choice = await self._policies.in_force(live, request)
         fitted, max_output_tokens, changes = await self._fit(begin, choice, runs=runs)
         return TurnPlan(
+            epoch=live.epoch,
             parent_id=live.tip_id,
             prompt=prompt,
             new_prompt=new_prompt,
@@ -160,6 +166,7 @@ class Planner:
             max_output_tokens=max_output_tokens,
             seed=(self._new_seed() if request.seed is None else request.seed) % _SEEDS,
             changes=changes,
+            digest=with_items(_digest_before(live, new_prompt), items),
         )
 
     async def _fit(
@@ -258,16 +265,18 @@ class Planner:
         present = live.prompt
         if present is not None and (present.text, present.opening_text) == (text, opening_text):
             return None
-        return await self.new_front(text, opening_text)
+        return await self.new_front(text, opening_text, prefix=live.prefixed("sys"))
 
-    async def new_front(self, text: str | None, opening_text: str | None) -> NewPrompt:
+    async def new_front(
+        self, text: str | None, opening_text: str | None, *, prefix: str = "sys"
+    ) -> NewPrompt:
         """A front to be stored. Without any text it is the template's own default.
 
         Raises:
             RequestError: the template refuses a text.
         """
         ids = await self._transcript.front(text, opening_text)
-        return NewPrompt(id=self._new_id("sys"), text=text, opening_text=opening_text, ids=ids)
+        return NewPrompt(id=self._new_id(prefix), text=text, opening_text=opening_text, ids=ids)
 
     def _admit(self, request: TurnRequest, room: Room) -> int:
         if request.generate:
@@ -286,6 +295,14 @@ def _present(live: LiveSession) -> Prompt:
     if live.prompt is None:
         raise RuntimeError(f"session {live.id} has no front")
     return live.prompt
+
+
+def _digest_before(live: LiveSession, new_prompt: NewPrompt | None) -> str | None:
+    """Of a context whose front has changed it is not known any more."""
+    if live.tip_id is None:
+        front = new_prompt or _present(live)
+        return of_front(front.text, front.opening_text)
+    return live.digest if new_prompt is None else None
 
 
 def _wanted_text(live: LiveSession, request: TurnRequest) -> str | None:

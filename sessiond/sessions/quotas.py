@@ -28,7 +28,7 @@ from sessiond.sessions.live import LiveSession
 from sessiond.sessions.parts import Parts
 from sessiond.sessions.questions import ask_in_time
 from sessiond.store.errors import QuotaExceededError
-from sessiond.store.records import NewReservation
+from sessiond.store.records import NewPrompt, NewReservation, NewSession
 
 logger = logging.getLogger(__name__)
 
@@ -92,7 +92,7 @@ class Quotas:
 
     async def account(self, user_id: str) -> Account:
         """A user's limits and what it has taken, both of now."""
-        account = await self._store.account(user_id)
+        account = await self._store.quotas.account(user_id)
         self._remember(user_id, account.quota)
         return account.at(self._clock())
 
@@ -104,7 +104,7 @@ class Quotas:
         """
         if not caller.is_admin:
             raise RequestError("permission_denied", "quotas are for admins to change")
-        account = await self._store.set_quota(user_id, limits, self._clock())
+        account = await self._store.quotas.set_quota(user_id, limits, self._clock())
         self._remember(user_id, account.quota)
         return account.at(self._clock())
 
@@ -128,13 +128,23 @@ class Quotas:
         """
         await self._check(caller, Wanted(sessions=int(opens)), base)
 
-    async def check_session(self, caller: Caller) -> None:
-        """Refuse a session without a turn, before any work.
+    async def create_session(
+        self,
+        caller: Caller,
+        session: NewSession,
+        prompt: NewPrompt | None,
+        base: SessionId | None = None,
+    ) -> None:
+        """Store a session without a turn; `base`: what it is a fork of, which must not make room.
 
         Raises:
             RequestError: as many are open as may be.
         """
-        await self._check(caller, Wanted(tokens=0, turns=0, sessions=1), None)
+        await self._check(caller, Wanted(tokens=0, turns=0, sessions=1), base)
+        try:
+            await self._store.create_session(session, prompt)
+        except QuotaExceededError as error:
+            raise self.refused(error) from error
 
     async def _check(self, caller: Caller, wanted: Wanted, base: SessionId | None) -> None:
         if not (await self.of(caller.user_id)).is_counted:
@@ -203,8 +213,8 @@ class Quotas:
             self._tended_at = now
             if turn_ids:
                 expires_at = now + self._limits.reservation_s
-                await self._store.renew_reservations(turn_ids, expires_at)
-            await self._store.reap_reservations(now)
+                await self._store.quotas.renew_reservations(turn_ids, expires_at)
+            await self._store.quotas.reap_reservations(now)
         if now - self._measured_at >= self._limits.residency_every_s:
             await self._measure(now)
 
@@ -226,7 +236,7 @@ class Quotas:
                 more = held * since_s
                 byte_seconds[live.user_id] = byte_seconds.get(live.user_id, 0.0) + more
         if byte_seconds:
-            await self._store.add_residency(byte_seconds)
+            await self._store.quotas.add_residency(byte_seconds)
 
 
 def terms_of(quota: Quota, live: LiveSession, wanted: PriorityName | None) -> Terms:

@@ -17,10 +17,10 @@ def conversation_not_found(session_id: str) -> RequestError:
     )
 
 
-def response_not_found(response_id: str) -> RequestError:
+def response_not_found(response_id: str, *, param: str = "previous_response_id") -> RequestError:
     """There is no such checkpoint for the caller."""
     return RequestError(
         "previous_response_not_found",
         f"there is no finished response {response_id!r}",
-        param="previous_response_id",
+        param=param,
     )

@@ -2,20 +2,21 @@
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import assert_never
 
 from engine.client import ContextCommand
 from engine.errors import EngineUnavailableError
 from engine.ids import SessionId
-from engine.messages import CloseContext, HintContext, ParkContext, ReleaseContext
+from engine.messages import CloseContext, HintContext, ParkContext, ReleaseContext, TruncateContext
 from sessiond.facts import AttachmentId
 from sessiond.sessions.attachments import Attachments
 from sessiond.sessions.holds import Holds
 from sessiond.sessions.lifecycle import Event, after, is_free
 from sessiond.sessions.live import LiveSession
 from sessiond.sessions.parts import Parts
-from sessiond.store.records import Priority
+from sessiond.store.records import Priority, TurnRecord
 
 _PRIORITIES: Mapping[Priority, int] = MappingProxyType({"low": 0, "normal": 1, "high": 2})
 
@@ -37,6 +38,7 @@ class Retention:
         self._attachments = Attachments()
         self._holds = Holds()
         self._cold: OrderedDict[SessionId, None] = OrderedDict()  # the longest cold first
+        self._dead: list[LiveSession] = []
 
     def attach(self, attachment: AttachmentId) -> None:
         """A socket came."""
@@ -64,7 +66,9 @@ class Retention:
 
     def settle(self, live: LiveSession, attachment: AttachmentId | None) -> None:
         """Someone is done with the session; a socket that has left meanwhile holds nothing."""
-        if attachment is None:
+        if live.volatile and not self._attachments.is_held(live.id):
+            self._die(live)
+        elif attachment is None:
             self.hold(live, self._hold_s(live))
         elif not self._attachments.is_held(live.id):
             self._leave_alone(live)
@@ -79,6 +83,9 @@ class Retention:
 
     def _retire(self, live: LiveSession) -> None:
         """Nobody holds the session any more."""
+        if live.volatile:
+            self._die(live)
+            return
         match live.hints.retention:
             case "release" | "hold":
                 self.release(live)
@@ -86,6 +93,17 @@ class Retention:
                 self.park(live)
             case _:
                 assert_never(live.hints.retention)
+
+    def _die(self, live: LiveSession) -> None:
+        """A session that is not stored ends with the last that held it."""
+        if not live.seat.is_taken:  # else whoever changes it settles it
+            self.forget(live)
+            self._dead.append(live)
+
+    def take_dead(self) -> list[LiveSession]:
+        """Sessions that have died, each told once: what they left in memory is to be erased."""
+        dead, self._dead = self._dead, []
+        return dead
 
     def _hold_s(self, live: LiveSession) -> float:
         """How long KV outlives the last socket, or the last request without one."""
@@ -135,6 +153,25 @@ class Retention:
         if live.is_placed(self._engine.epoch):
             self._send(live, CloseContext(session=live.id))
         live.placement = None
+
+    def cut(self, live: LiveSession, turn: TurnRecord | None) -> None:
+        """Give back the KV behind what the turn left in the session's context; None: all of it."""
+        placed = live.placement
+        if (
+            turn is None
+            or placed is None
+            or (placed.prompt_id, placed.view)
+            != (
+                turn.prompt.id,
+                None,
+            )
+        ):
+            self.unplace(live)
+        elif live.is_placed(self._engine.epoch):
+            tokens = turn.context_tokens or 0
+            self._send(live, TruncateContext(session=live.id, length=tokens))
+            if live.placement is not None:
+                live.placement = replace(placed, tip_id=turn.id, tokens=tokens)
 
     def reap(self) -> None:
         """Release, or park, the sessions whose time is over."""

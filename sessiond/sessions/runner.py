@@ -14,6 +14,7 @@ from sessiond.sessions.driver import TurnDriver
 from sessiond.sessions.foresight import Foresight
 from sessiond.sessions.lifecycle import Event
 from sessiond.sessions.parts import Parts
+from sessiond.sessions.replays import Replay, Replays
 from sessiond.sessions.retention import Retention
 from sessiond.sessions.starter import TurnStarter
 from sessiond.sessions.turn import Turn
@@ -42,6 +43,9 @@ class TurnRunner:
         self._limits = parts.limits
         self._clock = parts.clock
         self._drain_rate = drain_rate
+        self.replays = Replays(
+            ttl_s=parts.limits.replay_ttl_s, max_bytes=parts.limits.replay_memory_bytes
+        )
         self._draining = False
         self._bound: dict[str, BoundTurn] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -110,7 +114,8 @@ class TurnRunner:
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            bound.stop(keep=False, reason="disconnected")
+            if not bound.request.background:
+                bound.stop(keep=False, reason="disconnected")
             raise
 
     def stop_of(self, attachment: AttachmentId, *, keep: bool) -> None:
@@ -163,6 +168,8 @@ class TurnRunner:
             bound.live.leave(bound.claim)
             self._settle(bound)
             raise
+        replay = Replay(accepted=turn.accepted, log=turn.log)
+        self.replays.begin(bound.caller.user_id, replay)
         self._spawn(self._drive(turn, events))
         bound.started(turn)
         return turn
@@ -174,7 +181,8 @@ class TurnRunner:
             await self._foresight.look(turn)
         bound.live.leave(bound.claim, event)
         self._settle(bound)
-        turn.stream.put(finished)  # the session is free: its reader may begin the next turn
+        turn.log.put(finished)  # the session is free: its reader may begin the next turn
+        self.replays.end(bound.response_id, self._clock())
         self._on_turn_ended(finished)
 
     def _settle(self, bound: BoundTurn) -> None:
@@ -184,6 +192,7 @@ class TurnRunner:
             self._retention.settle(bound.live, bound.attachment)
         del self._bound[bound.response_id]
         self._drain_rate.ended(self._clock())
+        bound.is_told.set()
         bound.ended.set()
 
     def _full(self) -> RequestError:

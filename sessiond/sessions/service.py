@@ -1,7 +1,6 @@
 """Conversations and their turns: binds, stores, runs, ends. One asyncio loop; owns what is live."""
 
 import asyncio
-import logging
 from collections.abc import Callable
 from typing import Literal
 
@@ -15,7 +14,6 @@ from sessiond.facts import (
     ConversationView,
     InputItem,
     ItemPage,
-    ItemView,
     PolicyChoice,
     ResponseView,
     SessionPage,
@@ -24,21 +22,30 @@ from sessiond.facts import (
     TurnRequest,
     Unset,
 )
+from sessiond.sessions.beginnings import Beginnings
 from sessiond.sessions.binding import Binder
 from sessiond.sessions.bound import BoundTurn
+from sessiond.sessions.chats import Chats
 from sessiond.sessions.compaction import Compaction
 from sessiond.sessions.context_policies import ContextPolicies, MakePolicy
 from sessiond.sessions.conversations import Conversations
 from sessiond.sessions.drain_rate import DrainRate
+from sessiond.sessions.following import Followers
 from sessiond.sessions.foresight import Foresight
+from sessiond.sessions.forking import Forks
+from sessiond.sessions.housekeeping import Housekeeping
 from sessiond.sessions.inspection import Inspector
 from sessiond.sessions.limits import ServiceLimits
 from sessiond.sessions.live import LiveSessions
+from sessiond.sessions.opening import Openings
 from sessiond.sessions.parts import Parts
 from sessiond.sessions.placing import Placer
 from sessiond.sessions.planning import Planner
 from sessiond.sessions.quotas import Quotas
 from sessiond.sessions.refusals import response_not_found
+from sessiond.sessions.repeats import Repeats
+from sessiond.sessions.replays import Replay
+from sessiond.sessions.replica import Replica
 from sessiond.sessions.retention import Retention
 from sessiond.sessions.runner import TurnRunner
 from sessiond.sessions.starter import TurnStarter
@@ -49,8 +56,6 @@ from sessiond.sessions.turn import Turn
 from sessiond.store.records import Priority
 from sessiond.store.records import Retention as RetentionName
 from sessiond.store.store import Store
-
-logger = logging.getLogger(__name__)
 
 _NO_POLICY = PolicyChoice(type="none")
 _BUILT_IN = ContextPolicyRegistry()
@@ -85,7 +90,7 @@ class SessionService:
         parts = Parts(
             engine=engine,
             store=store,
-            sessions=LiveSessions(store),
+            sessions=LiveSessions(store, clock),
             limits=limits,
             clock=clock,
             new_id=new_id,
@@ -96,7 +101,7 @@ class SessionService:
         self.quotas = Quotas(
             parts,
             drain_rate=drain_rate,
-            give_way=lambda caller, base: self._conversations.close_idle_fork(caller, keep=base),
+            give_way=lambda caller, base: self.conversations.close_idle_fork(caller, keep=base),
             on_refused=on_quota_refused,
         )
         self._policies = ContextPolicies(parts, default=default_policy, make=make_policy)
@@ -108,12 +113,9 @@ class SessionService:
             quotas=self.quotas,
             summaries=self._compaction,
         )
+        placer = Placer(parts)
         starter = TurnStarter(
-            parts,
-            planner=planner,
-            placer=Placer(parts),
-            transcript=transcript,
-            quotas=self.quotas,
+            parts, planner=planner, placer=placer, transcript=transcript, quotas=self.quotas
         )
         self._parts = parts
         self._retention = Retention(parts, on_given_back=self._compaction.cancel)
@@ -126,11 +128,26 @@ class SessionService:
             drain_rate=drain_rate,
             on_turn_ended=on_turn_ended,
         )
-        self._conversations = Conversations(
+        self._repeats = Repeats(parts)
+        self.conversations = Conversations(
             parts,
             binder=self._binder,
+            placer=placer,
             planner=planner,
             runner=self._runner,
+            retention=self._retention,
+        )
+        self._openings = Openings(
+            parts,
+            planner=planner,
+            conversations=self.conversations,
+            repeats=self._repeats,
+            quotas=self.quotas,
+        )
+        self._forks = Forks(
+            parts,
+            binder=self._binder,
+            placer=placer,
             retention=self._retention,
             quotas=self.quotas,
         )
@@ -142,12 +159,27 @@ class SessionService:
             quotas=self.quotas,
         )
         self._inspector = Inspector(parts, policies=self._policies)
+        self._followers = Followers(
+            parts, runner=self._runner, retention=self._retention, inspector=self._inspector
+        )
+        self._beginnings = Beginnings(
+            parts, binder=self._binder, runner=self._runner, repeats=self._repeats
+        )
+        self._chats = Chats(parts, beginnings=self._beginnings)
+        self._housekeeping = Housekeeping(
+            parts,
+            placer=placer,
+            runner=self._runner,
+            retention=self._retention,
+            repeats=self._repeats,
+        )
+        self._replica = Replica(parts, retention=self._retention)
         self._reaper: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Mark what an earlier run left running as failed; start the reaper."""
-        await self._parts.store.fail_running(self._parts.clock())
-        self._reaper = asyncio.create_task(self._reap())
+        """Mark what dead servers left running as failed; start the heartbeat and the reaper."""
+        await self._replica.start()
+        self._reaper = asyncio.create_task(self._housekeeping.run())
         self.quotas.start(self._runner.begun_ids)
 
     async def drain(self) -> None:
@@ -163,6 +195,12 @@ class SessionService:
         await self.quotas.stop()
         await self._runner.stop()
         await self._compaction.stop()
+        await self._replica.stop()
+
+    @property
+    def database_failure(self) -> str | None:
+        """Why turns can't be stored just now; None: they can, as far as is known."""
+        return self._replica.database_failure
 
     async def bind(
         self,
@@ -173,18 +211,33 @@ class SessionService:
         lane: str | None,
     ) -> BoundTurn:
         """Decide at receipt where the turn belongs, and hold that place."""
-        self._runner.check_room()
-        bound = await self._binder.bind(caller, request, attachment=attachment, lane=lane)
-        self._runner.add(bound)
-        return bound
+        return await self._beginnings.bind(caller, request, attachment=attachment, lane=lane)
+
+    async def bind_once(
+        self,
+        caller: Caller,
+        request: TurnRequest,
+        key: str,
+        *,
+        attachment: AttachmentId | None,
+        lane: str | None,
+    ) -> BoundTurn | str:
+        """The same; or the response's id, if the same request came with this key before."""
+        return await self._beginnings.bind_once(
+            caller, request, key, attachment=attachment, lane=lane
+        )
+
+    async def bind_chat(self, caller: Caller, request: TurnRequest) -> BoundTurn:
+        """The same for a client that resends its whole history, behind what is stored of it."""
+        return await self._chats.bind(caller, request)
 
     async def run(self, bound: BoundTurn) -> Turn:
         """Wait for the place in the lane, store the turn (commit 1), hand it to the engine."""
-        return await self._runner.run(bound)
+        return await self._beginnings.run(bound)
 
     async def drop(self, bound: BoundTurn) -> None:
         """Give up a place that was not run."""
-        self._runner.drop(bound)
+        await self._beginnings.drop(bound)
 
     async def cancel(
         self,
@@ -206,6 +259,8 @@ class SessionService:
         found = self._runner.find(response_id)
         if found is not None and found.caller.user_id == caller.user_id:
             found.stop(keep)
+            if attachment is None:  # who asks over HTTP is answered with what became of it
+                await self._runner.ended([found], self._parts.limits.cancel_timeout_s)
         elif await self._parts.store.find_turn(caller.user_id, response_id) is None:
             raise response_not_found(response_id)
 
@@ -215,19 +270,7 @@ class SessionService:
 
     async def detach(self, attachment: AttachmentId) -> None:
         """A socket left: sessions that no other holds are cancelled, rolled back and released."""
-        freed = self._retention.leave(attachment)
-        left = [
-            bound
-            for bound in self._runner.bound_turns()
-            if bound.live in freed and bound.attachment is not None
-        ]
-        for bound in left:
-            self._runner.drop(bound)
-            bound.stop(keep=False, reason="disconnected")
-        # a turn that a hanging engine does not end settles its session itself, when it ends
-        await self._runner.ended(left, self._parts.limits.cancel_timeout_s)
-        for live in freed:
-            self._retention.settle(live, attachment)
+        await self._housekeeping.detach(attachment)
 
     def keys_at_work(self) -> frozenset[str]:
         """Keys under which turns run or wait."""
@@ -260,9 +303,21 @@ class SessionService:
             caller, session_id, include_page_table=include_page_table
         )
 
-    async def reset_session(self, caller: Caller, session_id: str) -> SessionView:
-        """Empty the context but for the instructions. Busy: `turn_in_progress`."""
-        await self._conversations.reset(caller, session_id)
+    async def fork_session(
+        self, caller: Caller, session_id: str, response_id: str | None = None
+    ) -> SessionView:
+        """A new session that goes on from a response of this one; None: from its last."""
+        live = await self._forks.fork(caller, session_id, response_id)
+        return await self._inspector.session(caller, live.id, include_page_table=False)
+
+    async def reset_session(
+        self, caller: Caller, session_id: str, response_id: str | None = None
+    ) -> SessionView:
+        """Go back to a response; None: to the instructions alone. Busy: `turn_in_progress`."""
+        if response_id is None:
+            await self.conversations.reset(caller, session_id)
+        else:
+            await self.conversations.rewind(caller, session_id, response_id)
         return await self._inspector.session(caller, session_id, include_page_table=False)
 
     async def set_policy(
@@ -308,59 +363,33 @@ class SessionService:
 
     async def close_session(self, caller: Caller, session_id: str) -> None:
         """Cancel what runs, give back all KV, end the session."""
-        await self._conversations.close(caller, session_id)
+        await self.conversations.close(caller, session_id)
 
     async def create_conversation(
-        self, caller: Caller, items: tuple[InputItem, ...], metadata: dict[str, str]
-    ) -> ConversationView:
-        """Open a session with items in its context and nothing computed."""
-        return await self._conversations.create(caller, items, metadata)
-
-    async def get_conversation(self, caller: Caller, session_id: str) -> ConversationView:
-        """An open session as a conversation."""
-        return await self._conversations.get(caller, session_id)
-
-    async def update_conversation(
-        self, caller: Caller, session_id: str, metadata: dict[str, str]
-    ) -> ConversationView:
-        """Replace its metadata."""
-        return await self._conversations.update(caller, session_id, metadata)
-
-    async def delete_conversation(self, caller: Caller, session_id: str) -> None:
-        """The same as `close_session`."""
-        await self._conversations.close(caller, session_id)
-
-    async def list_items(
         self,
         caller: Caller,
-        session_id: str,
+        items: tuple[InputItem, ...],
+        metadata: dict[str, str],
         *,
-        limit: int = 20,
-        after: str | None = None,
-        order: Literal["asc", "desc"] = "desc",
-    ) -> ItemPage:
-        """The messages in the session's context."""
-        return await self._conversations.list_items(
-            caller, session_id, limit=limit, after=after, order=order
-        )
+        name: str | None = None,
+        key: str | None = None,
+    ) -> ConversationView:
+        """Open a session with items in its context and nothing computed.
 
-    async def add_items(
-        self, caller: Caller, session_id: str, items: tuple[InputItem, ...]
-    ) -> tuple[ItemView, ...]:
-        """Append messages to the context; nothing is computed. Busy: `turn_in_progress`."""
-        return await self._conversations.add_items(caller, session_id, items)
-
-    async def get_item(self, caller: Caller, session_id: str, item_id: str) -> ItemView:
-        """One message of the session's context."""
-        return await self._conversations.get_item(caller, session_id, item_id)
-
-    async def delete_item(self, caller: Caller, session_id: str, item_id: str) -> None:
-        """Refused: a context is cut at turns only."""
-        await self._conversations.delete_item(caller, session_id, item_id)
+        One that has the name, or was opened by the same request with this idempotency key, is
+        given back as it is.
+        """
+        return await self._openings.create(caller, items, metadata, name=name, key=key)
 
     async def get_response(self, caller: Caller, response_id: str) -> ResponseView:
         """A stored turn, whatever became of it."""
         return await self._inspector.response(caller, response_id)
+
+    async def follow(
+        self, caller: Caller, response_id: str, *, attachment: AttachmentId | None = None
+    ) -> Replay:
+        """What a turn has told and will tell, from the oldest that is kept."""
+        return await self._followers.follow(caller, response_id, attachment=attachment)
 
     async def input_items(
         self,
@@ -382,11 +411,4 @@ class SessionService:
             caller.user_id, response_id, self._parts.clock()
         ):
             raise response_not_found(response_id)
-
-    async def _reap(self) -> None:
-        while True:
-            await asyncio.sleep(self._parts.limits.reap_every_s)
-            try:
-                self._retention.reap()
-            except Exception:
-                logger.exception("the reaper met a fault; it goes on")
+        self._runner.replays.forget(response_id)

@@ -13,19 +13,23 @@ from sessiond.facts import ItemView, TurnAccepted, TurnError
 from sessiond.quota import Account, Quota
 from sessiond.sessions.bound import BoundTurn
 from sessiond.sessions.endings import failed, usage_of
+from sessiond.sessions.fact_log import FactLog
 from sessiond.sessions.live import LiveSession
 from sessiond.sessions.parts import Parts
 from sessiond.sessions.placing import Placer
 from sessiond.sessions.planning import Planner, TurnPlan
 from sessiond.sessions.quotas import Quotas, terms_of
+from sessiond.sessions.refusals import busy
 from sessiond.sessions.request_form import pack_policy, pack_request
 from sessiond.sessions.summaries import Patience
 from sessiond.sessions.transcript import Transcript
 from sessiond.sessions.turn import Turn
-from sessiond.store.errors import QuotaExceededError, StoreError
+from sessiond.store.errors import NotOwnerError, QuotaExceededError, StoreError
 from sessiond.store.records import NewSession, NewTurn
 
 logger = logging.getLogger(__name__)
+
+_TRIES = 3
 
 
 class TurnStarter:
@@ -62,11 +66,7 @@ class TurnStarter:
             await self._quotas.check_turn(
                 bound.caller, opens=not live.stored, base=live.base_session_id
             )
-            await self._sessions.refresh(live)
-            patience = self._patience(bound)
-            plan = await self._planner.plan(live, bound.request, patience=patience)
-            accepted = self._accept(bound, plan)
-            account = await self._store_running(bound, plan, accepted)
+            plan, accepted, account = await self._stored(bound)
             try:
                 command = self._command(live, plan, accepted, account.quota)
                 events = await self._placer.submit(live, plan, command)
@@ -84,8 +84,37 @@ class TurnStarter:
             accepted=accepted,
             engine=self._engine,
             headers=self._quotas.headers_of(account),
+            log=FactLog(
+                max_facts=self._limits.replay_events, max_bytes=self._limits.replay_event_bytes
+            ),
         )
         return turn, events
+
+    async def _stored(self, bound: BoundTurn) -> tuple[TurnPlan, TurnAccepted, Account]:
+        """Plan the turn and make commit 1; again when another replica had the session meanwhile."""
+        for _ in range(_TRIES):
+            await self._sessions.refresh(bound.live)
+            patience = self._patience(bound)
+            plan = await self._planner.plan(bound.live, bound.request, patience=patience)
+            accepted = self._accept(bound, plan)
+            try:
+                account = await self._store_running(bound, plan, accepted)
+            except NotOwnerError:
+                await self._take_back(bound)
+            else:
+                return plan, accepted, account
+        raise busy(bound.live.id)
+
+    async def _take_back(self, bound: BoundTurn) -> None:
+        """Own the session again.
+
+        Raises:
+            RequestError: it is closed, or busy elsewhere, or went on from the named response.
+        """
+        await self._sessions.reclaim(bound.live)
+        named = bound.request.previous_response_id
+        if named is not None and bound.live.tip_id != named:
+            raise busy(bound.live.id)
 
     def _patience(self, bound: BoundTurn) -> Patience:
         seconds = math.inf
@@ -105,7 +134,11 @@ class TurnStarter:
             model=self._engine.info.model,
             instructions=plan.prompt.text,
             created_at=self._clock(),
-            request=replace(bound.request, truncation="auto" if plan.trims else "disabled"),
+            request=replace(
+                bound.request,
+                truncation="auto" if plan.trims else "disabled",
+                store=not bound.live.volatile,
+            ),
         )
 
     async def _store_running(
@@ -220,4 +253,5 @@ def new_turn(
         input_ids=plan.input_ids,
         items=items,
         created_at=accepted.created_at,
+        epoch=plan.epoch,
     )

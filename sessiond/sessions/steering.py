@@ -44,7 +44,7 @@ class Steering:
         if choice is not None:
             self._policies.check(choice)
         live = await self._binder.load(caller, session_id)
-        if not await self._store.set_policy(caller.user_id, session_id, pack_policy(choice)):
+        if not await self._store.set_policy(caller.user_id, live.id, pack_policy(choice)):
             raise conversation_not_found(session_id)
         live.policy = choice
 
@@ -77,7 +77,7 @@ class Steering:
         )
         if hints == live.hints:
             return
-        if not await self._store.set_hints(caller.user_id, session_id, hints):
+        if not await self._store.set_hints(caller.user_id, live.id, hints):
             raise conversation_not_found(session_id)
         live.hints = hints
         self._retention.hint(live)

@@ -168,6 +168,7 @@ class SummaryWriter:
             ids=stored.ids,
             computed=stored.computed,
             edits=stored.edits,
+            volatile=writing.live.volatile,
         )
         self._engine.send(command)
         self._engine.send(TruncateContext(session=fork, length=writing.reading.length))
@@ -187,7 +188,7 @@ class SummaryWriter:
     def _close(self, writing: Writing) -> None:
         self._engine.cancel(CancelTurn(turn=TurnId(writing.fork), keep=False))
         with suppress(EngineUnavailableError):  # with the engine its memory is gone
-            self._engine.send(CloseContext(session=SessionId(writing.fork)))
+            self._engine.send(CloseContext(session=SessionId(writing.fork), erase=True))
 
     async def _keep(
         self, writing: Writing, ending: TurnDone | TurnIncomplete, pair: tuple[int, ...]

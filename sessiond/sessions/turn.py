@@ -8,7 +8,7 @@ from engine.ids import TurnId
 from engine.messages import CancelTurn
 from sessiond.facts import TurnAccepted, TurnFact
 from sessiond.sessions.bound import BoundTurn, CancelReason, StopReason
-from sessiond.sessions.fact_stream import FactStream
+from sessiond.sessions.fact_log import FactLog
 from sessiond.sessions.fitting import changed
 from sessiond.sessions.planning import TurnPlan
 
@@ -19,7 +19,7 @@ class Turn:
     `headers`: what is left of its user's quota, for an answer over HTTP.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 -- what a turn is, each by its name
         self,
         *,
         bound: BoundTurn,
@@ -27,35 +27,36 @@ class Turn:
         accepted: TurnAccepted,
         engine: EngineClient,
         headers: Mapping[str, str],
+        log: FactLog,
     ) -> None:
         self.accepted = accepted
         self.headers = headers
         self.bound = bound
         self.plan = plan
-        self.stream = FactStream()
+        self.log = log
         self._engine = engine
         self._cancelled = False
         for change in plan.changes:
-            self.stream.put(change)
+            self.log.put(change)
 
     def rebuilt_exact(self) -> None:
         """The engine computed what is visible anew, as if nothing had ever stood in between."""
         before = self.plan.shape
         after = replace(before, fidelity="exact")
         self.plan = replace(self.plan, shape=after, view=after.view("exact"), edit=None)
-        self.stream.put(changed(self.accepted.session_id, "rebuilt_exact", before, after))
+        self.log.put(changed(self.accepted.session_id, "rebuilt_exact", before, after))
 
     async def facts(self) -> AsyncIterator[TurnFact]:
-        """What becomes of the turn; once, by one task. The last fact is the one `TurnFinished`.
+        """What becomes of the turn, to its client. The last fact is the one `TurnFinished`.
 
-        A slow reader finds waiting deltas merged into one. A turn of no socket has its reader
-        only, and ends when the reader leaves.
+        A slow reader finds waiting deltas merged into one. A turn of no socket has this reader
+        only, and ends when it leaves, unless it runs in the background.
         """
         try:
-            async for fact in self.stream:
+            async for fact in self.log.read():
                 yield fact
         finally:
-            if self.bound.attachment is None:
+            if self.bound.attachment is None and not self.bound.request.background:
                 self.cancel(keep=False, reason="disconnected")
 
     def cancel(self, keep: bool, reason: CancelReason = "cancelled") -> None:

@@ -125,6 +125,15 @@ async def covers(
     return row[0] is not None and row[1] == 0
 
 
+async def contains(
+    connection: AsyncConnection, user_id: str, turn_id: str, tip_id: str | None
+) -> bool:
+    """Whether the turn is the tip, or an ancestor of it."""
+    chain = chain_of(user_id, tip_id)
+    found = await connection.scalar(sa.select(chain.c.id).where(chain.c.id == turn_id))
+    return found is not None
+
+
 def size_of(row: sa.Row[*tuple[Any, ...]]) -> TurnSize:
     """A row that has `SIZE_COLUMNS`."""
     return TurnSize(tokens=row.added_tokens, awaits_reply=row.awaits_reply, view=view_of(row))

@@ -5,35 +5,70 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import sqlite
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.schema import CreateIndex, CreateTable, DDLElement
 
 from sessiond.store.errors import StoreConfigError, StoreError
+from sessiond.store.schema import metadata
 
 T = TypeVar("T")
 Work = Callable[[AsyncConnection], Awaitable[T]]
 
 _ALLOWED = "sqlite+aiosqlite:///FILE or postgresql+psycopg://USER@HOST/NAME"
+CONNECTIONS = 10
+"""The most to a Postgres; SQLite has its own few."""
+
 _BUSY_TIMEOUT_MS = 5000
 _READERS = 4
+_CONNECT_TIMEOUT_S = 5
+_DEADLOCK = "40P01"
+_TRIES = 4  # of a transaction that met one
+# What a database says when it is away, full or overloaded, not when a statement is wrong.
+_FAILURES = (
+    sa.exc.OperationalError,
+    sa.exc.InterfaceError,
+    sa.exc.InternalError,
+    sa.exc.TimeoutError,
+)
 
 
 class Database:
-    """Two pools on one database: readers beside a single writer.
+    """Connections of one database, for those that read and those that write.
 
     SQLite takes one writer at a time; a pool of one connection lets them queue in turn instead of
     polling for the lock. Against other processes `BEGIN IMMEDIATE` takes that lock at once, since
-    a reader that becomes a writer ignores the busy timeout.
+    a reader that becomes a writer ignores the busy timeout. On Postgres both share one pool; a
+    reader sees one moment on either.
 
     Raises:
         StoreConfigError: the URL is of no kind that can be used.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, connections: int = CONNECTIONS) -> None:
         parsed = parse_url(url)
-        self._writer = writer_engine(parsed)
-        self._reader = self._writer if not _is_sqlite(parsed) else _sqlite_reader(parsed)
+        self._writer = writer_engine(parsed, connections=connections)
+        self._reader = (
+            _sqlite_reader(parsed)
+            if _is_sqlite(parsed)
+            else self._writer.execution_options(
+                isolation_level="REPEATABLE READ", postgresql_readonly=True
+            )
+        )
         self._running: set[asyncio.Task[Any]] = set()
+        self._failure: str | None = None
+
+    @property
+    def failure(self) -> str | None:
+        """Why the database took no new rows when it was asked last; None: it did."""
+        return self._failure
+
+    @property
+    def connections_in_use(self) -> int:
+        """Connections that transactions hold just now."""
+        pools = {self._writer.pool, self._reader.pool}
+        return sum(pool.checkedout() for pool in pools if isinstance(pool, sa.QueuePool))
 
     async def read(self, work: Work[T]) -> T:
         """Run `work` in one transaction that only reads.
@@ -43,19 +78,35 @@ class Database:
         """
         return await self._finish(self._transact(self._reader, work))
 
-    async def write(self, work: Work[T]) -> T:
+    async def write(self, work: Work[T], *, adds_rows: bool = False) -> T:
         """Run `work` in one transaction; all of it is written, or nothing.
+
+        A database that is full may still replace rows: only one that `adds_rows` tells that it is
+        well again.
 
         Raises:
             StoreError: the database failed, or `work` raised one.
         """
-        return await self._finish(self._transact(self._writer, work))
+        return await self._finish(self._write(work, adds_rows=adds_rows))
 
     async def close(self) -> None:
         """Wait for what runs and close every connection."""
         await asyncio.gather(*self._running, return_exceptions=True)
         await self._writer.dispose()
         await self._reader.dispose()
+
+    async def _write(self, work: Work[T], *, adds_rows: bool, tries: int = _TRIES) -> T:
+        try:
+            done = await self._transact(self._writer, work)
+        except StoreError as error:
+            if tries > 1 and _is_deadlock(error.__cause__):
+                return await self._write(work, adds_rows=adds_rows, tries=tries - 1)
+            if isinstance(error.__cause__, _FAILURES):
+                self._failure = str(error)
+            raise
+        if adds_rows:
+            self._failure = None
+        return done
 
     @staticmethod
     async def _transact(engine: AsyncEngine, work: Work[T]) -> T:
@@ -85,6 +136,30 @@ class Database:
             task.exception()  # seen: whoever still waits gets it too
 
 
+class MemoryDatabase(Database):
+    """The same tables for this process alone: nothing of them is ever written down.
+
+    Its one connection is the database, so that readers and writers take turns.
+    """
+
+    def __init__(self) -> None:
+        self._writer = _sqlite(make_url("sqlite+aiosqlite://"), begin="BEGIN", connections=1)
+        self._reader = self._writer
+        self._running = set()
+        self._failure = None
+        sa.event.listen(self._writer.sync_engine, "connect", _make_tables)
+
+
+def _make_tables(connection: Any, _record: object) -> None:
+    cursor = connection.cursor()
+    for table in metadata.sorted_tables:
+        made: list[DDLElement] = [CreateTable(table)]
+        made += [CreateIndex(index) for index in table.indexes]
+        for statement in made:
+            cursor.execute(str(statement.compile(dialect=sqlite.dialect())))
+    cursor.close()
+
+
 def parse_url(url: str) -> URL:
     """The URL taken apart.
 
@@ -103,20 +178,33 @@ def parse_url(url: str) -> URL:
     return parsed
 
 
-def writer_engine(url: URL) -> AsyncEngine:
-    """Connections whose transactions may write.
+def writer_engine(url: URL, *, connections: int = CONNECTIONS) -> AsyncEngine:
+    """Connections whose transactions may write; `connections`: the most to a Postgres.
 
     Raises:
         StoreConfigError: the database's driver is not installed.
     """
     if not _is_sqlite(url):
         try:
-            return create_async_engine(url, pool_pre_ping=True)
+            return create_async_engine(
+                url,
+                pool_pre_ping=True,  # one that a stopped server left behind is replaced
+                pool_size=connections,
+                max_overflow=0,
+                connect_args={"connect_timeout": _CONNECT_TIMEOUT_S},
+            )
         except ImportError as error:
             shown = url.render_as_string(hide_password=True)
             allowed = f"one whose driver is installed; {error.name} comes with the extra [postgres]"
             raise StoreConfigError(shown, allowed) from error
     return _sqlite(url, begin="BEGIN IMMEDIATE", connections=1)
+
+
+def _is_deadlock(error: BaseException | None) -> bool:
+    """Whether Postgres chose this transaction to let another go on: it is as if never begun."""
+    return isinstance(error, sa.exc.DBAPIError) and (
+        getattr(error.orig, "sqlstate", None) == _DEADLOCK
+    )
 
 
 def _sqlite_reader(url: URL) -> AsyncEngine:
@@ -128,7 +216,9 @@ def _is_sqlite(url: URL) -> bool:
 
 
 def _sqlite(url: URL, *, begin: str, connections: int) -> AsyncEngine:
-    engine = create_async_engine(url, pool_size=connections, max_overflow=0)
+    engine = create_async_engine(
+        url, poolclass=sa.AsyncAdaptedQueuePool, pool_size=connections, max_overflow=0
+    )
 
     def prepare(connection: Any, _record: object) -> None:
         connection.isolation_level = None  # the driver would begin transactions by its own rules

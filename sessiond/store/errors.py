@@ -26,3 +26,7 @@ class QuotaExceededError(StoreError):
         super().__init__(f"{wanted} is more than the quota of user {user_id} has left")
         self.account = account
         self.wanted = wanted
+
+
+class NotOwnerError(StaleSessionError):
+    """The session is closed, or another replica has taken it since the writer did."""

@@ -1,5 +1,6 @@
 """Brings a database to the newest schema, and says whether it is there. Runs alembic."""
 
+import asyncio
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,7 +33,8 @@ class SchemaState:
 def upgrade(url: str, revision: str = "head") -> None:
     """Migrate upwards; makes the file and its folder where they are missing.
 
-    Blocks, and runs its own event loop: from a coroutine call it in a thread.
+    A schema that is current is left alone, without a lock. Blocks, and runs its own event
+    loop: from a coroutine call it in a thread.
 
     Raises:
         StoreConfigError: the URL is of no kind that can be used.
@@ -42,6 +44,8 @@ def upgrade(url: str, revision: str = "head") -> None:
     try:
         if (folder := _folder_of(parsed)) is not None:
             folder.mkdir(parents=True, exist_ok=True)
+        if revision == "head" and asyncio.run(check(url)).is_current:
+            return
         command.upgrade(_config(url), revision)
     except DBAPIError as error:
         raise StoreError(f"database {parsed}: {error.orig}") from error
@@ -74,6 +78,10 @@ async def check(url: str) -> SchemaState:
                 lambda inner: MigrationContext.configure(inner).get_current_revision()
             )
         )
+    except StoreError as error:
+        cause = error.__cause__
+        reason = cause.orig if isinstance(cause, DBAPIError) else error
+        raise StoreError(f"database {parse_url(url)}: {reason}") from error
     finally:
         await database.close()
     return SchemaState(current=current, newest=newest)

@@ -80,6 +80,25 @@ _END_RESERVATION = (
 )
 
 
+async def begin(
+    connection: AsyncConnection,
+    user_id: str,
+    now: float,
+    reservation: NewReservation | None,
+    *,
+    opens: bool,
+) -> Account:
+    """Reserve for a turn, if it has something reserved; returns what its user has left.
+
+    Raises:
+        QuotaExceededError: there is not enough.
+    """
+    if reservation is not None:
+        return await reserve(connection, user_id, reservation, opens=opens)
+    await ensure_user(connection, user_id, now)
+    return await account(connection, user_id)
+
+
 async def reserve(
     connection: AsyncConnection, user_id: str, reservation: NewReservation, *, opens: bool
 ) -> Account:

@@ -15,6 +15,9 @@ from sessiond.facts import (
 )
 from sessiond.store.shape import Fidelity, SummaryRef, TurnSize, View
 
+FIRST_EPOCH = 1
+"""Of the replica that has stored the session."""
+
 Retention = Literal["release", "park", "hold"]
 Priority = Literal["low", "normal", "high"]
 
@@ -65,6 +68,7 @@ class SessionHints:
 class SessionRecord:
     """A session's row. Its context is `prompt`, then what is seen of the turns up to `tip_id`.
 
+    `owner`: the replica that took it last; `epoch` counts how often one did.
     `context_policy`: the session's own, as JSON; None: that of the user, or the server.
     """
 
@@ -83,6 +87,9 @@ class SessionRecord:
     created_at: float
     last_active_at: float
     closed_at: float | None
+    owner: str | None
+    epoch: int
+    digest: str | None = None  # of all that was said up to the tip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +112,10 @@ class NewSession:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTurn:
-    """A turn to be stored as running, with the items and ids that it brings (commit 1)."""
+    """A turn to be stored as running, with the items and ids that it brings (commit 1).
+
+    `epoch`: since when this replica owns the session.
+    """
 
     id: str
     user_id: str
@@ -123,6 +133,7 @@ class NewTurn:
     input_ids: tuple[int, ...]
     items: tuple[ItemView, ...]
     created_at: float
+    epoch: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +148,7 @@ class NewReservation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptTurn:
-    """An ending that moves the session's tip to the turn (commit 2).
+    """An ending that moves the session's tip to the turn (commit 2). `epoch`: that of commit 1.
 
     `view` None: the turn saw all that its parent saw and left behind.
     """
@@ -154,7 +165,9 @@ class KeptTurn:
     context_tokens: int
     usage: TurnUsage
     finished_at: float
+    epoch: int
     view: View | None = None
+    digest: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,6 +211,7 @@ class TurnRecord:
     finished_at: float | None
     deleted_at: float | None
     view: View | None
+    digest: str | None = None
 
     @property
     def size(self) -> TurnSize:
@@ -262,6 +276,14 @@ class StoredSummary:
 
     ref: SummaryRef
     read_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsedKey:
+    """What an idempotency key stands for: a request's digest and the id of what came of it."""
+
+    digest: str
+    result_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

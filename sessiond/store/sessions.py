@@ -14,6 +14,7 @@ from sessiond.store.records import (
     Prompt,
     SessionHints,
     SessionRecord,
+    TurnRecord,
 )
 from sessiond.store.schema import sessions, system_prompts, turns, users
 from sessiond.store.token_ids import pack
@@ -27,6 +28,7 @@ _RECORD = (
         system_prompts.c.opening_text,
         system_prompts.c.tokens.label("prompt_tokens"),
         sa.func.coalesce(turns.c.awaits_reply, sa.false()).label("awaits_reply"),
+        turns.c.messages_digest,
     )
     .join(system_prompts, system_prompts.c.id == sessions.c.system_prompt_id)
     .outerjoin(turns, turns.c.id == sessions.c.tip_id)
@@ -57,8 +59,10 @@ async def insert_prompt(connection: AsyncConnection, user_id: str, prompt: NewPr
     )
 
 
-async def insert(connection: AsyncConnection, session: NewSession) -> None:
-    """Store a session."""
+async def insert(
+    connection: AsyncConnection, session: NewSession, *, owner: str, epoch: int
+) -> None:
+    """Store a session with its owner."""
     await connection.execute(
         sessions.insert().values(
             id=session.id,
@@ -76,6 +80,8 @@ async def insert(connection: AsyncConnection, session: NewSession) -> None:
             metadata=session.metadata,
             created_at=session.created_at,
             last_active_at=session.created_at,
+            owner=owner,
+            epoch=epoch,
         )
     )
 
@@ -132,7 +138,7 @@ async def idle_forks(connection: AsyncConnection, user_id: str) -> tuple[str, ..
 
 
 async def advance(connection: AsyncConnection, turn: KeptTurn) -> None:
-    """Move the tip to a turn that was built on the present one.
+    """Move the tip of a session that is held to a turn that was built on the present one.
 
     Raises:
         StaleSessionError: the session is closed, or its tip is another.
@@ -173,6 +179,34 @@ async def reset(connection: AsyncConnection, user_id: str, session_id: str, now:
         fidelity="exact",
         last_active_at=now,
     )
+
+
+async def rewind(  # noqa: PLR0913, PLR0917 -- which session, from where, to where
+    connection: AsyncConnection,
+    user_id: str,
+    session_id: str,
+    tip_id: str | None,
+    turn: TurnRecord,
+    now: float,
+) -> bool:
+    """Move the tip back from `tip_id` to a turn before it; returns whether it was there."""
+    changed = await connection.execute(
+        sessions.update()
+        .where(
+            sessions.c.id == session_id,
+            sessions.c.user_id == user_id,
+            sessions.c.tip_id.is_not_distinct_from(tip_id),
+            sessions.c.closed_at.is_(None),
+        )
+        .values(
+            tip_id=turn.id,
+            system_prompt_id=turn.prompt.id,
+            context_tokens=turn.context_tokens,
+            fidelity=turn.usage.fidelity,
+            last_active_at=now,
+        )
+    )
+    return changed.rowcount == 1
 
 
 async def close(connection: AsyncConnection, user_id: str, session_id: str, now: float) -> bool:
@@ -233,4 +267,7 @@ def _record(row: sa.Row[*tuple[Any, ...]]) -> SessionRecord:
         created_at=row.created_at,
         last_active_at=row.last_active_at,
         closed_at=row.closed_at,
+        owner=row.owner,
+        epoch=row.epoch,
+        digest=row.messages_digest,
     )

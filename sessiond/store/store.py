@@ -1,20 +1,23 @@
-"""All SQL, as the transactions that the sessions need. Owns the database; shared by all tasks.
+"""All changes of the databases, as the transactions that the sessions need. Shared by all tasks.
 
 Every question names the user whose rows it is about: rows of others do not exist for it.
 """
 
-from collections.abc import Mapping, Sequence
+import secrets
 from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from sessiond.facts import ItemPage, ItemView
 from sessiond.quota import Account, charged_tokens
-from sessiond.store import chains, items, quotas, sessions, summaries, turns
+from sessiond.store import erasing, ownership, quotas, sessions, summaries, turns
 from sessiond.store.accounts import AccountStore
-from sessiond.store.database import Database
-from sessiond.store.items import Order
+from sessiond.store.database import CONNECTIONS
+from sessiond.store.errors import NotOwnerError
+from sessiond.store.membership import Membership
+from sessiond.store.quota_store import QuotaStore
+from sessiond.store.reader import StoreReader
 from sessiond.store.records import (
+    FIRST_EPOCH,
     KeptTurn,
     LostTurn,
     NewPrompt,
@@ -22,35 +25,65 @@ from sessiond.store.records import (
     NewSession,
     NewSummary,
     NewTurn,
-    SessionDetail,
     SessionHints,
     SessionRecord,
-    StoredContext,
-    StoredSummary,
     TurnRecord,
 )
-from sessiond.store.shape import Shape, View
+from sessiond.store.replicas import ReplicaId
+from sessiond.store.used_keys import UsedKeys
+from sessiond.store.volatile import is_volatile
+
+_TOMBSTONE_S = 24 * 3600.0  # that a session was there and is closed is told for so long
 
 
-class Store:
+class Store(StoreReader):
     """Each method is one transaction: all of it happens, or nothing.
+
+    It is that of one replica, whose sessions nobody else can add to. `replica_name`: the same for
+    every run of a server, and for no other server; "": nobody else's. `connections`: the most to
+    a Postgres.
 
     Raises:
         StoreConfigError: the URL is of no kind that can be used.
         StoreError: from every method, when the database fails.
     """
 
-    def __init__(self, url: str) -> None:
-        self._database = Database(url)
+    def __init__(self, url: str, *, replica_name: str = "", connections: int = CONNECTIONS) -> None:
+        super().__init__(url, connections=connections)
+        run_id = f"rep_{secrets.token_hex(16)}"
+        self._replica = ReplicaId(id=run_id, name=replica_name or run_id)
+        self.membership = Membership(self._database, self._replica)
+        self.used_keys = UsedKeys(self._database)
         self.accounts = AccountStore(self._database)
+        self.quotas = QuotaStore(self._database)
 
-    async def close(self) -> None:
-        """Wait for what runs and close every connection."""
-        await self._database.close()
+    @property
+    def replica_id(self) -> str:
+        """The owner of the sessions that this replica has taken."""
+        return self._replica.id
+
+    # --- replicas --------------------------------------------------------------------------------
 
     async def fail_running(self, now: float) -> int:
-        """Mark the turns that an earlier run left running as failed; returns how many."""
+        """Mark running turns that nobody runs any more as failed; returns how many."""
         return await self._database.write(lambda connection: turns.fail_running(connection, now))
+
+    async def claim_session(
+        self, user_id: str, session_id: str, now: float, *, even_if_busy: bool = False
+    ) -> SessionRecord | None:
+        """Own a session, unless a replica that lives runs a turn in it: then its owner stays.
+
+        Turns that a dead owner left running are marked as failed. None: there is no such session;
+        a closed one is not taken.
+        """
+
+        async def work(connection: AsyncConnection) -> SessionRecord | None:
+            await ownership.claim(
+                connection, self._replica, user_id, session_id, now, even_if_busy=even_if_busy
+            )
+            return await sessions.find(connection, user_id, session_id)
+
+        return await self._database.write(work)
 
     # --- turns -----------------------------------------------------------------------------------
 
@@ -65,25 +98,38 @@ class Store:
         """Commit 1: a running turn with its items, and what it is the first to use.
 
         Returns what its user has left when the turn has reserved its part. Without a reservation
-        the turn is charged only when it ends.
+        the turn is charged only when it ends. Of a volatile turn the reservation is a transaction
+        of its own, that lies with those of all others.
 
         Raises:
             QuotaExceededError: there is not enough left to reserve.
+            NotOwnerError: the session is closed, or another replica has taken it.
         """
 
-        async def work(connection: AsyncConnection) -> Account:
-            user_id = turn.user_id
-            if reservation is None:
-                await sessions.ensure_user(connection, user_id, turn.created_at)
-                left = await quotas.account(connection, user_id)
-            else:
-                opens = session is not None
-                left = await quotas.reserve(connection, user_id, reservation, opens=opens)
-            await _insert_front(connection, user_id, session, prompt)
+        async def reserve(connection: AsyncConnection) -> Account:
+            return await quotas.begin(
+                connection, turn.user_id, turn.created_at, reservation, opens=session is not None
+            )
+
+        async def insert(connection: AsyncConnection) -> None:
+            await self._insert_front(connection, turn.user_id, session, prompt, turn.created_at)
+            await self._hold(connection, turn)
             await turns.insert(connection, turn)
+
+        async def work(connection: AsyncConnection) -> Account:
+            left = await reserve(connection)
+            await insert(connection)
             return left
 
-        return await self._database.write(work)
+        if not is_volatile(turn.session_id):
+            return await self._database.write(work, adds_rows=True)
+        left = await self._database.write(reserve, adds_rows=True)
+        try:
+            await self._memory.write(insert, adds_rows=True)
+        except BaseException:
+            await self._settle(turn.user_id, turn.id, 0, turn.created_at)
+            raise
+        return left
 
     async def keep_turn(self, turn: KeptTurn) -> None:
         """Commit 2: the reply, its ids, the usage, and the session's new tip.
@@ -91,105 +137,78 @@ class Store:
         Twice is as good as once: of a commit that raised nobody knows whether it held.
 
         Raises:
-            StaleSessionError: the session is closed, or its tip is not the turn's parent.
+            NotOwnerError: the session is closed, or another replica has taken it.
+            StaleSessionError: its tip is not the turn's parent.
         """
 
         async def work(connection: AsyncConnection) -> None:
-            if await turns.keep(connection, turn):
-                await sessions.advance(connection, turn)
-                await _settle(connection, turn, charged_tokens(turn.usage))
+            if await self._keep(connection, turn):
+                await quotas.settle(
+                    connection,
+                    turn.user_id,
+                    turn.id,
+                    used=charged_tokens(turn.usage),
+                    now=turn.finished_at,
+                )
 
-        await self._database.write(work)
+        if not is_volatile(turn.session_id):
+            await self._database.write(work, adds_rows=True)
+        elif await self._memory.write(
+            lambda connection: self._keep(connection, turn), adds_rows=True
+        ):
+            used = charged_tokens(turn.usage)
+            await self._settle(turn.user_id, turn.id, used, turn.finished_at)
 
     async def lose_turn(self, turn: LostTurn) -> None:
         """End a turn that joins no context."""
+        used = charged_tokens(turn.usage, turn.error)
 
         async def work(connection: AsyncConnection) -> None:
             await turns.lose(connection, turn)
-            await _settle(connection, turn, charged_tokens(turn.usage, turn.error))
+            await quotas.settle(connection, turn.user_id, turn.id, used=used, now=turn.finished_at)
 
-        await self._database.write(work)
+        if not is_volatile(turn.id):
+            await self._database.write(work)
+            return
+        await self._memory.write(lambda connection: turns.lose(connection, turn))
+        await self._settle(turn.user_id, turn.id, used, turn.finished_at)
 
     async def append_turn(self, turn: NewTurn, kept: KeptTurn, *, prompt: NewPrompt | None) -> None:
         """Both commits in one: a turn that no engine works on.
 
         Raises:
-            StaleSessionError: the session is closed, or its tip is not the turn's parent.
+            NotOwnerError: the session is closed, or another replica has taken it.
+            StaleSessionError: its tip is not the turn's parent.
         """
 
         async def work(connection: AsyncConnection) -> None:
+            await self._hold(connection, turn)
             if prompt is not None:
                 await sessions.insert_prompt(connection, turn.user_id, prompt)
             await turns.insert(connection, turn)
             await turns.keep(connection, kept)
             await sessions.advance(connection, kept)
 
-        await self._database.write(work)
-
-    async def find_turn(self, user_id: str, turn_id: str) -> TurnRecord | None:
-        """One turn, deleted ones included."""
-        return await self._database.read(
-            lambda connection: turns.find(connection, user_id, turn_id)
-        )
-
-    async def reply_text(self, user_id: str, turn_id: str) -> str:
-        """The text of a turn's reply; "" when there is none."""
-        return await self._database.read(
-            lambda connection: items.reply_text(connection, user_id, turn_id)
-        )
+        await self._of(turn.session_id).write(work, adds_rows=True)
 
     async def delete_turn(self, user_id: str, turn_id: str, now: float) -> bool:
         """Forget a finished turn's id; returns whether there was one to forget."""
-        return await self._database.write(
+        return await self._of(turn_id).write(
             lambda connection: turns.mark_deleted(connection, user_id, turn_id, now)
         )
 
     # --- contexts --------------------------------------------------------------------------------
 
-    async def context_ids(self, user_id: str, prompt_id: str, tip_id: str | None) -> list[int]:
-        """The ids that the model sees in the context with this front that ends in this turn."""
-        return (await self.context(user_id, prompt_id, tip_id)).visible_ids
-
-    async def context(
-        self, user_id: str, prompt_id: str, tip_id: str | None, view: View | None = None
-    ) -> StoredContext:
-        """The same context as an engine is given it; `view`: of a turn that begins on the tip."""
-        return await self._database.read(
-            lambda connection: chains.context(connection, user_id, prompt_id, tip_id, view)
-        )
-
-    async def shape(self, user_id: str, front_tokens: int, tip_id: str | None) -> Shape:
-        """What the model sees in a context, without the ids."""
-        return await self._database.read(
-            lambda connection: chains.shape(connection, user_id, front_tokens, tip_id)
-        )
-
-    async def covers(self, user_id: str, turn_id: str, tip_id: str | None) -> bool:
-        """Whether the context that ends in `tip_id` begins with what the turn left behind."""
-        return await self._database.read(
-            lambda connection: chains.covers(connection, user_id, turn_id, tip_id)
-        )
-
     async def add_summary(self, summary: NewSummary) -> None:
         """Store a summary; no context has it until a turn's view names it."""
-        await self._database.write(lambda connection: summaries.insert(connection, summary))
-
-    async def newest_summary(self, user_id: str, tip_id: str | None) -> StoredSummary | None:
-        """The summary that read the most of a context, used or not."""
-        return await self._database.read(
-            lambda connection: summaries.newest(connection, user_id, tip_id)
-        )
-
-    async def turn_ending_at(self, user_id: str, tip_id: str, history_tokens: int) -> str | None:
-        """The turn up to which a context has so many history tokens; None: none ends there."""
-        return await self._database.read(
-            lambda connection: summaries.turn_ending_at(connection, user_id, tip_id, history_tokens)
+        await self._of(summary.session_id).write(
+            lambda connection: summaries.insert(connection, summary), adds_rows=True
         )
 
     # --- sessions --------------------------------------------------------------------------------
 
-    async def create_session(self, session: NewSession, prompt: NewPrompt) -> None:
-        """Store an empty session and its front.
+    async def create_session(self, session: NewSession, prompt: NewPrompt | None) -> None:
+        """Store a session that has no turn of its own; `prompt`: its front, if that is new.
 
         Raises:
             QuotaExceededError: its user has as many as may be open.
@@ -198,73 +217,63 @@ class Store:
         async def work(connection: AsyncConnection) -> None:
             await sessions.ensure_user(connection, session.user_id, session.created_at)
             await quotas.admit_session(connection, session.user_id)
-            await _insert_front(connection, session.user_id, session, prompt)
-
-        await self._database.write(work)
-
-    async def find_session(self, user_id: str, session_id: str) -> SessionRecord | None:
-        """One session, closed ones included."""
-        return await self._database.read(
-            lambda connection: sessions.find(connection, user_id, session_id)
-        )
-
-    async def session_detail(self, user_id: str, session_id: str) -> SessionDetail | None:
-        """One session with its turns and sums, all of one moment."""
-
-        async def work(connection: AsyncConnection) -> SessionDetail | None:
-            session = await sessions.find(connection, user_id, session_id)
-            if session is None:
-                return None
-            return SessionDetail(
-                session=session,
-                history_tokens=await chains.history_tokens(connection, user_id, session.tip_id),
-                context=await turns.chain(connection, user_id, session.tip_id),
-                others=await turns.outside_context(connection, user_id, session_id),
-                usage=await turns.usage_of(connection, user_id, session_id),
+            await self._insert_front(
+                connection, session.user_id, session, prompt, session.created_at
             )
 
-        return await self._database.read(work)
+        await self._of(session.id).write(work, adds_rows=True)
 
-    async def list_sessions(
-        self, user_id: str, *, limit: int, after: str | None
-    ) -> tuple[tuple[SessionDetail, ...], bool]:
-        """Open sessions without their turns, latest activity first; whether others follow."""
+    async def reset_session(self, user_id: str, session_id: str, now: float, *, epoch: int) -> None:
+        """Empty the context but for its front. `epoch`: since when this replica owns the session.
 
-        async def work(
-            connection: AsyncConnection,
-        ) -> tuple[tuple[SessionDetail, ...], bool]:
-            found, has_more = await sessions.page(connection, user_id, limit=limit, after=after)
-            details = [
-                SessionDetail(
-                    session=session,
-                    history_tokens=await chains.history_tokens(connection, user_id, session.tip_id),
-                    context=(),
-                    others=(),
-                    usage=await turns.usage_of(connection, user_id, session.id),
-                )
-                for session in found
-            ]
-            return tuple(details), has_more
+        Raises:
+            NotOwnerError: the session is closed, or another replica has taken it.
+        """
 
-        return await self._database.read(work)
+        async def work(connection: AsyncConnection) -> None:
+            await ownership.hold(connection, self._replica, user_id, session_id, epoch)
+            await sessions.reset(connection, user_id, session_id, now)
 
-    async def idle_forks(self, user_id: str) -> tuple[str, ...]:
-        """Some open forks of a user in which no turn runs, the one used least recently first."""
-        return await self._database.read(
-            lambda connection: sessions.idle_forks(connection, user_id)
-        )
+        await self._of(session_id).write(work)
 
-    async def reset_session(self, user_id: str, session_id: str, now: float) -> bool:
-        """Empty the context but for its front; returns whether the session was open."""
-        return await self._database.write(
-            lambda connection: sessions.reset(connection, user_id, session_id, now)
-        )
+    async def rewind_session(  # noqa: PLR0913 -- which session, from where, to where
+        self,
+        user_id: str,
+        session_id: str,
+        tip_id: str | None,
+        turn: TurnRecord,
+        now: float,
+        *,
+        epoch: int,
+    ) -> bool:
+        """Move the tip back to a turn before it; returns whether it was where it was thought.
+
+        Raises:
+            NotOwnerError: the session is closed, or another replica has taken it.
+        """
+
+        async def work(connection: AsyncConnection) -> bool:
+            await ownership.hold(connection, self._replica, user_id, session_id, epoch)
+            return await sessions.rewind(connection, user_id, session_id, tip_id, turn, now)
+
+        return await self._of(session_id).write(work)
 
     async def close_session(self, user_id: str, session_id: str, now: float) -> bool:
-        """End a session; returns whether it was open."""
-        return await self._database.write(
-            lambda connection: sessions.close(connection, user_id, session_id, now)
-        )
+        """End a session; delete its text and ids but for what open sessions are built on.
+
+        What was left of the user's other closed sessions for such a reason goes, too, when it can.
+
+        Returns:
+            Whether it was open.
+        """
+        keep_s = 0.0 if is_volatile(session_id) else _TOMBSTONE_S
+
+        async def work(connection: AsyncConnection) -> bool:
+            was_open = await sessions.close(connection, user_id, session_id, now)
+            await erasing.erase(connection, user_id, now - keep_s)
+            return was_open
+
+        return await self._of(session_id).write(work)
 
     async def set_metadata(self, user_id: str, session_id: str, metadata: dict[str, str]) -> bool:
         """Replace a session's metadata; returns whether it was open."""
@@ -287,17 +296,11 @@ class Store:
         )
 
     async def _change(self, user_id: str, session_id: str, **values: Any) -> bool:
-        return await self._database.write(
+        return await self._of(session_id).write(
             lambda connection: sessions.change(connection, user_id, session_id, **values)
         )
 
     # --- users -----------------------------------------------------------------------------------
-
-    async def user_policy(self, user_id: str) -> dict[str, Any] | None:
-        """A user's context policy; None: the server's."""
-        return await self._database.read(
-            lambda connection: sessions.user_policy(connection, user_id)
-        )
 
     async def set_user_policy(
         self, user_id: str, policy: dict[str, Any] | None, now: float
@@ -310,79 +313,39 @@ class Store:
 
         await self._database.write(work)
 
-    # --- quotas ----------------------------------------------------------------------------------
+    # --- parts of transactions -------------------------------------------------------------------
 
-    async def account(self, user_id: str) -> Account:
-        """A user's limits and what it has taken; of an unknown user none and nothing."""
-        return await self._database.read(lambda connection: quotas.account(connection, user_id))
-
-    async def set_quota(self, user_id: str, limits: Mapping[str, Any], now: float) -> Account:
-        """Replace the limits that are named; the user need not be known."""
-
-        async def work(connection: AsyncConnection) -> Account:
-            await sessions.ensure_user(connection, user_id, now)
-            if limits:
-                await quotas.change(connection, user_id, limits)
-            return await quotas.account(connection, user_id)
-
-        return await self._database.write(work)
-
-    async def renew_reservations(self, turn_ids: Sequence[str], expires_at: float) -> None:
-        """Tell that the turns still run."""
+    async def _settle(self, user_id: str, turn_id: str, used: int, now: float) -> None:
         await self._database.write(
-            lambda connection: quotas.renew(connection, turn_ids, expires_at)
+            lambda connection: quotas.settle(connection, user_id, turn_id, used=used, now=now)
         )
 
-    async def reap_reservations(self, now: float) -> int:
-        """Give back what turns of servers that died had reserved; returns how many there were."""
-        return await self._database.write(lambda connection: quotas.reap(connection, now))
+    async def _keep(self, connection: AsyncConnection, turn: KeptTurn) -> bool:
+        """Whether the turn was kept just now: not if it had been before."""
+        try:
+            await self._hold(connection, turn)
+        except NotOwnerError:
+            if not await turns.is_kept(connection, turn):
+                raise
+            return False
+        if not await turns.keep(connection, turn):
+            return False
+        await sessions.advance(connection, turn)
+        return True
 
-    async def add_residency(self, byte_seconds: Mapping[str, float]) -> None:
-        """Add, by user, to what KV has taken of the device's memory."""
-        await self._database.write(
-            lambda connection: quotas.add_residency(connection, byte_seconds)
-        )
+    async def _hold(self, connection: AsyncConnection, turn: NewTurn | KeptTurn) -> None:
+        await ownership.hold(connection, self._replica, turn.user_id, turn.session_id, turn.epoch)
 
-    # --- items -----------------------------------------------------------------------------------
-
-    async def context_items(
-        self, user_id: str, tip_id: str | None, *, limit: int, after: str | None, order: Order
-    ) -> ItemPage:
-        """A page of the messages in a context."""
-        return await self._database.read(
-            lambda connection: items.of_context(
-                connection, user_id, tip_id, limit=limit, after=after, order=order
-            )
-        )
-
-    async def turn_items(
-        self, user_id: str, turn_id: str, *, limit: int, after: str | None, order: Order
-    ) -> ItemPage:
-        """A page of the messages that a turn brought."""
-        return await self._database.read(
-            lambda connection: items.of_turn(
-                connection, user_id, turn_id, limit=limit, after=after, order=order
-            )
-        )
-
-    async def find_item(self, user_id: str, tip_id: str | None, item_id: str) -> ItemView | None:
-        """One message of a context."""
-        return await self._database.read(
-            lambda connection: items.find_in_context(connection, user_id, tip_id, item_id)
-        )
-
-
-async def _insert_front(
-    connection: AsyncConnection,
-    user_id: str,
-    session: NewSession | None,
-    prompt: NewPrompt | None,
-) -> None:
-    if prompt is not None:
-        await sessions.insert_prompt(connection, user_id, prompt)
-    if session is not None:
-        await sessions.insert(connection, session)
-
-
-async def _settle(connection: AsyncConnection, turn: KeptTurn | LostTurn, used: int) -> None:
-    await quotas.settle(connection, turn.user_id, turn.id, used=used, now=turn.finished_at)
+    async def _insert_front(
+        self,
+        connection: AsyncConnection,
+        user_id: str,
+        session: NewSession | None,
+        prompt: NewPrompt | None,
+        now: float,
+    ) -> None:
+        await sessions.ensure_user(connection, user_id, now)
+        if prompt is not None:
+            await sessions.insert_prompt(connection, user_id, prompt)
+        if session is not None:
+            await sessions.insert(connection, session, owner=self._replica.id, epoch=FIRST_EPOCH)

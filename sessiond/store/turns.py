@@ -1,5 +1,6 @@
 """SQL of turns: the rows, how they begin and how they end."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -10,12 +11,14 @@ from sessiond.store import items
 from sessiond.store.chains import VIEW_SUMMARY_TOKENS, chain_of, view_of
 from sessiond.store.errors import StoreError
 from sessiond.store.records import KeptTurn, LostTurn, NewTurn, Prompt, TurnRecord
-from sessiond.store.schema import summaries, system_prompts, turns
+from sessiond.store.replicas import is_alive
+from sessiond.store.schema import sessions, summaries, system_prompts, turns
 from sessiond.store.token_ids import pack
 
 # A server that starts takes every turn that still runs for one of a server that died. It may be
 # wrong, and then whoever does run the turn knows better: the turn's own end outweighs this mark.
 _INTERRUPTED = TurnError(code="engine_restarted", message="the server stopped during the turn")
+_DIGESTS = 200  # looked up at once, the longest prefixes first
 _USAGE = (
     "reused_tokens",
     "restored_tokens",
@@ -88,10 +91,11 @@ async def keep(connection: AsyncConnection, turn: KeptTurn) -> bool:
         context_tokens=turn.context_tokens,
         visible=None if turn.view is None else [list(span) for span in turn.view.spans],
         summary_id=turn.view.summary.id if turn.view and turn.view.summary else None,
+        messages_digest=turn.digest,
         error_code=None,
         error_message=None,
     )
-    if not changed and not await _is_kept(connection, turn):
+    if not changed and not await is_kept(connection, turn):
         raise StoreError(f"turn {turn.id} is not running")
     return changed
 
@@ -138,7 +142,8 @@ def _has_not_ended() -> sa.ColumnElement[bool]:
     return sa.or_(turns.c.status == "running", marked)
 
 
-async def _is_kept(connection: AsyncConnection, turn: KeptTurn) -> bool:
+async def is_kept(connection: AsyncConnection, turn: KeptTurn) -> bool:
+    """Whether the turn was kept by just this ending."""
     found = await connection.scalar(
         sa.select(turns.c.id).where(
             turns.c.id == turn.id,
@@ -150,11 +155,22 @@ async def _is_kept(connection: AsyncConnection, turn: KeptTurn) -> bool:
     return found is not None
 
 
-async def fail_running(connection: AsyncConnection, now: float) -> int:
-    """Mark every running turn as cut by its server's end; returns how many there were."""
+async def fail_running(
+    connection: AsyncConnection, now: float, session_id: str | None = None
+) -> int:
+    """Mark running turns as cut by their server's end; returns how many there were.
+
+    Those of the session; None: all whose session's owner is not alive.
+    """
+    if session_id is not None:
+        cut: sa.ColumnElement[bool] = turns.c.session_id == session_id
+    else:
+        cut = ~sa.exists().where(
+            sessions.c.id == turns.c.session_id, is_alive(sessions.c.owner, now)
+        )
     changed = await connection.execute(
         turns.update()
-        .where(turns.c.status == "running")
+        .where(turns.c.status == "running", cut)
         .values(
             status="failed",
             error_code=_INTERRUPTED.code,
@@ -172,6 +188,42 @@ async def find(connection: AsyncConnection, user_id: str, turn_id: str) -> TurnR
     )
     row = rows.one_or_none()
     return None if row is None else _record(row)
+
+
+async def by_digest(
+    connection: AsyncConnection, user_id: str, model: str, digests: Sequence[str]
+) -> tuple[str, int] | None:
+    """The newest checkpoint of an open session with the last of the digests that there is.
+
+    Returns:
+        Its id and the digest's place in the sequence.
+    """
+    found = (
+        sa.select(turns.c.id)
+        .join(sessions, sessions.c.id == turns.c.session_id)
+        .where(
+            turns.c.user_id == user_id,
+            turns.c.model == model,
+            turns.c.context_tokens.is_not(None),
+            turns.c.deleted_at.is_(None),
+            sessions.c.closed_at.is_(None),
+        )
+    )
+    for stop in range(len(digests), 0, -_DIGESTS):
+        start = max(0, stop - _DIGESTS)
+        wanted = turns.c.messages_digest.in_(digests[start:stop])
+        known = await connection.scalars(
+            found.with_only_columns(turns.c.messages_digest).where(wanted).distinct()
+        )
+        places = [digests.index(digest, start, stop) for digest in known]
+        if places:
+            place = max(places)
+            newest = found.where(turns.c.messages_digest == digests[place]).order_by(
+                turns.c.created_at.desc(), turns.c.id.desc()
+            )
+            turn_id = (await connection.scalars(newest.limit(1))).one()
+            return turn_id, place
+    return None
 
 
 async def chain(
@@ -276,4 +328,5 @@ def _record(row: sa.Row[*tuple[Any, ...]]) -> TurnRecord:
         finished_at=row.finished_at,
         deleted_at=row.deleted_at,
         view=view_of(row),
+        digest=row.messages_digest,
     )

@@ -65,8 +65,11 @@ def test_slash_commands_work_and_are_not_sent():
 
 def test_an_unknown_command_is_explained_and_a_leading_space_sends_it():
     with ScriptedServer([Play(frames=reply("one"))]).running() as server:
-        result = run(server, piped="/fork\n /etc/hosts is a file\n")
-    assert "/fork is not a command. There are: /cancel, /inspect, /policy, /reset" in result.stderr
+        result = run(server, piped="/split\n /etc/hosts is a file\n")
+    assert (
+        "/split is not a command. There are: /cancel, /fork, /inspect, /policy, /reset"
+        in result.stderr
+    )
     assert [message["input"] for message in server.creates] == [" /etc/hosts is a file"]
 
 

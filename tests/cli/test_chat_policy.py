@@ -1,20 +1,19 @@
-"""`/policy` in a chat, against the real gateway and service."""
+"""`/policy` and `/fork` in a chat, against the real gateway and service."""
 
 import asyncio
+import re
 import sys
 
 import pytest
 
 from sessiond.cli.policy_words import read_policy
-from sessiond.store.migrate import upgrade
+from sessiond.gateway.auth import LOCAL
 from tests.gateway.real_stack import real_stack
 
 
 @pytest.fixture
-def stack(tmp_path):
-    empty = tmp_path / "empty.db"
-    upgrade(f"sqlite+aiosqlite:///{empty}")
-    return lambda **options: real_stack(tmp_path, empty, **options)
+def stack(url):
+    return lambda **options: real_stack(url, **options)
 
 
 async def chat(running, *lines):
@@ -61,6 +60,17 @@ async def test_a_wrong_policy_is_explained_and_the_chat_goes_on(stack):
     assert "turns: allowed is name=value, as in turns=30" in remarks
     assert "the server answered 400: turns of the context policy 'last_turns' is -1" in remarks
     assert remarks.count("first token") == 2
+
+
+async def test_a_fork_goes_on_in_a_copy(stack):
+    async with stack() as running:
+        code, remarks = await chat(running, "/fork", "one", "/fork", "two")
+        assert code == 0
+        copy, first = re.search(r"You are in (\w+) now; (\w+) stays", remarks).groups()
+        service = running.served.service
+        views = [await service.get_session(LOCAL, session) for session in (copy, first)]
+    assert [len({turn.response_id for turn in view.turns}) for view in views] == [2, 1]
+    assert "There is no conversation yet" in remarks
 
 
 def test_words_become_what_the_server_takes():

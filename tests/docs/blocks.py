@@ -9,8 +9,13 @@ _FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 def code_blocks(path, language):
     """The code blocks of one language, in order."""
+    return _blocks((ROOT / path).read_text(encoding="utf-8"), language)
+
+
+def code_blocks_of_section(path, heading, language):
+    """Those under a heading of the second level."""
     text = (ROOT / path).read_text(encoding="utf-8")
-    return [code for kind, code in _FENCE.findall(text) if kind == language]
+    return _blocks(text.split(f"\n{heading}\n", 1)[1].split("\n## ", 1)[0], language)
 
 
 def table_column(path, heading, column=0):
@@ -25,6 +30,10 @@ def table_rows(path, heading):
     """All rows of the first table under a heading, without backticks around a cell."""
     columns = [table_column(path, heading, i) for i in range(_width(path, heading))]
     return list(zip(*columns, strict=True))
+
+
+def _blocks(text, language):
+    return [code for kind, code in _FENCE.findall(text) if kind == language]
 
 
 def _width(path, heading):

@@ -23,7 +23,13 @@ def source_of(folder):
 def test_every_event_is_listed():
     code = source_of(GATEWAY)
     sent = set(re.findall(r'"((?:response|session)\.[a-z_.]+)"', code))
-    received = {"response.create", "response.cancel", "session.update", "session.close"}
+    received = {
+        "response.create",
+        "response.resume",
+        "response.cancel",
+        "session.update",
+        "session.close",
+    }
     objects = {"session.deleted"}  # of an HTTP answer
     statuses = {"response.completed", "response.incomplete", "response.failed"}
     events = (sent | statuses | {"error"}) - received - objects

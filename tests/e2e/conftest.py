@@ -17,9 +17,13 @@ def pytest_collection_modifyitems(items):
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory):
-    """A server shared by all: every test leaves it without active blocks."""
-    with running_server(tmp_path_factory.mktemp("server"), ["--http-hold-s", "1"]) as running:
+def server(tmp_path_factory, lend_database):
+    """A server on each kind of database, shared by all: every test leaves it no active blocks."""
+    folder = tmp_path_factory.mktemp("server")
+    with (
+        lend_database(migrated=False) as db,
+        running_server(folder, ["--http-hold-s", "1"], db=db) as running,
+    ):
         yield running
         assert "Traceback" not in running.log, running.log
 

@@ -22,9 +22,9 @@ async def undisturbed(server):
 
 @pytest.mark.parametrize("killed", [False, True])
 async def test_a_conversation_goes_on_after_a_restart_without_being_computed_again(
-    tmp_path, undisturbed, killed
+    tmp_path, url, undisturbed, killed
 ):
-    with running_server(tmp_path) as first_run:
+    with running_server(tmp_path, db=url) as first_run:
         async with LoadClient(first_run.url, **GREEDY) as client:
             before = await client.ask(FIRST)
         if killed:  # what it had time to write through is there all the same
@@ -32,7 +32,7 @@ async def test_a_conversation_goes_on_after_a_restart_without_being_computed_aga
             wait_until(lambda: first_run.get("/health/capacity")["disk_blocks"] >= stored)
             first_run.process.send_signal(signal.SIGKILL)
             first_run.process.wait()
-    with running_server(tmp_path) as second_run:
+    with running_server(tmp_path, db=url) as second_run:
         rebuilt, warm = await two_more(second_run, before)
         assert_all_blocks_come_back(second_run)
     assert [turn.text for turn in (before, rebuilt, warm)] == undisturbed

@@ -74,6 +74,45 @@ def test_python_chat_of_six_turns_costs_only_new_tokens(server, recomputing_serv
     assert_answers_as_if_nothing_were_kept(turns, recomputing_server, messages)
 
 
+def resent_chat(server, messages):
+    """The same chat by a client that resends its history; every other reply is streamed."""
+    history, turns = [], []
+    with OpenAI(api_key="unused", base_url=f"{server.url}/v1") as client:
+        for number, message in enumerate(messages):
+            history.append({"role": "user", "content": message})
+            turn = completion(client, history, stream=number % 2 == 1)
+            history.append({"role": "assistant", "content": turn.text})
+            turns.append(turn)
+    return turns
+
+
+def completion(client, history, *, stream):
+    asked = {"model": MODEL, "messages": history, "temperature": 0, "max_tokens": MAX_TOKENS}
+    if stream:
+        asked |= {"stream": True, "stream_options": {"include_usage": True}}
+        chunks = list(client.chat.completions.create(**asked))
+        text = "".join(part.delta.content or "" for one in chunks for part in one.choices)
+        last = chunks[-1]
+    else:
+        last = client.chat.completions.create(**asked)
+        text = last.choices[0].message.content
+    return ChatTurn(
+        response_id=last.id,
+        text=text,
+        input_tokens=last.usage.prompt_tokens,
+        cached_tokens=last.usage.prompt_tokens_details.cached_tokens,
+        output_tokens=last.usage.completion_tokens,
+    )
+
+
+def test_a_resent_history_of_six_turns_costs_only_new_tokens(server, recomputing_server):
+    messages = messages_of("Edsger")
+    turns = resent_chat(server, messages)
+    assert_only_new_tokens_cost(turns)
+    assert_all_blocks_come_back(server)
+    assert_answers_as_if_nothing_were_kept(turns, recomputing_server, messages)
+
+
 @pytest.mark.timeout(400)
 def test_a_chat_on_torch_in_float32_costs_only_new_tokens_too(tmp_path):
     messages = messages_of("Ada")

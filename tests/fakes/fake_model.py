@@ -150,6 +150,10 @@ class FakeModel:
     def write_block(self, block: int, data: np.ndarray) -> None:
         self._bytes[block] = data[: 8 * self.block_size]
 
+    def zero_block(self, block: BlockId) -> None:
+        size = self.block_size
+        self._slots[block * size : (block + 1) * size] = array("q", bytes(8 * size))
+
     def _write(self, sequence: SequenceStep) -> None:
         count = len(sequence.token_ids)
         self.computed_tokens += count

@@ -2,7 +2,6 @@
 
 import asyncio
 import itertools
-import shutil
 import time
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -73,8 +72,7 @@ class Stack:
 
 @asynccontextmanager
 async def real_stack(
-    folder,
-    migrated_db,
+    url,
     *,
     draw=None,
     service_limits=None,
@@ -91,9 +89,7 @@ async def real_stack(
     """
     model = FakeModel(num_blocks=NUM_BLOCKS, block_size=16, draw=draw or Draw(stop_every=8))
     engine = InProcessEngine(lambda emit: _loop(model, emit, max_model_len))
-    database = folder / "sessiond.db"
-    shutil.copy(migrated_db, database)
-    store = Store(f"sqlite+aiosqlite:///{database}")
+    store = Store(url)
     metrics = Metrics()
     numbers = itertools.count(1)
 

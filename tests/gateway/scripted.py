@@ -190,6 +190,7 @@ class ScriptedService:
         self.drain_began = asyncio.Event()
         self.bind_error = None
         self.quotas = ScriptedQuotas()
+        self.database_failure = None
 
     async def start(self):
         pass

@@ -41,6 +41,12 @@ async def test_ready_only_while_a_turn_would_be_taken():
     assert (response.status_code, response.json()) == (503, {"status": "engine_unavailable"})
 
 
+async def test_not_ready_while_turns_can_not_be_stored(monkeypatch):
+    monkeypatch.setattr(SERVICE, "database_failure", "disk full at /var/lib/secret")
+    response = await get("/health/ready")
+    assert (response.status_code, response.json()) == (503, {"status": "database_unavailable"})
+
+
 async def test_capacity_tells_blocks_that_add_up():
     capacity = (await get("/health/capacity")).json()
     assert capacity == {

@@ -156,6 +156,14 @@ def test_copied_block_serves_as_well(runner):
     np.testing.assert_array_equal(runner.logits([part(IDS, 39, 40, copied)])[0], whole[39])
 
 
+def test_zeroed_block_is_empty(runner):
+    by_chunks(runner, IDS[:40], BLOCKS, [])
+    assert runner.pool[BLOCKS[1]].any()
+    runner.zero_block(BlockId(BLOCKS[1]))
+    assert not runner.pool[BLOCKS[1]].any()
+    assert runner.pool[BLOCKS[0]].any()
+
+
 def test_greedy_and_seeded_draws_come_from_the_logits(runner):
     seeded = SampleAt(sampling=Sampling(temperature=1.0, seed=5), output_index=3)
     steps = [

@@ -75,6 +75,7 @@ class _Faulty:
         self.copy_block = runner.copy_block
         self.read_block = runner.read_block
         self.write_block = runner.write_block
+        self.zero_block = runner.zero_block
 
     def execute(self, batch: list[SequenceStep]) -> list[int]:
         failing, self.fail_next = self.fail_next, None

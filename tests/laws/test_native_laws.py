@@ -34,6 +34,7 @@ class EveryBit:
         self.copy_block = runner.copy_block
         self.read_block = runner.read_block
         self.write_block = runner.write_block
+        self.zero_block = runner.zero_block
 
     def execute(self, batch: Sequence[SequenceStep]) -> list[int]:
         places = [at for one in batch if one.sample is not None for at in one.sample.each]

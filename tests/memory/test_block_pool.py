@@ -193,3 +193,20 @@ def test_a_block_that_is_hashed_no_longer_is_free_once_given_back() -> None:
     assert (pool.free_count, pool.cached_count) == (2, 0)
     with pytest.raises(BlockNotAlive):
         pool.unmark_hashed(block)
+
+
+def test_a_cached_block_that_is_discarded_is_free() -> None:
+    pool = BlockPool(3, lambda _: None)
+    block, other = pool.try_take(2)
+    pool.mark_hashed(block)
+    with pytest.raises(BlockNotAlive):
+        pool.discard(block)  # somebody refers to it
+    pool.give([block])
+    assert (pool.free_count, pool.cached_count) == (1, 1)
+    pool.discard(block)
+    assert (pool.free_count, pool.cached_count) == (2, 0)
+    assert not pool.is_hashed(block)
+    with pytest.raises(BlockNotAlive):
+        pool.discard(block)
+    pool.give([other])
+    assert pool.try_take(3) is not None

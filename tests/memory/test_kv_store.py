@@ -105,3 +105,16 @@ def test_unwritten_blocks_take_no_memory():
 def test_pool_that_cannot_be_had_is_refused_with_its_size():
     with pytest.raises(ConfigError, match=r"kv_cache_memory=.*: allowed is what the device can"):
         store(num_blocks=10**12)
+
+
+def test_zeroed_block_is_empty_in_all_layers_and_no_other_is():
+    memory = store()
+    for block in (1, 2):
+        places = rows(memory, *((block, slot) for slot in range(4)))
+        for layer in range(3):
+            memory.write(layer, places, *random_kv(4, layer))
+    memory.zero_block(BlockId(1))
+    for layer in range(3):
+        for part in memory.layer(layer):
+            assert not part[1].any()
+            assert part[2].any()

@@ -1,27 +1,12 @@
-"""A migrated database per test, a service on it."""
+"""A service on a migrated database of each kind."""
 
-import shutil
 from itertools import count
 
 import pytest
 
 from engine.messages import GetAudit, GetStats
-from sessiond.store import migrate
 from tests.sessions.fake_engine import FakeEngine
 from tests.sessions.world import SOCKET, World, until
-
-
-@pytest.fixture(scope="session")
-def migrated(tmp_path_factory):
-    path = tmp_path_factory.mktemp("db") / "migrated.db"
-    migrate.upgrade(f"sqlite+aiosqlite:///{path}")
-    return path
-
-
-@pytest.fixture
-def url(migrated, tmp_path):
-    shutil.copy(migrated, tmp_path / "sessiond.db")
-    return f"sqlite+aiosqlite:///{tmp_path / 'sessiond.db'}"
 
 
 @pytest.fixture

@@ -12,12 +12,12 @@ FRONT = len(ByteFormat().open(None))
 
 
 async def limit(world, user_id="ann", **limits):
-    await world.store.set_quota(user_id, limits, world.clock())
+    await world.store.quotas.set_quota(user_id, limits, world.clock())
     world.clock.advance(1.1)  # what was remembered is forgotten
 
 
 async def use_of(world, user_id="ann"):
-    return (await world.store.account(user_id)).use
+    return (await world.store.quotas.account(user_id)).use
 
 
 async def use_when(world, condition):

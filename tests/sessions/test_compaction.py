@@ -324,7 +324,7 @@ class TestEnds:
         tip = talk.world.service._parts.sessions.get(talk.session).tip_id
         await getattr(self, end)(talk)
         await talk.idle()
-        await until(lambda: CloseContext(session=turn) in engine.commands)
+        await until(lambda: CloseContext(session=turn, erase=True) in engine.commands)
         assert CancelTurn(turn=turn, keep=False) in engine.commands
         talk.assert_nothing_left()
         assert await talk.world.store.newest_summary("ann", tip) is None

@@ -149,14 +149,14 @@ class TestLimits:
     async def test_items_may_be_added_beyond_the_window_and_the_next_turn_makes_room(self, world):
         session, _ = await chat(world, "a" * 400, "b" * 250)
         (said,) = ask("c" * 400).input
-        await world.service.add_items(ANN, session, (said,))
+        await world.service.conversations.add_items(ANN, session, (said,))
         before = await world.context(session)
         assert len(before) > 1024
         told = await facts(await world.begin(ask(conversation=session)))
         assert [change.reason for change in changes(told)] == ["trimmed"]
         assert changes(told)[0].tokens_before == len(before)
         with pytest.raises(RequestError) as error:
-            await world.service.add_items(ANN, session, tuple(ask("d" * 1100).input))
+            await world.service.conversations.add_items(ANN, session, tuple(ask("d" * 1100).input))
         assert error.value.code == "context_length_exceeded"
 
 

@@ -1,7 +1,6 @@
 """Random lives of many conversations against an oracle that has no engine, no SQL and no cache."""
 
 import asyncio
-import shutil
 from dataclasses import dataclass, replace
 from itertools import count
 
@@ -79,7 +78,9 @@ turns = st.builds(
 )
 ops = st.builds(
     Op,
-    kind=st.sampled_from(["restart", "lose", "detach", "reset", "close", "items"]),
+    kind=st.sampled_from(
+        ["restart", "lose", "detach", "reset", "close", "items", "fork", "rewind"]
+    ),
     where=st.integers(0, 5),
 )
 
@@ -93,6 +94,8 @@ class Life:
         self.sessions: dict[str, Conversation] = {}
         self.responses: dict[str, Conversation] = {}
         self.homes: dict[str, str] = {}  # of each response: the session that it was made in
+        self.parents: dict[str, str | None] = {}
+        self.seen: dict[str, Conversation] = {}  # responses of closed sessions, too
 
     async def live(self, steps):
         await self.start()
@@ -252,8 +255,17 @@ class Life:
         awaits = not generate and (bool(said) or base.awaits_reply)
         ids = (*delta(said, generate=generate), *reply)
         kept = base.grown(ids, tip=name, awaits_reply=awaits)
-        self.sessions[session] = self.responses[name] = kept
+        self.note(session, name, base, kept)
+
+    def note(self, session, name, base, kept):
+        self.sessions[session] = self.responses[name] = self.seen[name] = kept
         self.homes[name] = session
+        self.parents[name] = base.tip
+
+    def ancestors(self, name):
+        while name is not None:
+            yield name
+            name = self.parents[name]
 
     async def op(self, step):
         session = self.pick(step.where)
@@ -278,14 +290,22 @@ class Life:
             self.responses = {
                 name: at for name, at in self.responses.items() if self.homes[name] != session
             }
+        elif step.kind == "fork":
+            view = await service.fork_session(ANN, session)
+            self.sessions[view.id] = self.sessions[session]
+        elif step.kind == "rewind":
+            names = list(self.ancestors(self.sessions[session].tip))
+            if names:
+                name = names[step.where % len(names)]
+                await service.reset_session(ANN, session, name)
+                self.sessions[session] = self.seen[name]
         else:
-            await service.add_items(ANN, session, items("added"))
+            await service.conversations.add_items(ANN, session, items("added"))
             record = await self.world.store.find_session("ann", session)
             at = self.sessions[session]
             ids = message("user", "added")
             kept = at.grown(ids, tip=record.tip_id, awaits_reply=True)
-            self.sessions[session] = self.responses[record.tip_id] = kept
-            self.homes[record.tip_id] = session
+            self.note(session, record.tip_id, at, kept)
 
 
 def change_front(at, instructions):
@@ -304,7 +324,6 @@ def delta(said, *, generate):
     suppress_health_check=[HealthCheck.too_slow],
 )
 @given(steps=st.lists(turns | turns | ops, min_size=5, max_size=14))
-def test_every_context_is_what_the_oracle_says(migrated, tmp_path_factory, steps):
-    path = tmp_path_factory.mktemp("life") / "life.db"
-    shutil.copy(migrated, path)
-    asyncio.run(Life(f"sqlite+aiosqlite:///{path}").live(steps))
+def test_every_context_is_what_the_oracle_says(lend_database, steps):
+    with lend_database() as url:
+        asyncio.run(Life(url).live(steps))

@@ -22,7 +22,7 @@ async def refused(work, code):
 async def test_an_empty_conversation_is_continued_by_its_id(world):
     made = await world.service.create_conversation(ANN, (), {"topic": "x"})
     assert made.metadata == {"topic": "x"}
-    assert await world.service.get_conversation(ANN, made.id) == made
+    assert await world.service.conversations.get(ANN, made.id) == made
     turn, finished = await world.turn(ask("hi", conversation=made.id, instructions="be brief"))
     assert turn.accepted.session_id == made.id
     assert await world.context(made.id) == rendered(
@@ -51,7 +51,9 @@ async def test_one_with_items_that_do_not_fit_is_not_made(world):
 
 async def test_added_items_follow_the_context(world, session, engine):
     before = await world.context(session)
-    views = await world.service.add_items(ANN, session, items(("assistant", "x"), "y"))
+    views = await world.service.conversations.add_items(
+        ANN, session, items(("assistant", "x"), "y")
+    )
     assert [(view.role, view.text) for view in views] == [("assistant", "x"), ("user", "y")]
     added = before + rendered(("assistant", "x"), ("user", "y"))
     assert await world.context(session) == added
@@ -62,23 +64,27 @@ async def test_added_items_follow_the_context(world, session, engine):
 async def test_a_busy_conversation_is_not_changed(world, session, engine):
     engine.auto = False
     turn = await world.begin(ask("a", conversation=session))
-    await refused(world.service.add_items(ANN, session, items("x")), "turn_in_progress")
+    await refused(
+        world.service.conversations.add_items(ANN, session, items("x")), "turn_in_progress"
+    )
     await refused(world.service.reset_session(ANN, session), "turn_in_progress")
     engine.finish(turn.accepted.response_id)
     await finish(turn)
-    await world.service.add_items(ANN, session, items("x"))
+    await world.service.conversations.add_items(ANN, session, items("x"))
 
 
 async def test_items_are_paged_both_ways(world, session):
     await world.turn(ask("b", "c", conversation=session))
-    every = await world.service.list_items(ANN, session, order="asc", limit=100)
+    every = await world.service.conversations.list_items(ANN, session, order="asc", limit=100)
     assert [item.text for item in every.items][0::1][:1] == ["hi"]
     assert [item.role for item in every.items] == ["user", "assistant", "user", "user", "assistant"]
     assert not every.has_more
     for order, expected in (("asc", every.items), ("desc", every.items[::-1])):
         seen, after = [], None
         while True:
-            page = await world.service.list_items(ANN, session, order=order, limit=2, after=after)
+            page = await world.service.conversations.list_items(
+                ANN, session, order=order, limit=2, after=after
+            )
             seen += page.items
             after = page.items[-1].id
             if not page.has_more:
@@ -90,48 +96,54 @@ async def test_a_fork_lists_the_items_of_its_ancestors(world, session):
     tip = (await world.store.find_session("ann", session)).tip_id
     await world.turn(ask("trunk", conversation=session))
     turn, _ = await world.turn(ask("fork", previous_response_id=tip))
-    page = await world.service.list_items(ANN, turn.accepted.session_id, order="asc")
+    page = await world.service.conversations.list_items(ANN, turn.accepted.session_id, order="asc")
     assert [item.text for item in page.items if item.role == "user"] == ["hi", "fork"]
 
 
 async def test_items_of_turns_that_joined_no_context_are_not_listed(world, session, engine):
     engine.auto = False
     turn = await world.begin(ask("lost", conversation=session))
-    during = await world.service.list_items(ANN, session)
+    during = await world.service.conversations.list_items(ANN, session)
     turn.cancel(keep=False)
     await finish(turn)
-    after = await world.service.list_items(ANN, session)
+    after = await world.service.conversations.list_items(ANN, session)
     assert len(during.items) == len(after.items) == 2
     page = await world.service.input_items(ANN, turn.accepted.response_id)
     assert [item.text for item in page.items] == ["lost"]
 
 
 async def test_one_item_is_found_by_its_id_and_not_deleted(world, session):
-    page = await world.service.list_items(ANN, session)
+    page = await world.service.conversations.list_items(ANN, session)
     item = page.items[0]
-    assert await world.service.get_item(ANN, session, item.id) == item
-    await refused(world.service.delete_item(ANN, session, item.id), "unsupported_parameter")
-    await refused(world.service.get_item(ANN, session, "msg_none"), "conversation_not_found")
+    assert await world.service.conversations.get_item(ANN, session, item.id) == item
+    await refused(
+        world.service.conversations.delete_item(ANN, session, item.id), "unsupported_parameter"
+    )
+    await refused(
+        world.service.conversations.get_item(ANN, session, "msg_none"), "conversation_not_found"
+    )
     other = await world.service.create_conversation(ANN, (), {})
-    await refused(world.service.get_item(ANN, other.id, item.id), "conversation_not_found")
+    await refused(
+        world.service.conversations.get_item(ANN, other.id, item.id), "conversation_not_found"
+    )
 
 
 async def test_metadata_is_replaced(world, session):
-    await world.service.update_conversation(ANN, session, {"a": "b"})
-    assert (await world.service.get_conversation(ANN, session)).metadata == {"a": "b"}
+    await world.service.conversations.update(ANN, session, {"a": "b"})
+    assert (await world.service.conversations.get(ANN, session)).metadata == {"a": "b"}
 
 
 async def test_a_deleted_conversation_is_gone_from_everything_but_inspection(
     world, session, engine
 ):
-    await world.service.delete_conversation(ANN, session)
-    assert engine.sent(CloseContext) == [CloseContext(session=session)]
+    await world.service.close_session(ANN, session)
+    assert engine.sent(CloseContext) == [CloseContext(session=session, erase=True)]
     for look in (
-        world.service.get_conversation(ANN, session),
-        world.service.update_conversation(ANN, session, {}),
-        world.service.list_items(ANN, session),
-        world.service.add_items(ANN, session, items("x")),
-        world.service.delete_conversation(ANN, session),
+        world.service.conversations.get(ANN, session),
+        world.service.conversations.update(ANN, session, {}),
+        world.service.conversations.list_items(ANN, session),
+        world.service.conversations.add_items(ANN, session, items("x")),
+        world.service.close_session(ANN, session),
         world.service.reset_session(ANN, session),
         world.bind(ask("x", conversation=session)),
     ):
@@ -140,17 +152,17 @@ async def test_a_deleted_conversation_is_gone_from_everything_but_inspection(
 
 
 async def test_nothing_of_it_is_there_for_another_user(world, session):
-    item = (await world.service.list_items(ANN, session)).items[0]
+    item = (await world.service.conversations.list_items(ANN, session)).items[0]
     response = item.response_id
     service = world.service
     for look in (
-        service.get_conversation(BOB, session),
+        service.conversations.get(BOB, session),
         service.get_session(BOB, session),
-        service.update_conversation(BOB, session, {}),
-        service.list_items(BOB, session),
-        service.get_item(BOB, session, item.id),
-        service.add_items(BOB, session, items("x")),
-        service.delete_conversation(BOB, session),
+        service.conversations.update(BOB, session, {}),
+        service.conversations.list_items(BOB, session),
+        service.conversations.get_item(BOB, session, item.id),
+        service.conversations.add_items(BOB, session, items("x")),
+        service.close_session(BOB, session),
         service.close_session(BOB, session),
         service.reset_session(BOB, session),
     ):

@@ -280,7 +280,7 @@ class TestCommitTwo:
         turn = await speaking(world, engine, conversation=talk[0])
         engine.finish(turn.accepted.response_id)
         assert (await finish(turn)).status == "completed"
-        page = await world.service.list_items(ANN, talk[0])
+        page = await world.service.conversations.list_items(ANN, talk[0])
         assert len(page.items) == 4
 
     async def test_that_fails_for_good_rolls_the_context_back(
@@ -420,8 +420,8 @@ async def test_a_reset_of_which_nobody_knows_whether_it_held_is_looked_up(
     session = talk[0]
     reset = world.store.reset_session
 
-    async def hold_and_raise(*args):
-        await reset(*args)
+    async def hold_and_raise(*args, **kwargs):
+        await reset(*args, **kwargs)
         raise StoreError("as the test wants")
 
     monkeypatch.setattr(world.store, "reset_session", hold_and_raise)

@@ -264,7 +264,7 @@ async def test_200_turns_at_once_take_no_token_too_many_and_sql_has_the_sum_of_t
         except RequestError as error:
             refused.append(error.code)
             return
-        account = await world.store.account("ann")
+        account = await world.store.quotas.account("ann")
         assert account.use.minute_tokens <= 6000
         assert account.use.turns <= 40
         name = turn.accepted.response_id

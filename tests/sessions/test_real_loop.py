@@ -230,7 +230,7 @@ async def test_items_that_were_added_are_new_to_the_next_turn_not_recomputed(wor
     assert (first.usage.reused_tokens, first.usage.recomputed_tokens) == (0, 0)
     assert first.usage.new_tokens == before + 1
     tip = len(await world.context(made.id))
-    await world.service.add_items(ANN, made.id, items("four"))
+    await world.service.conversations.add_items(ANN, made.id, items("four"))
     added = len(await world.context(made.id)) - tip
     _, second = await world.turn(greedy(conversation=made.id))
     owed = 2 + (first.status == "incomplete")  # the last token at a limit was not fed

@@ -12,15 +12,10 @@ from engine.ids import SessionId
 from sessiond.errors import RequestError
 from sessiond.facts import (
     AttachmentId,
-    TextDelta,
-    TurnBegun,
-    TurnFinished,
     TurnRequest,
-    TurnUsage,
 )
 from sessiond.sessions.attachments import Attachments
 from sessiond.sessions.drain_rate import DrainRate
-from sessiond.sessions.fact_stream import FactStream
 from sessiond.sessions.holds import Holds
 from sessiond.sessions.request_form import pack_request, unpack_request
 from sessiond.sessions.transcript import Transcript
@@ -81,22 +76,6 @@ class TestDrainRate:
         for end in ends:
             rate.ended(end)
         assert rate.retry_after_s(now) == expected
-
-
-class TestFactStream:
-    async def test_deltas_that_wait_are_one_and_the_end_is_the_end(self):
-        stream = FactStream()
-        finished = TurnFinished(status="completed", text="abc", usage=TurnUsage())
-        for fact in (TurnBegun(), TextDelta(text="a"), TextDelta(text="b")):
-            stream.put(fact)
-        assert await anext(stream) == TurnBegun()
-        assert await anext(stream) == TextDelta(text="ab")
-        waiting = asyncio.create_task(anext(stream))
-        await asyncio.sleep(0)
-        stream.put(TextDelta(text="c"))
-        stream.put(finished)
-        assert await waiting == TextDelta(text="c")
-        assert [fact async for fact in stream] == [finished]
 
 
 class TestRequestForm:

@@ -204,7 +204,7 @@ class TestInstructions:
         rest = [("user", "hi"), ("assistant", finished.text)]
         assert await world.context(session) == rendered(("system", "be brief"), *rest)
         assert turn.accepted.instructions is None
-        page = await world.service.list_items(ANN, session, order="asc")
+        page = await world.service.conversations.list_items(ANN, session, order="asc")
         assert [item.role for item in page.items] == ["developer", "user", "assistant"]
         await world.turn(ask("a", conversation=session, instructions="new"))
         front = rendered(("system", "new"), ("system", "be brief"), *rest)

@@ -16,6 +16,7 @@ from sessiond.facts import (
     TurnRequest,
 )
 from sessiond.sessions.service import BoundTurn, ServiceLimits, SessionService, Turn
+from sessiond.store.database import CONNECTIONS
 from sessiond.store.store import Store
 from tests.fakes.fake_clock import FakeClock
 from tests.sessions.windows import Shelf
@@ -72,12 +73,15 @@ class World:
         ids: Any,
         *,
         policy: PolicyChoice | None = None,
+        clock: FakeClock | None = None,
+        replica: str = "",
+        connections: int = CONNECTIONS,
         **limits: Any,
     ) -> None:
         self.engine = engine
         self.policies = Shelf()
-        self.clock = FakeClock(tick_s=0.001)
-        self.store = Store(url)
+        self.clock = clock or FakeClock(tick_s=0.001)
+        self.store = Store(url, replica_name=replica, connections=connections)
         self.limits = ServiceLimits(**{"engine_ready_timeout_s": 5.0, **limits})
         self.service = SessionService(
             store=self.store,

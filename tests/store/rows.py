@@ -34,7 +34,14 @@ def item(turn_id, session_id="conv_1", role="user", text="hi", number=0):
 
 
 def turn(
-    turn_id="resp_1", parent_id=None, *, user_id="ann", session_id="conv_1", ids=(3, 4), start=2
+    turn_id="resp_1",
+    parent_id=None,
+    *,
+    user_id="ann",
+    session_id="conv_1",
+    ids=(3, 4),
+    start=2,
+    epoch=1,
 ):
     return NewTurn(
         id=turn_id,
@@ -53,11 +60,19 @@ def turn(
         input_ids=ids,
         items=(item(turn_id, session_id),),
         created_at=2.0,
+        epoch=epoch,
     )
 
 
 def kept(
-    turn_id="resp_1", parent_id=None, *, user_id="ann", session_id="conv_1", ids=(5,), tokens=5
+    turn_id="resp_1",
+    parent_id=None,
+    *,
+    user_id="ann",
+    session_id="conv_1",
+    ids=(5,),
+    tokens=5,
+    epoch=1,
 ):
     return KeptTurn(
         id=turn_id,
@@ -72,6 +87,7 @@ def kept(
         context_tokens=tokens,
         usage=TurnUsage(new_tokens=2, output_tokens=1, ttft_ms=1.5),
         finished_at=3.0,
+        epoch=epoch,
     )
 
 

@@ -1,9 +1,9 @@
-"""Migrations go up, down and up, and make what the schema says."""
+"""Migrations go up, down and up, and make what the schema says, on either database."""
 
 import asyncio
-import sqlite3
 import subprocess
 import sys
+from contextlib import contextmanager
 
 import pytest
 import sqlalchemy as sa
@@ -16,45 +16,52 @@ from sessiond.store.records import SessionHints
 from sessiond.store.schema import metadata
 from sessiond.store.store import Store
 
+SERVERS = 4
+# As a server does it at its start; the log says which migrations it ran.
+UPGRADE = """
+import logging, sys
+logging.basicConfig(format="%(message)s", level=logging.INFO)
+from sessiond.store.migrate import upgrade
+sys.stdin.readline()
+upgrade(sys.argv[1])
+"""
 
-@pytest.fixture
-def path(tmp_path):
-    return tmp_path / "new folder" / "sessiond.db"
 
-
-def url_of(path):
-    return f"sqlite+aiosqlite:///{path}"
-
-
-def tables_of(path):
-    engine = sa.create_engine(f"sqlite:///{path}")
-    with engine.connect() as connection:
-        names = set(sa.inspect(connection).get_table_names())
+@contextmanager
+def connected(url):
+    engine = sa.create_engine(url.replace("+aiosqlite", ""))
+    with engine.begin() as connection:
+        yield connection
     engine.dispose()
-    return names
 
 
-def salts_of(path):
-    connection = sqlite3.connect(path)
-    salts = [salt for (salt,) in connection.execute("SELECT salt FROM users")]
-    connection.close()
-    return salts
+def tables_of(url):
+    with connected(url) as connection:
+        return set(sa.inspect(connection).get_table_names())
 
 
-def test_up_down_and_up_again(path):
-    migrate.upgrade(url_of(path))
-    assert tables_of(path) == {*metadata.tables, "alembic_version"}
-    migrate.downgrade(url_of(path), "base")
-    assert tables_of(path) == {"alembic_version"}
-    migrate.upgrade(url_of(path))
-    assert tables_of(path) == {*metadata.tables, "alembic_version"}
-    migrate.upgrade(url_of(path))  # nothing to do
+def salts_of(url):
+    with connected(url) as connection:
+        return [salt for (salt,) in connection.execute(sa.text("SELECT salt FROM users"))]
 
 
-def test_migrations_make_exactly_the_schema(path):
-    migrate.upgrade(url_of(path))
-    engine = sa.create_engine(f"sqlite:///{path}")
-    with engine.connect() as connection:
+def revisions_of_log(log):
+    return [line.split()[4].rstrip(",") for line in log.splitlines() if "Running upgrade" in line]
+
+
+def test_up_down_and_up_again(empty_url):
+    migrate.upgrade(empty_url)
+    assert tables_of(empty_url) == {*metadata.tables, "alembic_version"}
+    migrate.downgrade(empty_url, "base")
+    assert tables_of(empty_url) == {"alembic_version"}
+    migrate.upgrade(empty_url)
+    assert tables_of(empty_url) == {*metadata.tables, "alembic_version"}
+    migrate.upgrade(empty_url)  # nothing to do
+
+
+def test_migrations_make_exactly_the_schema(empty_url):
+    migrate.upgrade(empty_url)
+    with connected(empty_url) as connection:
         context = MigrationContext.configure(
             connection, opts={"compare_type": True, "compare_server_default": True}
         )
@@ -63,30 +70,52 @@ def test_migrations_make_exactly_the_schema(path):
             table: {check["name"] for check in sa.inspect(connection).get_check_constraints(table)}
             for table in metadata.tables
         }
-    engine.dispose()
     assert differences == []
     assert checks["turns"] == {"ck_turns_status"}
 
 
-def test_check_tells_an_empty_database_from_a_current_one(path):
-    path.parent.mkdir()
-    before = asyncio.run(migrate.check(url_of(path)))
+def test_check_tells_an_empty_database_from_a_current_one(empty_url):
+    before = asyncio.run(migrate.check(empty_url))
     assert before.current is None
     assert not before.is_current
-    migrate.upgrade(url_of(path))
-    assert asyncio.run(migrate.check(url_of(path))).is_current
+    migrate.upgrade(empty_url)
+    assert asyncio.run(migrate.check(empty_url)).is_current
 
 
-def test_of_several_servers_that_start_at_once_one_migrates(path):
-    path.parent.mkdir()
-    code = "import sys; from sessiond.store.migrate import upgrade; upgrade(sys.argv[1])"
+def test_a_sqlite_file_is_made_with_its_folder(tmp_path):
+    url = f"sqlite+aiosqlite:///{tmp_path / 'new folder' / 'sessiond.db'}"
+    migrate.upgrade(url)
+    assert asyncio.run(migrate.check(url)).is_current
+
+
+def test_t51_of_several_servers_that_start_at_once_one_migrates(empty_url):
     servers = [
-        subprocess.Popen([sys.executable, "-c", code, url_of(path)], stderr=subprocess.PIPE)
-        for _ in range(3)
+        subprocess.Popen(
+            [sys.executable, "-c", UPGRADE, empty_url],
+            stdin=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        for _ in range(SERVERS)
     ]
-    errors = [server.communicate()[1].decode() for server in servers]
-    assert [server.returncode for server in servers] == [0, 0, 0], errors
-    assert asyncio.run(migrate.check(url_of(path))).is_current
+    for server in servers:  # all have imported what they need when the first begins
+        server.stdin.write(b"\n")
+        server.stdin.flush()
+    logs = [server.communicate()[1].decode() for server in servers]
+    assert [server.returncode for server in servers] == [0] * SERVERS, logs
+    ran = [revisions_of_log(log) for log in logs]
+    assert sorted(map(len, ran))[:-1] == [0] * (SERVERS - 1), ran
+    state = asyncio.run(migrate.check(empty_url))
+    assert state.is_current
+    assert max(ran, key=len)[-1] == state.newest
+
+
+def test_t51_a_current_schema_is_left_alone_without_a_lock(url):
+    """A server that only checks must not wait for one that migrates, or for any other writer."""
+    with connected(url) as connection:
+        connection.execute(sa.text("INSERT INTO users (id, created_at) VALUES ('ann', 1.0)"))
+        if connection.dialect.name == "postgresql":
+            connection.execute(sa.text(f"SELECT pg_advisory_xact_lock({0x5E5510AD})"))
+        migrate.upgrade(url)
 
 
 def test_a_database_whose_driver_is_not_installed_is_refused_with_what_installs_it(monkeypatch):
@@ -106,43 +135,45 @@ def test_a_url_that_cannot_work_is_refused_with_what_can(url):
         migrate.upgrade(url)
 
 
-def test_rows_of_the_first_version_survive_the_way_up_and_down(path):
+ROWS_OF_0001 = """
+INSERT INTO users VALUES ('ann', 1.0), ('bob', 1.0);
+INSERT INTO system_prompts VALUES ('sys_1', 'ann', NULL, NULL, :front, 2);
+INSERT INTO sessions VALUES ('conv_1', 'ann', 'm', 9, 'sys_1', 'resp_1', 5, 'release', 'normal',
+    'exact', '{}', 1.0, 1.0, NULL);
+INSERT INTO turns (id, user_id, session_id, system_prompt_id, message_id, model, status, generate,
+    awaits_reply, request, seed, start_tokens, input_tokens, context_tokens, input_ids, reply_ids,
+    new_tokens, output_tokens, created_at)
+VALUES ('resp_1', 'ann', 'conv_1', 'sys_1', 'msg_1', 'm', 'completed', true, false, '{}', 7, 2, 2,
+    5, :input, :reply, 2, 1, 1.0)
+"""
+IDS = {"front": b"\1\0\0\0\2\0\0\0", "input": b"\3\0\0\0\4\0\0\0", "reply": b"\5\0\0\0"}
+
+
+def test_rows_of_the_first_version_survive_the_way_up_and_down(empty_url):
     """A context of then is seen whole now, and can be used by either version."""
-    migrate.upgrade(url_of(path), "0001")
-    connection = sqlite3.connect(path)
-    connection.executescript(
-        """
-        INSERT INTO users VALUES ('ann', 1.0), ('bob', 1.0);
-        INSERT INTO system_prompts VALUES ('sys_1', 'ann', NULL, NULL, x'0100000002000000', 2);
-        INSERT INTO sessions VALUES ('conv_1', 'ann', 'm', 9, 'sys_1', 'resp_1', 5, 'release',
-            'normal', 'exact', '{}', 1.0, 1.0, NULL);
-        INSERT INTO turns (id, user_id, session_id, system_prompt_id, message_id, model, status,
-            generate, awaits_reply, request, seed, start_tokens, input_tokens, context_tokens,
-            input_ids, reply_ids, new_tokens, output_tokens, created_at)
-        VALUES ('resp_1', 'ann', 'conv_1', 'sys_1', 'msg_1', 'm', 'completed', 1, 0, '{}', 7, 2, 2,
-            5, x'0300000004000000', x'05000000', 2, 1, 1.0);
-        """
-    )
-    connection.commit()
-    connection.close()
+    migrate.upgrade(empty_url, "0001")
+    with connected(empty_url) as connection:
+        for statement in ROWS_OF_0001.split(";"):
+            used = {name: ids for name, ids in IDS.items() if f":{name}" in statement}
+            connection.execute(sa.text(statement), used)
 
     async def read():
-        store = Store(url_of(path))
+        store = Store(empty_url)
         ids = await store.context_ids("ann", "sys_1", "resp_1")
         shape = await store.shape("ann", 2, "resp_1")
         record = await store.find_session("ann", "conv_1")
         await store.close()
         return ids, shape, record
 
-    migrate.upgrade(url_of(path))
+    migrate.upgrade(empty_url)
     ids, shape, record = asyncio.run(read())
     assert ids == [1, 2, 3, 4, 5]
     assert (shape.tokens, shape.context, shape.fidelity) == (5, "full", "exact")
     assert (record.hints, record.context_policy) == (SessionHints(), None)
-    assert len(set(salts_of(path)) - {None}) == 2  # users of then get salts, each its own
-    migrate.downgrade(url_of(path), "0001")
-    connection = sqlite3.connect(path)
-    assert connection.execute("SELECT id, context_tokens FROM turns").fetchall() == [("resp_1", 5)]
-    connection.close()
-    migrate.upgrade(url_of(path))
+    assert len(set(salts_of(empty_url)) - {None}) == 2  # users of then get salts, each its own
+    migrate.downgrade(empty_url, "0001")
+    with connected(empty_url) as connection:
+        found = connection.execute(sa.text("SELECT id, context_tokens FROM turns")).all()
+    assert found == [("resp_1", 5)]
+    migrate.upgrade(empty_url)
     assert asyncio.run(read())[0] == ids

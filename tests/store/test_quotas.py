@@ -46,7 +46,7 @@ async def end(store, turn_id, usage, now=NOON):
 
 
 async def use_of(store, user_id="ann"):
-    return (await store.account(user_id)).use
+    return (await store.quotas.account(user_id)).use
 
 
 async def held(store):
@@ -56,7 +56,7 @@ async def held(store):
 
 class TestFields:
     async def test_without_a_row_nothing_is_limited_and_nothing_was_taken(self, store):
-        account = await store.account("nobody")
+        account = await store.quotas.account("nobody")
         assert account.quota == Quota()
         assert (account.use.turns, account.use.sessions, account.use.total_tokens) == (0, 0, 0)
 
@@ -73,15 +73,15 @@ class TestFields:
             "max_priority": "normal",
             "weight": 2.5,
         }
-        assert (await store.set_quota("ann", everything, NOON)).quota == Quota(**everything)
-        changed = await store.set_quota("ann", {"max_sessions": None, "weight": 1.0}, NOON)
+        assert (await store.quotas.set_quota("ann", everything, NOON)).quota == Quota(**everything)
+        changed = await store.quotas.set_quota("ann", {"max_sessions": None, "weight": 1.0}, NOON)
         assert changed.quota == Quota(**everything | {"max_sessions": None, "weight": 1.0})
-        assert (await store.account("bob")).quota == Quota()
+        assert (await store.quotas.account("bob")).quota == Quota()
 
 
 class TestReserving:
     async def test_a_turn_takes_its_worst_case_and_gives_back_what_it_did_not_need(self, store):
-        await store.set_quota("ann", {"tokens_per_minute": 150}, NOON)
+        await store.quotas.set_quota("ann", {"tokens_per_minute": 150}, NOON)
         account = await begin(store, "resp_1", 100)
         assert (account.use.minute_tokens, account.quota.tokens_per_minute) == (100, 150)
         with pytest.raises(QuotaExceededError) as refused:
@@ -94,13 +94,13 @@ class TestReserving:
         assert await held(store) == (1, 150, 150, 35)
 
     async def test_users_take_nothing_from_each_other(self, store):
-        await store.set_quota("ann", {"tokens_per_minute": 100}, NOON)
-        await store.set_quota("bob", {"tokens_per_minute": 100}, NOON)
+        await store.quotas.set_quota("ann", {"tokens_per_minute": 100}, NOON)
+        await store.quotas.set_quota("bob", {"tokens_per_minute": 100}, NOON)
         await begin(store, "resp_1", 100)
         await begin(store, "resp_2", 100, user_id="bob")
 
     async def test_the_next_minute_begins_anew_and_the_day_goes_on(self, store):
-        await store.set_quota("ann", {"tokens_per_minute": 100, "tokens_per_day": 150}, NOON)
+        await store.quotas.set_quota("ann", {"tokens_per_minute": 100, "tokens_per_day": 150}, NOON)
         await begin(store, "resp_1", 100)
         await begin(store, "resp_2", 50, NOON + MINUTE)
         assert await held(store) == (2, 50, 150, 0)
@@ -108,7 +108,7 @@ class TestReserving:
             await begin(store, "resp_3", 1, NOON + 2 * MINUTE)
 
     async def test_a_refund_goes_to_the_window_it_was_reserved_from(self, store):
-        await store.set_quota("ann", {"tokens_per_minute": 100}, NOON)
+        await store.quotas.set_quota("ann", {"tokens_per_minute": 100}, NOON)
         await begin(store, "resp_1", 100)
         await begin(store, "resp_2", 60, NOON + MINUTE)
         await end(store, "resp_1", used(10), NOON + MINUTE)
@@ -117,7 +117,7 @@ class TestReserving:
             await begin(store, "resp_3", 41, NOON + MINUTE)
 
     async def test_a_server_whose_clock_is_behind_does_not_open_an_old_window_again(self, store):
-        await store.set_quota("ann", {"tokens_per_minute": 100}, NOON)
+        await store.quotas.set_quota("ann", {"tokens_per_minute": 100}, NOON)
         await begin(store, "resp_1", 90, NOON + MINUTE)
         with pytest.raises(QuotaExceededError):
             await begin(store, "resp_2", 90, NOON + MINUTE - 1)
@@ -125,7 +125,7 @@ class TestReserving:
         assert (await use_of(store)).minute_start == NOON + MINUTE
 
     async def test_a_session_is_refused_where_as_many_are_open(self, store):
-        await store.set_quota("ann", {"max_sessions": 1}, NOON)
+        await store.quotas.set_quota("ann", {"max_sessions": 1}, NOON)
         await begin(store, "resp_1")
         with pytest.raises(QuotaExceededError):
             await begin(store, "resp_2")
@@ -169,25 +169,25 @@ class TestSettling:
     async def test_what_a_dead_server_had_reserved_comes_back_when_it_expires(self, store):
         await begin(store, "resp_1", 100)
         await begin(store, "resp_2", 50)
-        await store.renew_reservations(["resp_2"], NOON + 60)
-        assert await store.reap_reservations(NOON + 29) == 0
-        assert await store.reap_reservations(NOON + 30) == 1
+        await store.quotas.renew_reservations(["resp_2"], NOON + 60)
+        assert await store.quotas.reap_reservations(NOON + 29) == 0
+        assert await store.quotas.reap_reservations(NOON + 30) == 1
         assert await held(store) == (1, 50, 50, 0)
-        assert await store.reap_reservations(NOON + 60) == 1
+        assert await store.quotas.reap_reservations(NOON + 60) == 1
         assert await held(store) == (0, 0, 0, 0)
 
     async def test_a_turn_that_ends_after_its_reservation_expired_is_charged_all_the_same(
         self, store
     ):
         await begin(store)
-        await store.reap_reservations(NOON + 30)
+        await store.quotas.reap_reservations(NOON + 30)
         await end(store, "resp_1", used(20, 10), NOON + 31)
         assert await held(store) == (0, 30, 30, 30)
 
     async def test_residency_adds_up(self, store):
         await begin(store)
-        await store.add_residency({"ann": 1.5e12})
-        await store.add_residency({"ann": 0.5e12})
+        await store.quotas.add_residency({"ann": 1.5e12})
+        await store.quotas.add_residency({"ann": 0.5e12})
         assert (await use_of(store)).byte_seconds == 2e12
 
 
@@ -203,7 +203,7 @@ async def test_200_turns_at_once_never_take_more_than_there_is_by_one_token(url,
         "max_concurrent_turns": turns,
         "max_sessions": open_sessions,
     }
-    await store.set_quota("ann", limits, NOON)
+    await store.quotas.set_quota("ann", limits, NOON)
     at_once = asyncio.Semaphore(24)
     refused, spent = [], {}
 

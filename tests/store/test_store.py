@@ -1,13 +1,13 @@
 """What the store promises about rows, whatever its callers do at the same time."""
 
 import asyncio
-import sqlite3
 from itertools import pairwise
 
 import pytest
+import sqlalchemy as sa
 
 from sessiond.facts import TurnUsage
-from sessiond.store.errors import StaleSessionError, StoreError
+from sessiond.store.errors import NotOwnerError, StaleSessionError, StoreError
 from sessiond.store.store import Store
 from tests.store.rows import item, kept, lost, prompt, session, turn
 
@@ -72,7 +72,7 @@ async def test_a_closed_session_takes_no_ending(store):
     await store.begin_turn(turn(), session=session(), prompt=prompt())
     assert await store.close_session("ann", "conv_1", 4.0)
     assert not await store.close_session("ann", "conv_1", 5.0)
-    with pytest.raises(StaleSessionError):
+    with pytest.raises(StoreError):
         await store.keep_turn(kept())
     assert (await store.find_session("ann", "conv_1")).closed_at == 4.0
 
@@ -117,7 +117,8 @@ async def test_rows_of_others_do_not_exist(store):
     ):
         assert page.items == ()
     assert not await store.covers("bob", "resp_1", "resp_1")
-    assert not await store.reset_session("bob", "conv_1", 9.0)
+    with pytest.raises(NotOwnerError):
+        await store.reset_session("bob", "conv_1", 9.0, epoch=1)
     assert not await store.close_session("bob", "conv_1", 9.0)
     assert not await store.set_metadata("bob", "conv_1", {"x": "y"})
     assert not await store.delete_turn("bob", "resp_1", 9.0)
@@ -170,9 +171,10 @@ async def test_token_ids_are_stored_as_bytes_and_read_as_they_were(url, store):
     await store.begin_turn(turn(ids=ids), session=session(), prompt=prompt())
     await store.keep_turn(kept(ids=ids[::-1]))
     assert await store.context_ids("ann", "sys_1", "resp_1") == [1, 2, *ids, *ids[::-1]]
-    connection = sqlite3.connect(url.removeprefix("sqlite+aiosqlite:///"))
-    (stored,) = connection.execute("SELECT input_ids FROM turns").fetchone()
-    connection.close()
+    engine = sa.create_engine(url.replace("+aiosqlite", ""))
+    with engine.connect() as connection:
+        stored = connection.scalar(sa.text("SELECT input_ids FROM turns"))
+    engine.dispose()
     assert stored[8:12] == b"\xff\x00\x00\x00"
 
 
@@ -207,16 +209,16 @@ async def test_t48_fifty_writers_at_once_on_two_stores_are_never_locked_out(url,
 
 async def test_readers_are_not_held_up_by_a_writer(url, store):
     await open_session(store)
-    blocker = sqlite3.connect(
-        url.removeprefix("sqlite+aiosqlite:///"), isolation_level=None, check_same_thread=False
-    )
-    blocker.execute("BEGIN IMMEDIATE")
+    engine = sa.create_engine(url.replace("+aiosqlite", ""))
+    blocker = engine.connect()
+    blocker.execute(sa.text("UPDATE sessions SET tip_id = NULL WHERE id = 'conv_1'"))
     write = asyncio.create_task(store.set_metadata("ann", "conv_1", {"a": "b"}))
     found = await asyncio.gather(*(store.find_session("ann", "conv_1") for _ in range(20)))
     assert all(each.metadata == {} for each in found)
     assert not write.done()
-    blocker.execute("COMMIT")
+    blocker.rollback()
     blocker.close()
+    engine.dispose()
     assert await write
 
 

@@ -1,7 +1,6 @@
 """Contexts with edits, read from SQL, are those of a plain model that keeps lists of ids."""
 
 import asyncio
-import shutil
 from dataclasses import dataclass, field, replace
 from itertools import count
 
@@ -190,12 +189,9 @@ def joined(spans):
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(plan=st.lists(steps, min_size=3, max_size=14))
-def test_what_sql_says_is_visible_is_what_the_edits_leave(migrated, tmp_path_factory, plan):
-    path = tmp_path_factory.mktemp("chains") / "chains.db"
-    shutil.copy(migrated, path)
-
-    async def run():
-        store = Store(f"sqlite+aiosqlite:///{path}")
+def test_what_sql_says_is_visible_is_what_the_edits_leave(lend_database, plan):
+    async def run(url):
+        store = Store(url)
         try:
             chains = Chains(store)
             for step in plan:
@@ -203,7 +199,8 @@ def test_what_sql_says_is_visible_is_what_the_edits_leave(migrated, tmp_path_fac
         finally:
             await store.close()
 
-    asyncio.run(run())
+    with lend_database() as url:
+        asyncio.run(run(url))
 
 
 class TestShape:

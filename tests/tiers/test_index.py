@@ -36,7 +36,7 @@ class Machine(RuleBasedStateMachine):
     @rule(key=KEYS, most=LIMITS)
     def claim(self, key: bytes, most: int | None) -> None:
         slot = self.index.claim(label(key), most)
-        if key in self.here or key in self.writing:
+        if key in self.here or key in self.writing or key in self.readers:
             assert slot is None
             return
         if most is not None and not self.make_room_of_owner(key, most):
@@ -88,8 +88,9 @@ class Machine(RuleBasedStateMachine):
             with pytest.raises(NotBeingMoved):
                 self.index.finish_read(key)
             return
-        self.index.finish_read(key)
+        freed = self.index.finish_read(key)
         self.readers[key] -= 1
+        assert (freed is not None) == (not self.readers[key] and key not in self.here)
         if not self.readers[key]:
             del self.readers[key]
 
@@ -98,7 +99,7 @@ class Machine(RuleBasedStateMachine):
         if key in self.readers and key not in self.here:
             return  # dropped already, and still read
         slot = self.index.drop(key)
-        assert (slot is not None) == (key in self.here)
+        assert (slot is not None) == (key in self.here and key not in self.readers)
         if key in self.here:
             self.here.remove(key)
 

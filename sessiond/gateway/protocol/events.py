@@ -60,6 +60,17 @@ class ResponseEncoder:
         """The response object as it stands."""
         return response_object(self._state)
 
+    def skip(self, *, deltas: int, others: int, text: str) -> int:
+        """Count what the turn began with as told: `deltas` pieces of `text`, and other facts.
+
+        Returns:
+            The number of the last event that it came to.
+        """
+        self._next_number = 1 + others + deltas + (2 if deltas else 0)
+        self._open = deltas > 0
+        self._text = [text]
+        return self._next_number - 1
+
     def created(self) -> Json:
         """Encode the first event."""
         return self._event("response.created", response=self.response)

@@ -32,11 +32,15 @@ def _item(name: str, value: object) -> InputItem:
         fields.unsupported(f"{name}.type", kind, "message")
     fields.only_known(item, _ITEM_KEYS, f"{name}.")
     role = fields.one_of(f"{name}.role", item.get("role"), ROLES)
-    return InputItem(role=role, text=_content(f"{name}.content", item.get("content")))
+    return InputItem(role=role, text=decode_content(f"{name}.content", item.get("content")))
 
 
-def _content(name: str, value: object) -> str:
-    """Read a message's content. The texts of several parts join without anything between."""
+def decode_content(name: str, value: object) -> str:
+    """Read a message's content. The texts of several parts join without anything between.
+
+    Raises:
+        RequestError: names what is wrong.
+    """
     if isinstance(value, str):
         return value
     if not isinstance(value, list):

@@ -32,22 +32,25 @@ MAX_METADATA_VALUE = 512
 MAX_DEADLINE_MS = 24 * 3600 * 1000
 _TRUNCATIONS: tuple[Literal["auto", "disabled"], ...] = ("auto", "disabled")
 FRAME_TYPES: tuple[
-    Literal["response.create", "response.cancel", "session.update", "session.close"], ...
-] = ("response.create", "response.cancel", "session.update", "session.close")
+    Literal[
+        "response.create", "response.resume", "response.cancel", "session.update", "session.close"
+    ],
+    ...,
+] = ("response.create", "response.resume", "response.cancel", "session.update", "session.close")
 
+_IDEMPOTENCY_KEY = re.compile(r"[ -~]{1,255}")
 _STREAM_ID = re.compile(r"[A-Za-z0-9_.-]{1,256}")
 
 _USED = frozenset({
     "model", "input", "instructions", "conversation", "previous_response_id", "generate",
     "max_output_tokens", "temperature", "top_p", "top_k", "min_p", "seed", "stop", "truncation",
-    "metadata", "context_management",
+    "metadata", "context_management", "store", "background",
 })  # fmt: skip
 # asked of tools, users and billing, of which there is nothing here that could differ
 NO_EFFECT = frozenset({
     "parallel_tool_calls", "max_tool_calls", "user", "safety_identifier", "prompt_cache_key",
 })  # fmt: skip
 NEUTRAL = {
-    "background": Neutral(values=(False,), allowed="false in this version"),
     "moderation": Neutral(values=(), allowed="null"),
     "prompt": Neutral(values=(), allowed="null"),
     "prompt_cache_options": Neutral(
@@ -56,7 +59,6 @@ NEUTRAL = {
     "prompt_cache_retention": Neutral(values=("in_memory",), allowed='null or "in_memory"'),
     "reasoning": Neutral(values=({}, {"effort": "none"}), allowed='null or {"effort":"none"}'),
     "service_tier": Neutral(values=("auto", "default"), allowed='null, "auto" or "default"'),
-    "store": Neutral(values=(True,), allowed="true in this version"),
     "stream_options": Neutral(values=({}, {"include_obfuscation": False}), allowed="null"),
     "text": Neutral(
         values=(
@@ -82,8 +84,9 @@ INCLUDABLE = (
     "web_search_call.results",
 )
 _BODY_KEYS = _USED | NO_EFFECT | NEUTRAL.keys() | {"include", "stream"}
-_CREATE_KEYS = _BODY_KEYS | {"type", "stream_id"}
+_CREATE_KEYS = _BODY_KEYS | {"type", "stream_id", "idempotency_key"}
 _CANCEL_KEYS = frozenset({"type", "stream_id", "response_id", "keep"})
+_RESUME_KEYS = frozenset({"type", "stream_id", "response_id", "starting_after"})
 _UPDATE_KEYS = frozenset({"type", "stream_id", "session"}) | UPDATE_KEYS
 _CLOSE_KEYS = frozenset({"type", "stream_id", "session"})
 
@@ -94,6 +97,16 @@ class CreateFrame:
 
     stream_id: str | None
     request: TurnRequest
+    idempotency_key: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResumeFrame:
+    """`response.resume`: a turn's events after a number; None: all of them."""
+
+    stream_id: str | None
+    response_id: str
+    starting_after: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +139,7 @@ class CloseFrame:
     session: str
 
 
-ClientFrame = CreateFrame | CancelFrame | UpdateFrame | CloseFrame
+ClientFrame = CreateFrame | ResumeFrame | CancelFrame | UpdateFrame | CloseFrame
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +168,18 @@ def decode_frame(frame: dict[str, object]) -> ClientFrame:
         case "response.create":
             fields.only_known(frame, _CREATE_KEYS)
             fields.boolean("stream", frame.get("stream"), default=True)
-            return CreateFrame(stream_id=stream_id, request=_turn_request(frame))
+            return CreateFrame(
+                stream_id=stream_id,
+                request=_turn_request(frame),
+                idempotency_key=decode_idempotency_key(frame.get("idempotency_key")),
+            )
+        case "response.resume":
+            fields.only_known(frame, _RESUME_KEYS)
+            return ResumeFrame(
+                stream_id=stream_id,
+                response_id=fields.text("response_id", frame.get("response_id"), longest=MAX_ID),
+                starting_after=optional_integer("starting_after", frame, 0),
+            )
         case "response.cancel":
             fields.only_known(frame, _CANCEL_KEYS)
             return CancelFrame(
@@ -176,6 +200,19 @@ def decode_frame(frame: dict[str, object]) -> ClientFrame:
             return CloseFrame(stream_id=stream_id, session=session)
         case _:
             assert_never(kind)
+
+
+def decode_idempotency_key(value: object, name: str = "idempotency_key") -> str | None:
+    """Read an idempotency key: up to 255 characters of printable ASCII.
+
+    Raises:
+        RequestError: it is something else.
+    """
+    if value is None:
+        return None
+    if not isinstance(value, str) or not _IDEMPOTENCY_KEY.fullmatch(value):
+        fields.refuse(name, value, "1 to 255 characters of printable ASCII")
+    return value
 
 
 def decode_create_body(body: bytes) -> CreateBody:
@@ -218,6 +255,12 @@ def _turn_request(pairs: dict[str, object]) -> TurnRequest:
     if conversation is not None and previous is not None:
         message = f"previous_response_id={fields.shown(previous)} and conversation: allowed is one"
         raise RequestError("invalid_value", message, param="previous_response_id")
+    store = _store(pairs.get("store"))
+    background = fields.boolean("background", pairs.get("background"), default=False)
+    if background and store is False:
+        message = "background=true and store=false: allowed is one: a turn that outlives its client"
+        message += " has to be stored"
+        raise RequestError("invalid_value", message, param="background")
     return TurnRequest(
         model=fields.optional_text("model", pairs.get("model"), longest=256),
         input=decode_input(pairs.get("input")),
@@ -225,18 +268,20 @@ def _turn_request(pairs: dict[str, object]) -> TurnRequest:
         conversation=conversation,
         previous_response_id=previous,
         generate=fields.boolean("generate", pairs.get("generate"), default=True),
-        max_output_tokens=_optional_integer("max_output_tokens", pairs, 1),
+        max_output_tokens=optional_integer("max_output_tokens", pairs, 1),
         temperature=fields.number("temperature", pairs.get("temperature"), 1.0, 0.0, 2.0),
         top_p=fields.number("top_p", pairs.get("top_p"), 1.0, 0.0, 1.0),
-        top_k=_optional_integer("top_k", pairs, 0) or 0,
+        top_k=optional_integer("top_k", pairs, 0) or 0,
         min_p=fields.number("min_p", pairs.get("min_p"), 0.0, 0.0, 1.0),
-        seed=_optional_integer("seed", pairs, 0, MAX_SEED),
-        stop=_stop(pairs.get("stop")),
+        seed=optional_integer("seed", pairs, 0, MAX_SEED),
+        stop=decode_stop(pairs.get("stop")),
         truncation=_truncation(pairs.get("truncation")),
         policy=decode_context_management(pairs.get("context_management")),
         deadline_ms=_deadline_ms(metadata.get("deadline_ms")),
         priority=_priority(metadata.get("priority")),
         metadata=metadata,
+        store=store,
+        background=background,
     )
 
 
@@ -244,7 +289,7 @@ def _check_without_effect(pairs: dict[str, object]) -> None:
     for name in ("user", "safety_identifier", "prompt_cache_key"):
         fields.optional_text(name, pairs.get(name), longest=512)
     fields.boolean("parallel_tool_calls", pairs.get("parallel_tool_calls"), default=True)
-    _optional_integer("max_tool_calls", pairs, 0)
+    optional_integer("max_tool_calls", pairs, 0)
     include = pairs.get("include")
     for index, part in enumerate(fields.sequence("include", [] if include is None else include)):
         if part not in INCLUDABLE:
@@ -272,14 +317,28 @@ def _conversation(value: object) -> str | None:
     return fields.optional_text("conversation", value, longest=MAX_ID)
 
 
-def _optional_integer(
+def optional_integer(
     name: str, pairs: dict[str, object], lowest: int, highest: int = fields.MAX_INT
 ) -> int | None:
+    """Read an integer in a range; absent and null are None.
+
+    Raises:
+        RequestError: it is something else.
+    """
     value = pairs.get(name)
     return None if value is None else fields.integer(name, value, lowest, highest)
 
 
-def _stop(value: object) -> tuple[str, ...]:
+def _store(value: object) -> bool | None:
+    return None if value is None else fields.boolean("store", value, default=True)
+
+
+def decode_stop(value: object) -> tuple[str, ...]:
+    """Read `stop`: a string, or several.
+
+    Raises:
+        RequestError: names what is wrong.
+    """
     if value is None:
         return ()
     stops = [value] if isinstance(value, str) else fields.sequence("stop", value)

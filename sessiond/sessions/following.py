@@ -1,0 +1,50 @@
+"""Turns for those that did not begin them, or have lost their connection. Asyncio thread only."""
+
+from sessiond.errors import RequestError
+from sessiond.facts import AttachmentId, Caller
+from sessiond.sessions.inspection import Inspector
+from sessiond.sessions.parts import Parts
+from sessiond.sessions.refusals import response_not_found
+from sessiond.sessions.replays import Replay, stored_replay
+from sessiond.sessions.retention import Retention
+from sessiond.sessions.runner import TurnRunner
+
+
+class Followers:
+    """Finds what a turn has told: while it runs, a while after it, and then in its row."""
+
+    def __init__(
+        self, parts: Parts, *, runner: TurnRunner, retention: Retention, inspector: Inspector
+    ) -> None:
+        self._sessions = parts.sessions
+        self._runner = runner
+        self._retention = retention
+        self._inspector = inspector
+
+    async def follow(
+        self, caller: Caller, response_id: str, *, attachment: AttachmentId | None
+    ) -> Replay:
+        """The turn from its beginning; a socket that follows holds the turn's session, too.
+
+        Raises:
+            RequestError: there is no such turn, or another server runs it.
+        """
+        bound = self._runner.find(response_id)
+        if bound is not None and bound.caller.user_id == caller.user_id:
+            await bound.is_told.wait()
+        replay = self._runner.replays.find(caller.user_id, response_id)
+        if replay is None:
+            view = await self._inspector.response(caller, response_id)
+            if view.finished is None:
+                raise RequestError(
+                    "turn_in_progress",
+                    f"response {response_id} is being written by another server",
+                    param="response_id",
+                )
+            replay = stored_replay(view.accepted, view.finished)
+        elif self._sessions.is_dead(replay.accepted.session_id):
+            raise response_not_found(response_id, param="response_id")
+        live = self._sessions.find(caller.user_id, replay.accepted.session_id)
+        if attachment is not None and live is not None:
+            self._retention.join(attachment, live)
+        return replay

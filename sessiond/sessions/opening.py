@@ -1,0 +1,148 @@
+"""Sessions that are opened without a turn; by a name, or under an idempotency key, only once."""
+
+from functools import partial
+
+from engine.ids import SessionId
+from sessiond.errors import RequestError
+from sessiond.facts import Caller, ConversationView, InputItem
+from sessiond.sessions.conversations import Conversations
+from sessiond.sessions.names import session_id_of
+from sessiond.sessions.parts import Parts
+from sessiond.sessions.planning import Planner
+from sessiond.sessions.quotas import Quotas
+from sessiond.sessions.repeats import Repeats, digest_of
+from sessiond.store.errors import StoreError
+from sessiond.store.records import NewSession
+
+
+class Openings:
+    """Knows no state between requests."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        *,
+        planner: Planner,
+        conversations: Conversations,
+        repeats: Repeats,
+        quotas: Quotas,
+    ) -> None:
+        self._engine = parts.engine
+        self._store = parts.store
+        self._planner = planner
+        self._conversations = conversations
+        self._repeats = repeats
+        self._quotas = quotas
+        self._clock = parts.clock
+        self._new_id = parts.new_id
+
+    async def create(
+        self,
+        caller: Caller,
+        items: tuple[InputItem, ...],
+        metadata: dict[str, str],
+        *,
+        name: str | None = None,
+        key: str | None = None,
+    ) -> ConversationView:
+        """Open a session, with items in its context; by a name that is in use: the one that is.
+
+        Raises:
+            RequestError: its user has as many as may be open, a session of that name was deleted
+                not long ago, or the idempotency key came with another request.
+        """
+        if key is not None:
+            return await self._create_once(caller, items, metadata, name, key)
+        if name is None:
+            return await self._create(caller, SessionId(self._new_id("conv")), items, metadata)
+        return await self._create_named(caller, items, metadata, name)
+
+    async def _create_once(
+        self,
+        caller: Caller,
+        items: tuple[InputItem, ...],
+        metadata: dict[str, str],
+        name: str | None,
+        key: str,
+    ) -> ConversationView:
+        digest = digest_of("conversation", items, metadata, name)
+        known = await self._repeats.find(caller, key, digest, partial(self._is_open, caller))
+        if known is not None:
+            return await self._conversations.get(caller, known)
+        new_id = self._new_id("conv") if name is None else session_id_of(caller.user_id, name)
+        if not await self._repeats.claim(caller, key, digest, new_id):
+            raise RequestError(
+                "idempotency_conflict",
+                "a request with this idempotency key is being worked on: try again",
+                param="idempotency_key",
+                retry_after_s=1,
+            )
+        try:
+            if name is not None:
+                return await self._create_named(caller, items, metadata, name)
+            return await self._create(caller, SessionId(new_id), items, metadata)
+        except BaseException:
+            await self._repeats.release(caller, key, new_id)
+            raise
+
+    async def _is_open(self, caller: Caller, session_id: str) -> bool:
+        record = await self._store.find_session(caller.user_id, session_id)
+        return record is not None and record.closed_at is None
+
+    async def _create_named(
+        self,
+        caller: Caller,
+        items: tuple[InputItem, ...],
+        metadata: dict[str, str],
+        name: str,
+    ) -> ConversationView:
+        own_id = SessionId(session_id_of(caller.user_id, name))
+        try:
+            found = await self._named(caller, own_id)
+            return found or await self._create(caller, own_id, items, metadata)
+        except StoreError:
+            found = await self._named(caller, own_id)  # another may have been quicker
+            if found is None:
+                raise
+            return found
+
+    async def _named(self, caller: Caller, own_id: SessionId) -> ConversationView | None:
+        record = await self._store.find_session(caller.user_id, own_id)
+        if record is None:
+            return None
+        if record.closed_at is not None:
+            raise RequestError(
+                "idempotency_conflict",
+                "a conversation of this id was deleted not long ago: allowed is another id",
+                param="id",
+            )
+        return await self._conversations.get(caller, own_id)
+
+    async def _create(
+        self,
+        caller: Caller,
+        session_id: SessionId,
+        items: tuple[InputItem, ...],
+        metadata: dict[str, str],
+    ) -> ConversationView:
+        now = self._clock()
+        prompt = await self._planner.new_front(None, None)
+        session = NewSession(
+            id=session_id,
+            user_id=caller.user_id,
+            model=self._engine.info.model,
+            vocab_size=self._engine.info.vocab_size,
+            prompt_id=prompt.id,
+            tip_id=None,
+            context_tokens=len(prompt.ids),
+            metadata=metadata,
+            created_at=now,
+        )
+        await self._quotas.create_session(caller, session, prompt)
+        if items:
+            try:
+                await self._conversations.add_items(caller, session_id, items)
+            except RequestError:
+                await self._conversations.close(caller, session_id)
+                raise
+        return ConversationView(id=session_id, created_at=now, metadata=metadata)

@@ -1,0 +1,96 @@
+"""This server among those on one database: its lease, and sessions that others have taken."""
+
+import asyncio
+import logging
+
+from sessiond.sessions.live import LiveSession
+from sessiond.sessions.parts import Parts
+from sessiond.sessions.retention import Retention
+from sessiond.store.errors import StoreError
+
+logger = logging.getLogger(__name__)
+
+_BEATS_OF_A_LEASE = 3  # so that one that comes late, or a short failure, does not end it
+
+
+class Replica:
+    """Owns the task that renews the lease."""
+
+    def __init__(self, parts: Parts, *, retention: Retention) -> None:
+        self._store = parts.store
+        self._sessions = parts.sessions
+        self._retention = retention
+        self._heartbeat_s = parts.limits.heartbeat_s
+        self._clock = parts.clock
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def database_failure(self) -> str | None:
+        """Why the database can't be used; None: it can, as far as is known."""
+        return self._store.failure
+
+    async def start(self) -> None:
+        """Come to life; mark the turns that nobody runs any more as failed.
+
+        Raises:
+            StoreError: the database can't be used.
+        """
+        now = self._clock()
+        await self._store.membership.register(now, self._lease_end(now))
+        await self._store.fail_running(now)
+        self._task = asyncio.create_task(self._live_on())
+
+    async def stop(self) -> None:
+        """End, so that others can go on with the sessions at once."""
+        if self._task is None:
+            return
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        try:
+            await self._store.membership.resign()
+        except StoreError as error:
+            logger.warning("the lease is left to run out: %s", error)
+
+    async def beat(self) -> None:
+        """Renew the lease, and give up what is no longer ours.
+
+        Raises:
+            StoreError: the database can't be used.
+        """
+        now = self._clock()
+        failed = await self._store.membership.renew(now, self._lease_end(now))
+        if failed:
+            logger.warning("%d turns of servers that died are marked as failed", failed)
+        await self._give_up_taken()
+
+    async def _live_on(self) -> None:
+        while True:
+            await asyncio.sleep(self._heartbeat_s)
+            was_well = self._store.failure is None
+            try:
+                await self.beat()
+            except StoreError as error:
+                if was_well:
+                    logger.warning("the database can't be used: %s", error)
+            except Exception:
+                logger.exception("the heartbeat met a fault; it goes on")
+            else:
+                if not was_well:
+                    logger.warning("the database can be used again")
+
+    async def _give_up_taken(self) -> None:
+        """Give back the KV of sessions that go on elsewhere, or are closed."""
+        epochs = {str(live.id): live.epoch for live in self._sessions if _is_idle(live)}
+        if not epochs:
+            return
+        for session_id in await self._store.membership.taken(list(epochs)):
+            live = self._sessions.get(session_id)
+            if live is not None and _is_idle(live) and live.epoch == epochs[session_id]:
+                self._retention.forget(live)
+
+    def _lease_end(self, now: float) -> float:
+        return now + _BEATS_OF_A_LEASE * self._heartbeat_s
+
+
+def _is_idle(live: LiveSession) -> bool:
+    return live.stored and live.placement is not None and not live.seat.is_taken

@@ -1,0 +1,58 @@
+"""SQL of idempotency keys: each is one user's, and stands for one request."""
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from sessiond.store.records import UsedKey
+from sessiond.store.schema import idempotency_keys
+
+
+async def find(connection: AsyncConnection, user_id: str, key: str, since: float) -> UsedKey | None:
+    """What the key was used for, if that was after `since`."""
+    rows = await connection.execute(
+        sa.select(idempotency_keys.c.digest, idempotency_keys.c.result_id).where(
+            idempotency_keys.c.user_id == user_id,
+            idempotency_keys.c.key == key,
+            idempotency_keys.c.created_at > since,
+        )
+    )
+    row = rows.one_or_none()
+    return None if row is None else UsedKey(digest=row.digest, result_id=row.result_id)
+
+
+async def claim(
+    connection: AsyncConnection, user_id: str, key: str, used: UsedKey, now: float
+) -> bool:
+    """Use a key of a user who is known; False: it is in use."""
+    dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
+    claimed = await connection.execute(
+        dialect.insert(idempotency_keys)
+        .values(
+            user_id=user_id,
+            key=key,
+            digest=used.digest,
+            result_id=used.result_id,
+            created_at=now,
+        )
+        .on_conflict_do_nothing()
+    )
+    return claimed.rowcount == 1
+
+
+async def release(connection: AsyncConnection, user_id: str, key: str, result_id: str) -> None:
+    """Nothing came of what the key was used for."""
+    await connection.execute(
+        idempotency_keys.delete().where(
+            idempotency_keys.c.user_id == user_id,
+            idempotency_keys.c.key == key,
+            idempotency_keys.c.result_id == result_id,
+        )
+    )
+
+
+async def forget(connection: AsyncConnection, until: float) -> None:
+    """Forget the keys that were used until then."""
+    await connection.execute(
+        idempotency_keys.delete().where(idempotency_keys.c.created_at <= until)
+    )

@@ -1,0 +1,64 @@
+"""This server's lease on its life, among the servers on one database."""
+
+from collections.abc import Sequence
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from sessiond.store import ownership, replicas, turns
+from sessiond.store.database import Database
+from sessiond.store.replicas import ReplicaId
+
+
+class Membership:
+    """Each method is one transaction or a few; a part of `Store`.
+
+    Raises:
+        StoreError: from every method, when the database fails.
+    """
+
+    def __init__(self, database: Database, replica: ReplicaId) -> None:
+        self._database = database
+        self._replica = replica
+
+    async def register(self, now: float, expires_at: float) -> None:
+        """Come to life; what an earlier run of the same name owned is free."""
+        await self._database.write(
+            lambda connection: replicas.register(connection, self._replica, now, expires_at)
+        )
+
+    async def renew(self, now: float, expires_at: float) -> int:
+        """Live on, and mark the turns of replicas that do not; returns how many those were.
+
+        If the database took no new rows before, it is tried whether it does now.
+        """
+
+        async def live(connection: AsyncConnection) -> None:
+            if not await replicas.renew(connection, self._replica, expires_at):
+                await replicas.register(connection, self._replica, now, expires_at)
+
+        async def bury(connection: AsyncConnection) -> int:
+            if not await replicas.bury(connection, now):
+                return 0
+            return await turns.fail_running(connection, now)
+
+        await self._database.write(live)  # apart: two that bury would wait for each other
+        failed = await self._database.write(bury)
+        if self._database.failure is not None:
+            await self._fill(full=True)
+            await self._fill(full=False)
+        return failed
+
+    async def resign(self) -> None:
+        """End; other replicas need not wait for the lease to be over."""
+        await self._database.write(lambda connection: replicas.resign(connection, self._replica))
+
+    async def taken(self, session_ids: Sequence[str]) -> list[str]:
+        """Those of the sessions that are not this replica's any more, or closed."""
+        return await self._database.read(
+            lambda connection: ownership.taken(connection, self._replica, session_ids)
+        )
+
+    async def _fill(self, *, full: bool) -> None:
+        await self._database.write(
+            lambda connection: replicas.fill(connection, self._replica, full=full), adds_rows=full
+        )

@@ -1,0 +1,105 @@
+"""SQL of who may add to a session: the replica that took it last, until another takes it."""
+
+from collections.abc import Sequence
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from sessiond.store import turns
+from sessiond.store.errors import NotOwnerError
+from sessiond.store.replicas import ReplicaId, is_alive
+from sessiond.store.schema import sessions
+from sessiond.store.schema import turns as turn_rows
+
+_MOST_IDS = 500  # in one question
+
+
+async def claim(  # noqa: PLR0913 -- who, which, and how
+    connection: AsyncConnection,
+    replica: ReplicaId,
+    user_id: str,
+    session_id: str,
+    now: float,
+    *,
+    even_if_busy: bool,
+) -> bool:
+    """Own an open session from now on, unless a replica that lives runs a turn in it.
+
+    Turns that a dead owner left running are marked. The epoch rises only when the owner changes.
+    """
+    row = (
+        await connection.execute(
+            sa.select(sessions.c.owner, is_alive(sessions.c.owner, now).label("owner_lives"))
+            .where(
+                sessions.c.id == session_id,
+                sessions.c.user_id == user_id,
+                sessions.c.closed_at.is_(None),
+            )
+            .with_for_update(of=sessions, key_share=True)
+        )
+    ).one_or_none()
+    if row is None:
+        return False
+    if row.owner == replica.id:
+        return True
+    if row.owner_lives and not even_if_busy and await _has_running_turn(connection, session_id):
+        return False
+    if not row.owner_lives:
+        await turns.fail_running(connection, now, session_id)
+    await connection.execute(
+        sessions.update()
+        .where(sessions.c.id == session_id)
+        .values(owner=replica.id, epoch=sessions.c.epoch + 1)
+    )
+    return True
+
+
+async def hold(
+    connection: AsyncConnection, replica: ReplicaId, user_id: str, session_id: str, epoch: int
+) -> None:
+    """Be the owner until the transaction ends: nobody can take the session meanwhile.
+
+    Raises:
+        NotOwnerError: the session is closed, or was taken since that epoch began.
+    """
+    held = await connection.scalar(
+        sa.select(sessions.c.id)
+        .where(
+            sessions.c.id == session_id,
+            sessions.c.user_id == user_id,
+            sessions.c.owner == replica.id,
+            sessions.c.epoch == epoch,
+            sessions.c.closed_at.is_(None),
+        )
+        .with_for_update(key_share=True)
+    )
+    if held is None:
+        raise NotOwnerError(f"session {session_id} is not {replica.name}'s since epoch {epoch}")
+
+
+async def taken(
+    connection: AsyncConnection, replica: ReplicaId, session_ids: Sequence[str]
+) -> list[str]:
+    """Those of the sessions that are closed, or that another replica owns."""
+    found: list[str] = []
+    for first in range(0, len(session_ids), _MOST_IDS):
+        rows = await connection.scalars(
+            sa.select(sessions.c.id).where(
+                sessions.c.id.in_(session_ids[first : first + _MOST_IDS]),
+                sa.or_(
+                    sessions.c.owner.is_distinct_from(replica.id),
+                    sessions.c.closed_at.is_not(None),
+                ),
+            )
+        )
+        found += rows
+    return found
+
+
+async def _has_running_turn(connection: AsyncConnection, session_id: str) -> bool:
+    found = await connection.scalar(
+        sa.select(turn_rows.c.id)
+        .where(turn_rows.c.session_id == session_id, turn_rows.c.status == "running")
+        .limit(1)
+    )
+    return found is not None

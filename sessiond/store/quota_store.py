@@ -1,0 +1,58 @@
+"""What the service asks of quotas beside its turns, each as a transaction."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from sessiond.quota import Account
+from sessiond.store import quotas, sessions
+from sessiond.store.database import Database
+
+
+class QuotaStore:
+    """Limits, reservations and residency. Those of volatile turns are here, too.
+
+    Raises:
+        StoreError: from every method, when the database fails.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def account(self, user_id: str) -> Account:
+        """A user's limits and what it has taken; of an unknown user none and nothing."""
+        return await self._database.read(lambda connection: quotas.account(connection, user_id))
+
+    async def set_quota(self, user_id: str, limits: Mapping[str, Any], now: float) -> Account:
+        """Replace the limits that are named; the user need not be known."""
+
+        async def work(connection: AsyncConnection) -> Account:
+            await sessions.ensure_user(connection, user_id, now)
+            if limits:
+                await quotas.change(connection, user_id, limits)
+            return await quotas.account(connection, user_id)
+
+        return await self._database.write(work)
+
+    async def idle_forks(self, user_id: str) -> tuple[str, ...]:
+        """Some open forks of a user in which no turn runs, the one used least recently first."""
+        return await self._database.read(
+            lambda connection: sessions.idle_forks(connection, user_id)
+        )
+
+    async def renew_reservations(self, turn_ids: Sequence[str], expires_at: float) -> None:
+        """Tell that the turns still run."""
+        await self._database.write(
+            lambda connection: quotas.renew(connection, turn_ids, expires_at)
+        )
+
+    async def reap_reservations(self, now: float) -> int:
+        """Give back what turns of servers that died had reserved; returns how many there were."""
+        return await self._database.write(lambda connection: quotas.reap(connection, now))
+
+    async def add_residency(self, byte_seconds: Mapping[str, float]) -> None:
+        """Add, by user, to what KV has taken of the device's memory."""
+        await self._database.write(
+            lambda connection: quotas.add_residency(connection, byte_seconds)
+        )

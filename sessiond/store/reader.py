@@ -1,0 +1,219 @@
+"""All questions to the databases. Owns them; shared by all tasks.
+
+Rows of volatile sessions are in a database in memory, those of all others in the one of the URL.
+
+Every question names the user whose rows it is about: rows of others do not exist for it.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from sessiond.facts import ItemPage, ItemView
+from sessiond.store import chains, erasing, items, sessions, summaries, turns
+from sessiond.store.database import CONNECTIONS, Database, MemoryDatabase
+from sessiond.store.items import Order
+from sessiond.store.records import (
+    SessionDetail,
+    SessionRecord,
+    StoredContext,
+    StoredSummary,
+    TurnRecord,
+)
+from sessiond.store.shape import Shape, View
+from sessiond.store.volatile import is_volatile
+
+
+class StoreReader:
+    """Each answer is of one moment. `connections`: the most to a Postgres.
+
+    Raises:
+        StoreConfigError: the URL is of no kind that can be used.
+        StoreError: from every method, when the database fails.
+    """
+
+    def __init__(self, url: str, *, connections: int = CONNECTIONS) -> None:
+        self._database = Database(url, connections=connections)
+        self._memory = MemoryDatabase()
+
+    @property
+    def failure(self) -> str | None:
+        """Why the database took no new rows when it was asked last; None: it did."""
+        return self._database.failure
+
+    @property
+    def connections_in_use(self) -> int:
+        """Connections that transactions hold just now."""
+        return self._database.connections_in_use
+
+    async def close(self) -> None:
+        """Wait for what runs and close every connection."""
+        await self._database.close()
+        await self._memory.close()
+
+    def _of(self, some_id: str | None) -> Database:
+        """Where the rows of a session, turn or front are."""
+        return self._memory if is_volatile(some_id) else self._database
+
+    # --- turns -----------------------------------------------------------------------------------
+
+    async def find_turn(self, user_id: str, turn_id: str) -> TurnRecord | None:
+        """One turn, deleted ones included."""
+        return await self._of(turn_id).read(
+            lambda connection: turns.find(connection, user_id, turn_id)
+        )
+
+    async def turn_by_digest(
+        self, user_id: str, model: str, digests: Sequence[str]
+    ) -> tuple[str, int] | None:
+        """The newest turn of an open session that one may go on from, by what was said up to it.
+
+        Returns:
+            Its id, and the place of its digest: the last of those given that there is.
+        """
+        return await self._database.read(
+            lambda connection: turns.by_digest(connection, user_id, model, digests)
+        )
+
+    async def reply_text(self, user_id: str, turn_id: str) -> str:
+        """The text of a turn's reply; "" when there is none."""
+        return await self._of(turn_id).read(
+            lambda connection: items.reply_text(connection, user_id, turn_id)
+        )
+
+    # --- contexts --------------------------------------------------------------------------------
+
+    async def context_ids(self, user_id: str, prompt_id: str, tip_id: str | None) -> list[int]:
+        """The ids that the model sees in the context with this front that ends in this turn."""
+        return (await self.context(user_id, prompt_id, tip_id)).visible_ids
+
+    async def context(
+        self, user_id: str, prompt_id: str, tip_id: str | None, view: View | None = None
+    ) -> StoredContext:
+        """The same context as an engine is given it; `view`: of a turn that begins on the tip."""
+        return await self._of(prompt_id).read(
+            lambda connection: chains.context(connection, user_id, prompt_id, tip_id, view)
+        )
+
+    async def shape(self, user_id: str, front_tokens: int, tip_id: str | None) -> Shape:
+        """What the model sees in a context, without the ids."""
+        return await self._of(tip_id).read(
+            lambda connection: chains.shape(connection, user_id, front_tokens, tip_id)
+        )
+
+    async def covers(self, user_id: str, turn_id: str, tip_id: str | None) -> bool:
+        """Whether the context that ends in `tip_id` begins with what the turn left behind."""
+        return await self._of(turn_id).read(
+            lambda connection: chains.covers(connection, user_id, turn_id, tip_id)
+        )
+
+    async def is_in_context(self, user_id: str, turn_id: str, tip_id: str | None) -> bool:
+        """Whether the context that ends in `tip_id` has the turn, seen or not."""
+        return await self._of(turn_id).read(
+            lambda connection: chains.contains(connection, user_id, turn_id, tip_id)
+        )
+
+    async def newest_summary(self, user_id: str, tip_id: str | None) -> StoredSummary | None:
+        """The summary that read the most of a context, used or not."""
+        return await self._of(tip_id).read(
+            lambda connection: summaries.newest(connection, user_id, tip_id)
+        )
+
+    async def turn_ending_at(self, user_id: str, tip_id: str, history_tokens: int) -> str | None:
+        """The turn up to which a context has so many history tokens; None: none ends there."""
+        return await self._of(tip_id).read(
+            lambda connection: summaries.turn_ending_at(connection, user_id, tip_id, history_tokens)
+        )
+
+    # --- sessions --------------------------------------------------------------------------------
+
+    async def find_session(self, user_id: str, session_id: str) -> SessionRecord | None:
+        """One session, closed ones included."""
+        return await self._of(session_id).read(
+            lambda connection: sessions.find(connection, user_id, session_id)
+        )
+
+    async def session_detail(self, user_id: str, session_id: str) -> SessionDetail | None:
+        """One session with its turns and sums, all of one moment."""
+
+        async def work(connection: AsyncConnection) -> SessionDetail | None:
+            session = await sessions.find(connection, user_id, session_id)
+            if session is None:
+                return None
+            return SessionDetail(
+                session=session,
+                history_tokens=await chains.history_tokens(connection, user_id, session.tip_id),
+                context=await turns.chain(connection, user_id, session.tip_id),
+                others=await turns.outside_context(connection, user_id, session_id),
+                usage=await turns.usage_of(connection, user_id, session_id),
+            )
+
+        return await self._of(session_id).read(work)
+
+    async def list_sessions(
+        self, user_id: str, *, limit: int, after: str | None
+    ) -> tuple[tuple[SessionDetail, ...], bool]:
+        """Open sessions without their turns, latest activity first; whether others follow."""
+
+        async def work(
+            connection: AsyncConnection,
+        ) -> tuple[tuple[SessionDetail, ...], bool]:
+            found, has_more = await sessions.page(connection, user_id, limit=limit, after=after)
+            details = [
+                SessionDetail(
+                    session=session,
+                    history_tokens=await chains.history_tokens(connection, user_id, session.tip_id),
+                    context=(),
+                    others=(),
+                    usage=await turns.usage_of(connection, user_id, session.id),
+                )
+                for session in found
+            ]
+            return tuple(details), has_more
+
+        return await self._database.read(work)
+
+    async def dead_ends(
+        self, user_id: str, session_id: str, tip_id: str | None
+    ) -> list[StoredContext]:
+        """What was once computed for a session and is not in its context: the newest of it."""
+        return await self._of(session_id).read(
+            lambda connection: erasing.dead_ends(connection, user_id, session_id, tip_id)
+        )
+
+    # --- users -----------------------------------------------------------------------------------
+
+    async def user_policy(self, user_id: str) -> dict[str, Any] | None:
+        """A user's context policy; None: the server's."""
+        return await self._database.read(
+            lambda connection: sessions.user_policy(connection, user_id)
+        )
+
+    # --- items -----------------------------------------------------------------------------------
+
+    async def context_items(
+        self, user_id: str, tip_id: str | None, *, limit: int, after: str | None, order: Order
+    ) -> ItemPage:
+        """A page of the messages in a context."""
+        return await self._of(tip_id).read(
+            lambda connection: items.of_context(
+                connection, user_id, tip_id, limit=limit, after=after, order=order
+            )
+        )
+
+    async def turn_items(
+        self, user_id: str, turn_id: str, *, limit: int, after: str | None, order: Order
+    ) -> ItemPage:
+        """A page of the messages that a turn brought."""
+        return await self._of(turn_id).read(
+            lambda connection: items.of_turn(
+                connection, user_id, turn_id, limit=limit, after=after, order=order
+            )
+        )
+
+    async def find_item(self, user_id: str, tip_id: str | None, item_id: str) -> ItemView | None:
+        """One message of a context."""
+        return await self._of(tip_id).read(
+            lambda connection: items.find_in_context(connection, user_id, tip_id, item_id)
+        )

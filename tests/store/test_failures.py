@@ -1,0 +1,121 @@
+"""Databases that go away or run full, and come back."""
+
+import asyncio
+
+import pytest
+import sqlalchemy as sa
+
+from sessiond.store import migrate
+from sessiond.store.errors import StoreError
+from sessiond.store.store import Store
+from tests.store.rows import kept, prompt, session, turn
+
+
+async def open_session(store):
+    await store.membership.register(1.0, 100.0)
+    await store.begin_turn(turn(), session=session(), prompt=prompt())
+    await store.keep_turn(kept())
+
+
+def big(name, parent):
+    return turn(name, parent, ids=tuple(range(50_000)))
+
+
+class TestFullDisk:
+    """SQLite says "database or disk is full" for a page limit just as for a full disk."""
+
+    @pytest.fixture
+    async def limited(self, migrated_file, tmp_path):
+        path = tmp_path / "full.db"
+        path.write_bytes(migrated_file.read_bytes())
+        store = Store(f"sqlite+aiosqlite:///{path}")
+        await open_session(store)
+        yield store
+        await store.close()
+
+    async def limit(self, store, pages):
+        async def work(connection):
+            await connection.exec_driver_sql(f"PRAGMA max_page_count={pages}")
+
+        await store._database.write(work)
+
+    async def test_nothing_acknowledged_is_lost_and_writes_go_on_when_there_is_room(self, limited):
+        assert limited.failure is None
+        await self.limit(limited, 1)  # no page beyond those it has
+        with pytest.raises(StoreError, match="full"):
+            await limited.begin_turn(big("resp_2", "resp_1"), session=None, prompt=None)
+        assert "full" in limited.failure
+        assert await limited.set_metadata("ann", "conv_1", {"a": "b"})  # fits where another was
+        with pytest.raises(StoreError, match="full"):
+            await limited.membership.renew(2.0, 100.0)
+        assert "full" in limited.failure
+        assert await limited.context_ids("ann", "sys_1", "resp_1") == [1, 2, 3, 4, 5]
+        assert await limited.find_turn("ann", "resp_2") is None
+
+        await self.limit(limited, 2**30)
+        await limited.membership.renew(3.0, 100.0)
+        assert limited.failure is None
+        await limited.begin_turn(big("resp_2", "resp_1"), session=None, prompt=None)
+        await limited.keep_turn(kept("resp_2", "resp_1"))
+        assert len(await limited.context_ids("ann", "sys_1", "resp_2")) == 50_006
+
+    async def test_a_wrong_statement_is_no_failure_of_the_database(self, limited):
+        with pytest.raises(StoreError):
+            await limited.create_session(session(), prompt())
+        assert limited.failure is None
+
+
+@pytest.fixture(scope="module")
+def own_server(postgres):
+    """A cluster of its own: others would miss theirs."""
+    from tests.store.postgres import running_postgres
+
+    with running_postgres() as server:
+        yield server
+
+
+class TestPostgresAway:
+    @pytest.fixture
+    async def store(self, own_server):
+        url = own_server.url(own_server.create())
+        await asyncio.to_thread(migrate.upgrade, url)
+        store = Store(url)
+        await open_session(store)
+        yield store
+        await store.close()
+
+    @pytest.mark.parametrize("at_once", [False, True], ids=["stopped", "crashed"])
+    async def test_what_was_acknowledged_is_there_when_it_is_back(self, own_server, store, at_once):
+        await asyncio.gather(*(store.find_session("ann", "conv_1") for _ in range(5)))
+        await store.begin_turn(turn("resp_2", "resp_1"), session=None, prompt=None)
+        await asyncio.to_thread(own_server.stop, at_once=at_once)
+        for ask in (
+            store.keep_turn(kept("resp_2", "resp_1")),
+            store.find_session("ann", "conv_1"),
+            store.membership.renew(2.0, 100.0),
+        ):
+            with pytest.raises(StoreError):
+                await ask
+        assert store.failure is not None
+        assert store.connections_in_use == 0
+
+        await asyncio.to_thread(own_server.start)
+        await store.membership.renew(3.0, 100.0)
+        assert store.failure is None
+        await store.keep_turn(kept("resp_2", "resp_1"))
+        assert await store.context_ids("ann", "sys_1", "resp_2") == [1, 2, 3, 4, 5, 3, 4, 5]
+
+    async def test_a_connection_that_is_cut_in_a_transaction_is_replaced(self, own_server, store):
+        async def cut(connection):
+            pid = await connection.scalar(sa.text("SELECT pg_backend_pid()"))
+
+            async def kill(other):
+                await other.execute(sa.text("SELECT pg_terminate_backend(:pid)"), {"pid": pid})
+
+            await store._database.write(kill)
+            await connection.execute(sa.text("SELECT 1"))
+
+        with pytest.raises(StoreError):
+            await store._database.write(cut)
+        assert store.connections_in_use == 0
+        assert await store.find_session("ann", "conv_1") is not None
