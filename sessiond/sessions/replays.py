@@ -2,8 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
-from types import MappingProxyType
+from dataclasses import dataclass, field
 
 from sessiond.facts import TurnAccepted, TurnBegun, TurnFact, TurnFinished
 from sessiond.sessions.fact_log import FactLog, SkippedFacts
@@ -19,7 +18,7 @@ class Replay:
     accepted: TurnAccepted
     log: FactLog
     is_stored: bool = False
-    headers: Mapping[str, str] = MappingProxyType({})  # what was left then is of no use now
+    headers: Mapping[str, str] = field(default_factory=dict)  # what was left then is of no use
 
     @property
     def skipped(self) -> SkippedFacts:

@@ -12,7 +12,6 @@ from sessiond.__main__ import build_cli
 from sessiond.quota import QUOTA_FIELDS
 from sessiond.store import migrate
 from tests.docs.blocks import code_blocks, table_column
-from tests.gateway.conftest import migrated_db as migrated_db  # noqa: PLC0414 -- a fixture
 from tests.gateway.real_stack import real_stack
 
 PAGE = "docs/operations.md"
@@ -35,10 +34,10 @@ def test_the_examples_on_a_database_work(tmp_path, monkeypatch):
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
-async def test_the_examples_on_a_server_work(tmp_path, migrated_db):
-    async with real_stack(tmp_path, migrated_db) as stack:
-        url, outputs = stack.served.http_url, []
-        for line in QUOTA_BLOCKS[1].replace(HERE, url).splitlines():
+async def test_the_examples_on_a_server_work(url):
+    async with real_stack(url) as stack:
+        here, outputs = stack.served.http_url, []
+        for line in QUOTA_BLOCKS[1].replace(HERE, here).splitlines():
             is_curl = line.startswith("curl")
             outputs.append(await curl(line) if is_curl else await asyncio.to_thread(sessiond, line))
     for output in outputs[:2]:
