@@ -106,6 +106,24 @@ class TestForks:
             each.cancel(keep=False)
             await finish(each)
 
+    @pytest.mark.parametrize("policy", [EXACT, SHIFTED])
+    async def test_a_fork_shares_nothing_with_what_a_lost_turn_dropped(self, world, engine, policy):
+        turn, _ = await world.turn(ask("a", policy=policy))
+        session, tip = turn.accepted.session_id, turn.accepted.response_id
+        seen = await world.context(session)
+        await world.turn(ask("longer", conversation=session, policy=policy))
+        engine.auto = False
+        keep(world, 1)
+        lost = await world.begin(ask("lost", conversation=session, policy=policy))
+        lost.cancel(keep=False)
+        await finish(lost)
+        assert len(engine.contexts[session]) > len(seen)
+        fork = await world.begin(ask("fork", previous_response_id=tip, policy=policy))
+        assert engine.sent(ForkContext) == []
+        assert engine.contexts[fork.accepted.session_id] == seen
+        fork.cancel(keep=False)
+        await finish(fork)
+
     async def test_a_fork_may_be_edited_as_it_is_made(self, world, engine):
         session, _added = await chat(world, "one", "two", policy=SHIFTED)
         turn, _ = await world.turn(ask("three", conversation=session, policy=SHIFTED))
