@@ -81,14 +81,18 @@ async def real_stack(
     auth=None,
     keys=False,
     keys_every_s=0.02,
+    num_blocks=NUM_BLOCKS,
+    tiers=None,
     **limits,
 ):
     """Serve until the block ends; then everything must have been given back.
 
+
     `keys`: callers have to show one; `running.served.gateway.accounts` makes them.
+    `tiers`: made of the model's blocks; None: there are none.
     """
-    model = FakeModel(num_blocks=NUM_BLOCKS, block_size=16, draw=draw or Draw(stop_every=8))
-    engine = InProcessEngine(lambda emit: _loop(model, emit, max_model_len))
+    model = FakeModel(num_blocks=num_blocks, block_size=16, draw=draw or Draw(stop_every=8))
+    engine = InProcessEngine(lambda emit: _loop(model, emit, num_blocks, max_model_len, tiers))
     store = Store(url)
     metrics = Metrics()
     numbers = itertools.count(1)
@@ -136,16 +140,17 @@ async def real_stack(
         await engine.stop()
 
 
-def _loop(model, emit, max_model_len):
+def _loop(model, emit, num_blocks, max_model_len, tiers):
     config = EngineConfig(model=MODEL, max_num_seqs=8, max_num_batched_tokens=64)
-    info = msgspec.structs.replace(INFO, total_blocks=NUM_BLOCKS, max_model_len=max_model_len)
+    info = msgspec.structs.replace(INFO, total_blocks=num_blocks, max_model_len=max_model_len)
     loop = EngineLoop(
         config=config,
-        num_blocks=NUM_BLOCKS,
+        num_blocks=num_blocks,
         kv_bytes_per_block=info.kv_bytes_per_token * 16,
         max_model_len=info.max_model_len,
         fingerprint=info.fingerprint,
         runner=model,
+        tiers=tiers(model) if tiers else None,
         tokenizer=FakeText(),
         emit=emit,
         clock=time.monotonic,

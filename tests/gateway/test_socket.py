@@ -3,12 +3,14 @@
 import asyncio
 import json
 
+import httpx
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from sessiond.app import drain
 from sessiond.errors import RequestError
 from sessiond.facts import TurnBegun, TurnError, TurnFinished, TurnQueued
+from sessiond.store.errors import StoreError
 from tests.gateway.schemas import validate_event
 from tests.gateway.scripted import USAGE, ScriptedService, reply
 from tests.gateway.serving import gateway_of, serving
@@ -163,6 +165,29 @@ async def test_a_fault_of_ours_fails_the_turn_and_spares_the_socket(caplog):
         await create(ws, input="hi")
         assert (await hear_turn(ws))[-1]["type"] == "response.completed"
     assert "ZeroDivisionError" in caplog.text
+
+
+async def test_a_database_that_fails_is_told_without_its_secrets_and_without_a_traceback(caplog):
+    def script(request):
+        return StoreError("INSERT at db.internal") if text_of(request) == "late" else echo(request)
+
+    async with serving(gateway_of(ScriptedService(script))) as served, served.connect() as ws:
+        await create(ws, input="late")
+        events = [await hear(ws)]
+        served.service.bind_error = StoreError("SELECT at db.internal")
+        await create(ws, input="hi", stream_id="a")
+        events.append(await hear(ws))
+        async with httpx.AsyncClient(base_url=served.http_url, trust_env=False) as http:
+            answer = await http.post("/v1/responses", json={"input": "hi"})
+    errors = [event["error"] for event in events] + [answer.json()["error"]]
+    assert {event["status"] for event in events} | {answer.status_code} == {500}
+    for error in errors:
+        assert error["code"] == "internal_error"
+        assert "database can't be used" in error["message"]
+        assert "db.internal" not in error["message"]
+    assert answer.headers["Retry-After"] == "1"
+    assert "SELECT at db.internal" in caplog.text
+    assert "Traceback" not in caplog.text
 
 
 async def test_cancelling_by_id_by_lane_and_without_either():
