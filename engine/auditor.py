@@ -11,8 +11,8 @@ from engine.context import Activity, Context
 from engine.ids import BlockId
 from engine.memory.block_pool import BlockPool
 from engine.memory.prefix_cache import PrefixCache
-from engine.messages import AuditReport
 from engine.movement import Movement
+from engine.questions import AuditReport
 
 
 def audit(

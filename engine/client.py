@@ -4,13 +4,11 @@ from collections.abc import AsyncIterator
 from typing import Protocol
 
 from engine.ids import TurnId
-from engine.messages import (
+from engine.messages import CancelTurn, ContextCommand, EngineInfo, SubmitTurn, TurnEvent
+from engine.questions import (
     Answer,
     AuditReport,
-    CancelTurn,
-    ContextCommand,
     ContextView,
-    EngineInfo,
     EngineStats,
     GetAudit,
     GetContext,
@@ -18,8 +16,6 @@ from engine.messages import (
     GetStats,
     Query,
     Residency,
-    SubmitTurn,
-    TurnEvent,
 )
 
 __all__ = [

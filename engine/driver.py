@@ -4,7 +4,8 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from engine.framing import Answered, Ask, EngineInput, EngineOutput
-from engine.messages import Answer, Command, EngineInfo, Query, TurnEvent
+from engine.messages import Command, EngineInfo, TurnEvent
+from engine.questions import Answer, Query
 
 Emit = Callable[[TurnEvent], None]
 

@@ -11,7 +11,8 @@ import msgspec
 
 from engine.config import EngineConfig
 from engine.errors import EngineError
-from engine.messages import Answer, Command, EngineInfo, Query, TurnEvent
+from engine.messages import Command, EngineInfo, TurnEvent
+from engine.questions import Answer, Query
 
 MAX_FRAME_BYTES = 64 * 2**20  # the ids of a 1M-token context take 5 MiB
 _LENGTH = struct.Struct(">I")

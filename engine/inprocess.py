@@ -11,7 +11,8 @@ from engine.driver import LoopFactory, Outbox, drive
 from engine.errors import EngineUnavailableError
 from engine.framing import Ask, EngineInput, EngineOutput
 from engine.ledger import Ledger
-from engine.messages import Answer, CancelTurn, EngineInfo, Query, SubmitTurn
+from engine.messages import CancelTurn, EngineInfo, SubmitTurn
+from engine.questions import Answer, Query
 from engine.turn_stream import TurnStream
 
 log = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ from engine.counters import Counters
 from engine.executor import Executor
 from engine.ids import SessionId
 from engine.memory.block_pool import BlockPool
-from engine.messages import ContextView, EngineStats, PageView, Residency
+from engine.questions import ContextView, EngineStats, PageView, Residency
 from engine.run_queue import RunQueue
 from engine.tier_reports import TierStats
 from engine.tiers.tiers import Tier

@@ -7,7 +7,8 @@ from typing import Literal
 from engine.errors import EngineUnavailableError
 from engine.framing import Answered, EngineOutput
 from engine.ids import TurnId
-from engine.messages import Answer, TurnCounts, TurnEnding, TurnEvent, TurnFailed
+from engine.messages import TurnCounts, TurnEnding, TurnEvent, TurnFailed
+from engine.questions import Answer
 from engine.turn_stream import TurnStream
 
 

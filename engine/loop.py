@@ -18,19 +18,9 @@ from engine.eviction import PlacementConfig
 from engine.executor import Executor
 from engine.idle_prefill import IdlePrefill
 from engine.inspection import context_view, engine_stats, residency
-from engine.messages import (
-    Answer,
-    CancelTurn,
-    Command,
-    GetAudit,
-    GetContext,
-    GetResidency,
-    GetStats,
-    Query,
-    SubmitTurn,
-    TurnEvent,
-)
+from engine.messages import CancelTurn, Command, SubmitTurn, TurnEvent
 from engine.pacing import Pace
+from engine.questions import Answer, GetAudit, GetContext, GetResidency, GetStats, Query
 from engine.scheduler import StepView, TurnLoad, Work, plan_step
 from engine.slot import Slot
 from engine.speculation import Speculation

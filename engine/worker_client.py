@@ -26,7 +26,8 @@ from engine.framing import (
     Refused,
 )
 from engine.ledger import Ledger
-from engine.messages import Answer, CancelTurn, EngineInfo, Query, SubmitTurn
+from engine.messages import CancelTurn, EngineInfo, SubmitTurn
+from engine.questions import Answer, Query
 from engine.turn_stream import TurnStream
 from engine.worker_child import WorkerChild
 

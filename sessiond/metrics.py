@@ -18,7 +18,8 @@ from prometheus_client.metrics_core import (
 )
 from prometheus_client.registry import Collector
 
-from engine.messages import EngineInfo, EngineStats
+from engine.messages import EngineInfo
+from engine.questions import EngineStats
 from sessiond.facts import TurnFinished, TurnUsage
 from sessiond.quota import QUOTA_REASONS
 

@@ -6,15 +6,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from engine.messages import (
-    Answer,
-    AuditReport,
-    EngineInfo,
-    EngineStats,
-    GetAudit,
-    GetStats,
-    Query,
-)
+from engine.messages import EngineInfo
+from engine.questions import Answer, AuditReport, EngineStats, GetAudit, GetStats, Query
 from engine.tier_reports import TierInfo
 from sessiond.errors import RequestError
 from sessiond.gateway.parts import Gateway

@@ -4,7 +4,7 @@ import asyncio
 from typing import Literal
 
 from engine.ids import SessionId
-from engine.messages import ContextView, GetContext
+from engine.questions import ContextView, GetContext
 from sessiond.errors import RequestError
 from sessiond.facts import (
     BlockCounts,

@@ -4,7 +4,7 @@ import asyncio
 
 from engine.client import EngineClient
 from engine.errors import EngineUnavailableError
-from engine.messages import Answer, Query
+from engine.questions import Answer, Query
 from sessiond.errors import RequestError
 
 

@@ -11,7 +11,8 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from engine.ids import SessionId
-from engine.messages import GetResidency, Residency, Terms
+from engine.messages import Terms
+from engine.questions import GetResidency, Residency
 from sessiond.errors import RequestError
 from sessiond.facts import Caller
 from sessiond.quota import (

@@ -5,7 +5,8 @@ import re
 from pathlib import Path
 from typing import get_args
 
-from engine.messages import EngineInfo, EngineStats
+from engine.messages import EngineInfo
+from engine.questions import EngineStats
 from engine.tier_reports import TierInfo, TierStats
 from sessiond.errors import STATUS
 from sessiond.facts import IncompleteReason

@@ -7,17 +7,11 @@ from engine.config import EngineConfig
 from engine.ids import SessionId, TurnId
 from engine.loop import EngineLoop
 from engine.messages import (
-    AuditReport,
     CancelTurn,
     CloseContext,
-    ContextView,
     Edit,
     EditContext,
-    EngineStats,
     ForkContext,
-    GetAudit,
-    GetContext,
-    GetStats,
     HintContext,
     HurryContext,
     ParkContext,
@@ -33,6 +27,7 @@ from engine.messages import (
     TurnIncomplete,
     TurnStarted,
 )
+from engine.questions import AuditReport, ContextView, EngineStats, GetAudit, GetContext, GetStats
 from engine.step import ModelRunner
 from engine.tiers.store import Blocks
 from engine.tiers.tiers import Tiers

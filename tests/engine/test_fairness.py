@@ -5,7 +5,8 @@ from collections import Counter
 import pytest
 
 from engine.fairness import Claim, VirtualCounters, in_order
-from engine.messages import GetResidency, Residency, Terms, TurnFailed
+from engine.messages import Terms, TurnFailed
+from engine.questions import GetResidency, Residency
 from tests.engine.harness import KV_BYTES_PER_BLOCK, Engine
 
 QUIET = {"idle_prefill": False, "num_speculative_tokens": 0}

@@ -11,7 +11,7 @@ import msgspec
 from engine.config import EngineConfig
 from engine.inprocess import InProcessEngine
 from engine.loop import EngineLoop
-from engine.messages import GetAudit, GetStats
+from engine.questions import GetAudit, GetStats
 from sessiond.accounts import Accounts
 from sessiond.facts import PolicyChoice
 from sessiond.gateway.auth import KeyAuth, NoAuth

@@ -9,7 +9,8 @@ import itertools
 from dataclasses import dataclass, field
 
 from engine.errors import EngineUnavailableError
-from engine.messages import AuditReport, EngineInfo, EngineStats, GetAudit, GetStats
+from engine.messages import EngineInfo
+from engine.questions import AuditReport, EngineStats, GetAudit, GetStats
 from engine.tier_reports import TierStats
 from sessiond.errors import RequestError
 from sessiond.facts import (

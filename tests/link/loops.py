@@ -13,12 +13,9 @@ from engine.errors import ConfigError, ModelFileError
 from engine.ids import TurnId
 from engine.loop import EngineLoop
 from engine.messages import (
-    Answer,
     CancelTurn,
     Command,
     EngineInfo,
-    EngineStats,
-    Query,
     SubmitTurn,
     TurnCounts,
     TurnDelta,
@@ -27,6 +24,7 @@ from engine.messages import (
     TurnIncomplete,
     TurnStarted,
 )
+from engine.questions import Answer, EngineStats, Query
 from tests.fakes.fake_model import FakeModel, FakeText
 
 Emit = Callable[[TurnEvent], None]

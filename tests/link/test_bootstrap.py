@@ -9,7 +9,8 @@ from engine.config import EngineConfig
 from engine.errors import ConfigError, ModelFileError
 from engine.files.catalog import resolve_model
 from engine.ids import SessionId, TurnId
-from engine.messages import AuditReport, GetAudit, Sampling, SetContext, SubmitTurn, TurnDone
+from engine.messages import Sampling, SetContext, SubmitTurn, TurnDone
+from engine.questions import AuditReport, GetAudit
 from engine.text.chat_template import load_chat_format
 from engine.text.tokenizer import load_tokenizer
 from engine.worker_client import WorkerEngine

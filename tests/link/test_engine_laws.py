@@ -12,14 +12,8 @@ from engine.config import EngineConfig
 from engine.ids import SessionId, TurnId
 from engine.inprocess import InProcessEngine
 from engine.messages import (
-    AuditReport,
     CancelTurn,
     CloseContext,
-    ContextView,
-    EngineStats,
-    GetAudit,
-    GetContext,
-    GetStats,
     Sampling,
     SetContext,
     SubmitTurn,
@@ -29,6 +23,7 @@ from engine.messages import (
     TurnIncomplete,
     TurnStarted,
 )
+from engine.questions import AuditReport, ContextView, EngineStats, GetAudit, GetContext, GetStats
 from engine.worker_client import Backoff, WorkerEngine
 from tests.fakes.fake_model import Draw, expected_reply
 from tests.link.loops import fake_model

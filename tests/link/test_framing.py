@@ -23,13 +23,8 @@ from engine.ids import SessionId, TurnId
 from engine.messages import (
     CancelTurn,
     CloseContext,
-    ContextView,
     ForkContext,
-    GetContext,
-    GetResidency,
-    GetStats,
     HurryContext,
-    PageView,
     ReleaseContext,
     Sampling,
     SetContext,
@@ -41,6 +36,7 @@ from engine.messages import (
     TurnFailed,
     TurnIncomplete,
 )
+from engine.questions import ContextView, GetContext, GetResidency, GetStats, PageView
 from tests.link.loops import INFO
 
 S, T = SessionId("s"), TurnId("t")

@@ -9,8 +9,6 @@ from engine.inprocess import InProcessEngine
 from engine.messages import (
     CancelTurn,
     CloseContext,
-    EngineStats,
-    GetStats,
     SubmitTurn,
     TurnDelta,
     TurnDone,
@@ -18,6 +16,7 @@ from engine.messages import (
     TurnIncomplete,
     TurnStarted,
 )
+from engine.questions import EngineStats, GetStats
 from tests.link.loops import INFO, EchoLoop
 
 

@@ -14,14 +14,13 @@ from engine.ids import SessionId, TurnId
 from engine.messages import (
     CancelTurn,
     CloseContext,
-    EngineStats,
-    GetStats,
     SubmitTurn,
     TurnDone,
     TurnFailed,
     TurnIncomplete,
     TurnStarted,
 )
+from engine.questions import EngineStats, GetStats
 from engine.worker_client import Backoff, WorkerEngine
 from tests.link.loops import INFO
 

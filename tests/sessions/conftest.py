@@ -4,7 +4,7 @@ from itertools import count
 
 import pytest
 
-from engine.messages import GetAudit, GetStats
+from engine.questions import GetAudit, GetStats
 from tests.sessions.fake_engine import FakeEngine
 from tests.sessions.world import SOCKET, World, until
 

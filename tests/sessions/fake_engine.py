@@ -22,22 +22,15 @@ from zlib import crc32
 from engine.client import ContextCommand
 from engine.errors import EngineUnavailableError
 from engine.messages import (
-    Answer,
     CancelTurn,
     CloseContext,
-    ContextView,
     Edit,
     EditContext,
     EngineInfo,
     ForkContext,
-    GetContext,
-    GetResidency,
     HintContext,
-    PageView,
     ParkContext,
-    Query,
     ReleaseContext,
-    Residency,
     SetContext,
     SubmitTurn,
     TruncateContext,
@@ -48,6 +41,15 @@ from engine.messages import (
     TurnFailed,
     TurnIncomplete,
     TurnStarted,
+)
+from engine.questions import (
+    Answer,
+    ContextView,
+    GetContext,
+    GetResidency,
+    PageView,
+    Query,
+    Residency,
 )
 from tests.link.loops import INFO
 

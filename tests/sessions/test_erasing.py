@@ -5,7 +5,8 @@ import asyncio
 import pytest
 import sqlalchemy as sa
 
-from engine.messages import CloseContext, GetStats, SetContext
+from engine.messages import CloseContext, SetContext
+from engine.questions import GetStats
 from sessiond.store.schema import items, metadata, sessions, system_prompts, turns
 from tests.sessions.rig import Rig, StepGate, greedy
 from tests.sessions.world import ANN, BOB, SOCKET, World, ask, finish, until

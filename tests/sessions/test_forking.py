@@ -2,7 +2,8 @@
 
 import pytest
 
-from engine.messages import CloseContext, ForkContext, GetStats, SetContext, TruncateContext
+from engine.messages import CloseContext, ForkContext, SetContext, TruncateContext
+from engine.questions import GetStats
 from sessiond.errors import RequestError
 from tests.sessions.rig import Rig, StepGate, greedy, reply_after
 from tests.sessions.world import ANN, BOB, SOCKET, World, ask, finish, message, settled

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from engine.messages import GetStats
+from engine.questions import GetStats
 from sessiond.errors import RequestError
 from sessiond.facts import PolicyChoice
 from tests.sessions.long_chat import Chat, said

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from engine.messages import GetAudit, GetStats
+from engine.questions import GetAudit, GetStats
 from sessiond.facts import TurnBegun
 from tests.sessions.rig import Rig, StepGate, greedy, reply_after
 from tests.sessions.trimmed import SHIFTED, keep

@@ -2,7 +2,7 @@
 
 import pytest
 
-from engine.messages import GetStats
+from engine.questions import GetStats
 from sessiond.facts import PolicyChoice
 from sessiond.sessions.summary_request import QUESTION, REQUEST
 from tests.fakes.fake_model import expected_reply

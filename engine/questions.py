@@ -1,0 +1,117 @@
+"""What may be asked of an engine, and its answers."""
+
+import msgspec
+
+from engine.ids import SessionId
+from engine.tier_reports import TierStats
+
+
+class GetStats(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Ask for the pool's and the loop's numbers."""
+
+
+class GetAudit(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Ask for a leak audit."""
+
+
+class GetContext(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Ask what one session holds."""
+
+    session: SessionId
+
+
+class GetResidency(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Ask who holds how much of the device's pool."""
+
+
+Query = GetStats | GetAudit | GetContext | GetResidency
+
+
+class PageView(msgspec.Struct, frozen=True, kw_only=True):
+    """One page-table entry as an operator sees it."""
+
+    block: int
+    first: int
+    last: int
+    base: int
+    references: int
+    hashed: bool
+
+
+class ContextView(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """What one session holds. An unknown session has no tokens and `known` false.
+
+    `host_blocks` and `disk_blocks` are copies there of full blocks, on the device or not.
+    """
+
+    session: SessionId
+    known: bool
+    running: bool
+    tokens: int
+    kept_len: int
+    blocks: int
+    shared_blocks: int
+    kv_bytes: int
+    page_table: list[PageView]
+    host_blocks: int = 0
+    disk_blocks: int = 0
+
+
+class EngineStats(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Gauges of now and `*_total` counters since start. free + cached + active = total.
+
+    `parked` of the `contexts` have KV in tiers only.
+    """
+
+    total_blocks: int
+    free_blocks: int
+    cached_blocks: int
+    active_blocks: int
+    running: int
+    waiting: int
+    contexts: int
+    parked: int = 0
+    kept_tokens: int
+    steps_total: int
+    step_seconds_total: float
+    generated_tokens_total: int
+    reused_tokens_total: int
+    restored_tokens_total: int = 0
+    recomputed_tokens_total: int
+    new_tokens_total: int
+    prefix_queries_total: int
+    prefix_hits_total: int
+    preemptions_total: int
+    swapped_preemptions_total: int = 0
+    accepted_drafts_total: int
+    rejected_drafts_total: int
+    placement_policy: str
+    evictions_total: dict[str, int]
+    reclaims_total: dict[str, int]
+    reclaim_seconds_total: dict[str, float]
+    tiers: dict[str, TierStats] = {}
+
+
+class AuditReport(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Result of a leak audit: every broken invariant in words, and the sums it looked at."""
+
+    ok: bool
+    violations: list[str]
+    total_blocks: int
+    free_blocks: int
+    cached_blocks: int
+    active_blocks: int
+    leaked_blocks: int
+    device_bytes: int
+    host_bytes: int = 0
+    disk_bytes: int = 0
+    rss_bytes: int
+
+
+class Residency(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Bytes of KV on the device by session; a shared block is divided among those that share it."""
+
+    kv_bytes: dict[SessionId, float]
+
+
+Answer = EngineStats | AuditReport | ContextView | Residency
