@@ -234,7 +234,7 @@ class TestInTheBackground:
         assert first != one.session
 
     async def test_one_that_nobody_waits_for_is_given_up_in_time(self, talk_of, engine):
-        talk = await talk_of(background_summary_s=0.01)
+        talk = await talk_of(background_summary_s=1.0)
         await talk.grow()
         await until(lambda: talk.submitted)
         await talk.idle()

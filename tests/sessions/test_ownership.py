@@ -261,7 +261,7 @@ async def test_a_session_that_is_lost_between_plan_and_commit_is_planned_again(u
         async def late(*args, **kwargs):
             if not replies:
                 replies.append((await b.turn(ask("2", conversation=session)))[1].text)
-            await begin_turn(*args, **kwargs)
+            return await begin_turn(*args, **kwargs)
 
         monkeypatch.setattr(a.store, "begin_turn", late)
         _, three = await a.turn(ask("3", conversation=session))

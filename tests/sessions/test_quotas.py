@@ -185,12 +185,12 @@ class TestWindows:
 class TestTimers:
     async def test_a_running_turn_keeps_its_reservation(self, url, engine, monkeypatch):
         world = await World.start(url, engine, reap_every_s=0.001)
-        reaps, reap = [], world.store.reap_reservations
+        reaps, reap = [], world.store.quotas.reap_reservations
 
         async def noted(now):
             reaps.append(await reap(now))
 
-        monkeypatch.setattr(world.store, "reap_reservations", noted)
+        monkeypatch.setattr(world.store.quotas, "reap_reservations", noted)
         engine.auto = False
         turn = await world.begin(ask("hi"))
         for _ in range(10):
@@ -235,7 +235,7 @@ class TestTimers:
             calls.append(now)
             raise StoreError("down")
 
-        monkeypatch.setattr(world.store, "reap_reservations", broken)
+        monkeypatch.setattr(world.store.quotas, "reap_reservations", broken)
         for _ in range(2):
             seen = len(calls)
             world.clock.advance(11)
@@ -296,11 +296,10 @@ async def test_t50_no_connection_is_held_while_replies_are_written(world, engine
     engine.auto = False
     await limit(world, tokens_per_minute=10**6, max_concurrent_turns=60)
     turns = [await world.begin(ask("hi"), lane=f"lane{number}") for number in range(50)]
-    pools = {world.store._database._writer.pool, world.store._database._reader.pool}
-    await until(lambda: all(pool.checkedout() == 0 for pool in pools))
+    await until(lambda: world.store.connections_in_use == 0)
     other = Store(url)  # nobody holds SQLite's lock either
     async with asyncio.timeout(5):
-        await other.set_quota("bob", {"max_sessions": 1}, 0.0)
+        await other.quotas.set_quota("bob", {"max_sessions": 1}, 0.0)
     await other.close()
     for turn in turns:
         engine.finish(turn.accepted.response_id)
