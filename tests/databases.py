@@ -2,12 +2,40 @@
 
 import contextlib
 import shutil
+from pathlib import Path
 
 import pytest
 
 from sessiond.store import migrate
 
 KINDS = ("sqlite", "postgres")
+
+# Between them and SQL lie the sessions, which are tested on both kinds.
+ABOVE_SQL = ("gateway", "cli", "docs")
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--all-databases",
+        action="store_true",
+        help=f"run tests/{', tests/'.join(ABOVE_SQL)} on Postgres, too",
+    )
+
+
+def pytest_collection_modifyitems(config, items):
+    """Tests far above SQL run on SQLite alone unless asked for: each kind takes as long again."""
+    if config.getoption("--all-databases"):
+        return
+    folders = {Path(__file__).parent / name for name in ABOVE_SQL}
+    left_out = [
+        item
+        for item in items
+        if getattr(item, "callspec", None)
+        and item.callspec.params.get("database_kind") == "postgres"
+        and folders & set(item.path.parents)
+    ]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in set(left_out)]
 
 
 def sqlite_url(path):
