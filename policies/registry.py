@@ -8,6 +8,7 @@ import inspect
 from collections.abc import Iterable, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from types import MappingProxyType
+from typing import Any
 
 from policies.keep_all import KeepAllPolicy
 from policies.last_turns import LastTurns
@@ -46,6 +47,14 @@ class ContextPolicyRegistry:
         """What `make` knows."""
         return sorted(self._classes)
 
+    def parameters(self, name: str) -> dict[str, Any]:
+        """The annotations of a policy's parameters, by their names; Any where there is none."""
+        taken = inspect.signature(self._classes[name], eval_str=True).parameters.values()
+        return {
+            one.name: Any if one.annotation is inspect.Parameter.empty else one.annotation
+            for one in taken
+        }
+
     def make(self, name: str, parameters: Mapping[str, int | float | str]) -> ContextPolicy:
         """One policy with its parameters.
 
@@ -56,7 +65,7 @@ class ContextPolicyRegistry:
         policy = self._classes.get(name)
         if policy is None:
             raise ParameterError("type", name, ", ".join(self.names))
-        known = inspect.signature(policy).parameters
+        known = self.parameters(name)
         for parameter, value in parameters.items():
             if parameter not in known:
                 allowed = ", ".join(known) or f"none: {name} has no parameters"

@@ -5,12 +5,12 @@ from typing import Annotated
 import typer
 
 from sessiond.cli import db, model, session, user
-from sessiond.cli.banner import product_version
 from sessiond.cli.chat import chat
 from sessiond.cli.doctor import doctor
 from sessiond.cli.serve import serve
 from sessiond.cli.setting_flags import with_setting_flags
 from sessiond.cli.simulate import simulate
+from sessiond.version import product_version
 
 
 def build_cli() -> typer.Typer:

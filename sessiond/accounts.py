@@ -21,9 +21,10 @@ from sessiond.store.user_salt import new_salt
 
 ROLES: tuple[UserRole, ...] = get_args(UserRole)
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}")
+NAME_PATTERN = "[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}"
+RESERVED_NAME = "local"  # the user of `--auth none`
+RESERVED_START = "user_"  # how ids begin
 _ALLOWED_NAME = "up to 64 of A-Z a-z 0-9 . _ @ + -, beginning with a letter or digit"
-_RESERVED = ("local", "user_")  # the user of `--auth none`; how ids begin
 
 
 class Accounts:
@@ -163,10 +164,11 @@ def _issue(user_id: str, now: float) -> tuple[Issued, NewKey]:
 
 
 def _check_name(name: str) -> None:
-    if not _NAME.fullmatch(name) or name == _RESERVED[0] or name.startswith(_RESERVED[1]):
+    is_reserved = name == RESERVED_NAME or name.startswith(RESERVED_START)
+    if is_reserved or not re.fullmatch(NAME_PATTERN, name):
         message = (
-            f"name={name[:80]!r}: allowed are {_ALLOWED_NAME}; not {_RESERVED[0]!r}, "
-            f"and nothing that begins with {_RESERVED[1]!r}"
+            f"name={name[:80]!r}: allowed are {_ALLOWED_NAME}; not {RESERVED_NAME!r}, "
+            f"and nothing that begins with {RESERVED_START!r}"
         )
         raise RequestError("invalid_value", message, param="name")
 

@@ -10,7 +10,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, WebSocketRoute
+from starlette.routing import BaseRoute, Match, Route, WebSocketRoute
 
 from sessiond.errors import RequestError
 from sessiond.gateway.admin import AdminApi
@@ -19,6 +19,7 @@ from sessiond.gateway.chat_api import ChatApi
 from sessiond.gateway.conversations import ConversationsApi
 from sessiond.gateway.health import HealthApi
 from sessiond.gateway.jobs import database_error, internal_error
+from sessiond.gateway.openapi_api import OpenApi
 from sessiond.gateway.parts import Gateway
 from sessiond.gateway.quota_api import QuotaApi
 from sessiond.gateway.refusal import error_response, plain_error_response
@@ -55,6 +56,7 @@ def build_app(
             *SessionsApi(gateway).routes(),
             *QuotaApi(gateway).routes(),
             *HealthApi(gateway).routes(),
+            *OpenApi(gateway).routes(),
             *_admin_routes(gateway),
         ],
         middleware=_middleware(gateway, allowed_hosts, allowed_origins),
@@ -117,7 +119,21 @@ async def _not_stored(_: Request, error: Exception) -> Response:
 async def _not_routed(request: Request, error: Exception) -> Response:
     found = cast("HTTPException", error)
     message = f"{request.method} {request.url.path}: {found.detail}"
-    return plain_error_response(found.status_code, message, dict(found.headers or {}))
+    headers = dict(found.headers or {})
+    if found.status_code == 405:
+        headers["Allow"] = ", ".join(_methods(request))
+    return plain_error_response(found.status_code, message, headers)
+
+
+def _methods(request: Request) -> list[str]:
+    """What the path takes (RFC 9110, section 10.2.1): each method has a route of its own here."""
+    routes = [route for route in request.app.routes if isinstance(route, Route)]
+    return sorted(
+        method
+        for route in routes
+        if route.matches(request.scope)[0] is Match.PARTIAL
+        for method in route.methods or ()
+    )
 
 
 async def _gone(_: Request, error: Exception) -> Response:  # noqa: ARG001 -- Starlette's signature

@@ -65,6 +65,11 @@ class Quota:
         return min(wanted, most, key=PRIORITIES.index)
 
 
+RATE_HEADERS = tuple(
+    f"x-ratelimit-{what}-{counted}"
+    for counted in ("requests", "tokens")
+    for what in ("limit", "remaining", "reset")
+)
 QUOTA_FIELDS = tuple(field.name for field in fields(Quota))
 
 
@@ -233,11 +238,8 @@ def rate_headers(account: Account, now: float, drain_s: int = 1) -> dict[str, st
 
 
 def _headers(what: str, limit: int, left: int, reset_s: int) -> dict[str, str]:
-    return {
-        f"x-ratelimit-limit-{what}": str(limit),
-        f"x-ratelimit-remaining-{what}": str(left),
-        f"x-ratelimit-reset-{what}": f"{reset_s}s",
-    }
+    names = [name for name in RATE_HEADERS if name.endswith(f"-{what}")]
+    return dict(zip(names, (str(limit), str(left), f"{reset_s}s"), strict=True))
 
 
 def _over(wanted: int, limit: int | None) -> bool:

@@ -1,7 +1,6 @@
 """What `sessiond serve` tells on the terminal. Plain lines; colour only where there is any."""
 
 import shutil
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from rich.console import Console
@@ -12,17 +11,10 @@ from engine.messages import EngineInfo
 from engine.tier_reports import TierInfo
 from sessiond.cli.ask_server import DEFAULT_URL
 from sessiond.settings import Settings
+from sessiond.version import product_version
 
 _INDENT = 13
 _KEY_WORDS = {"none": "", "keys": " and a key of `sessiond user`"}
-
-
-def product_version() -> str:
-    """The installed version; "dev" in a tree that is not installed."""
-    try:
-        return version("sessiond")
-    except PackageNotFoundError:
-        return "dev"
 
 
 def program_name(started_as: str) -> str:

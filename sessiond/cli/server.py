@@ -28,7 +28,9 @@ def bind(host: str, port: int) -> socket.socket:
         PortTakenError: it is in use, or not ours.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    # with the protocol named asyncio sets TCP_NODELAY: else each answer on a connection that is
+    # kept waits for the client's delayed ACK, 40 ms
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))

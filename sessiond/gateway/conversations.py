@@ -8,15 +8,13 @@ from sessiond.facts import ConversationView, InputItem
 from sessiond.gateway.http import caller_of, idempotency_key, page_limit, page_order, read_body
 from sessiond.gateway.parts import Gateway
 from sessiond.gateway.protocol import fields
-from sessiond.gateway.protocol.items import decode_input
+from sessiond.gateway.protocol.items import MAX_ADDED, decode_input
 from sessiond.gateway.protocol.json_text import parse_object
 from sessiond.gateway.protocol.requests import decode_metadata
 from sessiond.gateway.protocol.resources import Json, conversation_object, list_object
 from sessiond.gateway.refusal import json_response
 from sessiond.gateway.rest import item_list, stored_item
 from sessiond.sessions.names import MAX_NAME, OWN_ID_PREFIX, is_name
-
-MAX_ITEMS = 20
 
 
 class ConversationsApi:
@@ -127,8 +125,8 @@ def _items(value: object) -> tuple[InputItem, ...]:
     if value is None:
         return ()
     items = decode_input(fields.sequence("items", value), "items")
-    if len(items) > MAX_ITEMS:
-        fields.refuse("items", f"{len(items)} items", f"up to {MAX_ITEMS} items at a time")
+    if len(items) > MAX_ADDED:
+        fields.refuse("items", f"{len(items)} items", f"up to {MAX_ADDED} items at a time")
     return items
 
 

@@ -80,7 +80,7 @@ def query_integer(
     text = request.query_params.get(name)
     if text is None:
         return None
-    is_short_number = text.isascii() and text.isdigit() and len(text) <= 9
+    is_short_number = text.isascii() and text.isdigit() and len(text) <= len(str(highest))
     return fields.integer(name, int(text) if is_short_number else text, lowest, highest)
 
 

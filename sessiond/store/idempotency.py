@@ -36,8 +36,9 @@ async def claim(
             created_at=now,
         )
         .on_conflict_do_nothing()
+        .returning(idempotency_keys.c.key)  # the count of rows is not told by every driver
     )
-    return claimed.rowcount == 1
+    return claimed.first() is not None
 
 
 async def release(connection: AsyncConnection, user_id: str, key: str, result_id: str) -> None:

@@ -148,3 +148,18 @@ def test_a_taken_port_is_told_before_anything_else_happens():
 def test_the_url_names_the_port_that_was_taken():
     with bind("127.0.0.1", 0) as listener:
         assert url_of(listener) == f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
+async def test_small_answers_are_not_held_back():
+    """Nagle's algorithm would hold a body back until the client's delayed ACK of its headers."""
+    seen = asyncio.Queue()
+    listener = bind("127.0.0.1", 0)
+    server = await asyncio.start_server(lambda _, writer: seen.put(writer), sock=listener)
+    async with server:
+        _, client = await asyncio.open_connection(*listener.getsockname())
+        writer = await asyncio.wait_for(seen.get(), 10)
+        taken = writer.get_extra_info("socket")
+        assert taken.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        for one in (client, writer):
+            one.close()
+            await one.wait_closed()

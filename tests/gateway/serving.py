@@ -2,7 +2,6 @@
 
 import asyncio
 import itertools
-import socket
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -10,6 +9,7 @@ import uvicorn
 from websockets.asyncio.client import connect
 
 from sessiond.app import build_app, drain
+from sessiond.cli.server import bind
 from sessiond.gateway.auth import NoAuth
 from sessiond.gateway.connections import Connections
 from sessiond.gateway.limits import GatewayLimits
@@ -81,7 +81,7 @@ def gateway_of(service, engine=None, **limits):
 @asynccontextmanager
 async def serving(gateway, *, allowed_hosts=(), allowed_origins=()):
     """Serve until the block ends."""
-    listener = socket.create_server(("127.0.0.1", 0))
+    listener = bind("127.0.0.1", 0)
     port = listener.getsockname()[1]
     app = build_app(gateway, allowed_hosts=allowed_hosts, allowed_origins=allowed_origins)
     server = ReadyServer(uvicorn_config(app, gateway.limits))

@@ -344,3 +344,13 @@ async def test_a_follower_that_reads_too_slowly_is_told_so():
     assert told.count("event: error") == 1
     assert "not read fast enough" in told
     assert sent[-1]["more_body"] is False
+
+
+async def test_a_request_with_a_key_is_answered_once_on_each_database(stack):
+    async with stack() as running, http_of(running) as http:
+        fields = {"json": {"input": "hi"}, "headers": {"Idempotency-Key": "mine"}}
+        async with asyncio.timeout(10):
+            first = await http.post("/v1/responses", **fields)
+            again = await http.post("/v1/responses", **fields)
+        assert first.status_code == again.status_code == 200
+        assert first.json()["id"] == again.json()["id"]

@@ -221,6 +221,7 @@ def test_fields_without_effect_are_taken():
         ({"min_p": 0.1}, "min_p", 0.1),
         ({"seed": 2**63 - 1}, "seed", 2**63 - 1),
         ({"max_output_tokens": 1}, "max_output_tokens", 1),
+        ({"max_output_tokens": 162.0}, "max_output_tokens", 162),
         ({"max_output_tokens": None}, "max_output_tokens", None),
         ({"stop": "END"}, "stop", ("END",)),
         ({"stop": ["a", "b"]}, "stop", ("a", "b")),
@@ -252,6 +253,7 @@ def test_used_fields_arrive(pairs, field, value):
         ("seed", -1, "0 to"),
         ("seed", 2**63, "0 to"),
         ("seed", True, "0 to"),
+        ("seed", 1e300, "0 to"),
         ("max_output_tokens", 0, "1 to"),
         ("max_output_tokens", 2**31, "1 to"),
         ("max_output_tokens", "9", "1 to"),
@@ -312,6 +314,13 @@ def test_cancel_keeps_what_was_said_unless_told_otherwise():
     )
     frame = decode_frame({"type": "response.cancel", "response_id": "resp_1", "keep": False})
     assert frame == CancelFrame(stream_id=None, response_id="resp_1", keep=False)
+
+
+def test_a_whole_number_of_a_policy_may_be_written_with_a_point():
+    sent = {"type": "last_turns", "turns": 5.0, "trim_to": 0.5}
+    policy = create(context_management=[sent]).policy
+    assert policy == PolicyChoice(type="last_turns", parameters={"turns": 5, "trim_to": 0.5})
+    assert type(policy.parameters["turns"]) is int
 
 
 def test_a_context_policy_is_one_entry_with_its_parameters():

@@ -184,6 +184,22 @@ async def test_unknown_paths_and_methods_are_json_errors(method, path, status):
             assert response.headers["Allow"]
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("PATCH", "/v1/responses", "POST"),
+        ("PATCH", "/v1/responses/resp_1", "DELETE, GET, HEAD"),
+        ("PUT", "/v1/conversations/conv_1", "DELETE, GET, HEAD, POST"),
+        ("OPTIONS", "/v1/sessions/conv_1/policy", "DELETE, PUT"),
+    ],
+)
+async def test_a_wrong_method_is_told_all_that_the_path_has(method, path, allowed):
+    async with serving(gateway_of(ScriptedService(lambda _: reply("x")))) as served:
+        async with client_of(served) as http:
+            response = await http.request(method, path)
+        assert (response.status_code, response.headers["Allow"]) == (405, allowed)
+
+
 async def test_a_fault_of_ours_is_a_500_without_its_inside(caplog):
     service = ScriptedService(lambda _: ZeroDivisionError("secret"))
     async with serving(gateway_of(service)) as served, client_of(served) as http:

@@ -26,6 +26,8 @@ from sessiond.gateway.protocol.fields import Neutral
 from sessiond.gateway.protocol.items import ROLES, decode_content
 from sessiond.gateway.protocol.json_text import parse_object
 from sessiond.gateway.protocol.requests import (
+    MAX_LABEL,
+    MAX_MODEL,
     MAX_SEED,
     decode_metadata,
     decode_stop,
@@ -64,12 +66,12 @@ NEUTRAL = {
     "verbosity": Neutral(values=("medium",), allowed='null or "medium"'),
     "web_search_options": Neutral(values=(), allowed="null"),
 }
-_KNOWN = _USED | NO_EFFECT | NEUTRAL.keys()
-_MESSAGE_KEYS = frozenset({
+BODY_KEYS = _USED | NO_EFFECT | NEUTRAL.keys()
+MESSAGE_KEYS = frozenset({
     "role", "content", "refusal", "annotations", "audio", "tool_calls", "function_call", "name",
 })  # fmt: skip
 # what comes back in a resent reply of ours
-_NEUTRAL_PARTS = {
+NEUTRAL_PARTS = {
     "annotations": Neutral(values=([],), allowed="an empty array"),
     "audio": Neutral(values=(), allowed="null"),
     "function_call": Neutral(values=(), allowed="null"),
@@ -95,16 +97,16 @@ def decode_chat_body(body: bytes) -> ChatBody:
         RequestError: names field, value and what is allowed.
     """
     pairs = parse_object(body)
-    fields.only_known(pairs, _KNOWN)
+    fields.only_known(pairs, BODY_KEYS)
     fields.only_neutral(pairs, NEUTRAL)
     for name in ("user", "safety_identifier", "prompt_cache_key"):
-        fields.optional_text(name, pairs.get(name), longest=512)
+        fields.optional_text(name, pairs.get(name), longest=MAX_LABEL)
     fields.boolean("parallel_tool_calls", pairs.get("parallel_tool_calls"), default=True)
     stream = fields.boolean("stream", pairs.get("stream"), default=False)
     # stored unless that is refused: how else would a resent history be found
     is_stored = fields.boolean("store", pairs.get("store"), default=True)
     request = TurnRequest(
-        model=fields.optional_text("model", pairs.get("model"), longest=256),
+        model=fields.optional_text("model", pairs.get("model"), longest=MAX_MODEL),
         input=_messages(pairs.get("messages")),
         max_output_tokens=_max_tokens(pairs),
         temperature=fields.number("temperature", pairs.get("temperature"), 1.0, 0.0, 2.0),
@@ -236,8 +238,8 @@ def _messages(value: object) -> tuple[InputItem, ...]:
 
 def _message(name: str, value: object) -> InputItem:
     message = fields.mapping(name, value)
-    fields.only_known(message, _MESSAGE_KEYS, f"{name}.")
-    for key, neutral in _NEUTRAL_PARTS.items():
+    fields.only_known(message, MESSAGE_KEYS, f"{name}.")
+    for key, neutral in NEUTRAL_PARTS.items():
         if message.get(key) is not None and message[key] not in neutral.values:
             fields.unsupported(f"{name}.{key}", message[key], neutral.allowed)
     role = fields.one_of(f"{name}.role", message.get("role"), ROLES)

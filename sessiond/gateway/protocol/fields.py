@@ -93,7 +93,9 @@ def boolean(name: str, value: object, default: bool) -> bool:
 
 
 def integer(name: str, value: object, lowest: int, highest: int = MAX_INT) -> int:
-    """Take an integer in a range, ends included."""
+    """Take an integer in a range, ends included. JSON does not tell 1.0 from 1."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or not lowest <= value <= highest:
         refuse(name, value, f"an integer from {lowest} to {highest}")
     return value

@@ -4,10 +4,11 @@ from sessiond.facts import InputItem, Role
 from sessiond.gateway.protocol import fields
 
 ROLES: tuple[Role, ...] = ("user", "assistant", "system", "developer")
+MAX_ADDED = 20  # to a conversation, at a time
 TEXT_PARTS = ("input_text", "output_text", "text")
 # ids, statuses and annotations come back from clients that resend what they were sent
-_ITEM_KEYS = frozenset({"type", "id", "role", "content", "status", "phase", "object"})
-_PART_KEYS = frozenset({"type", "text", "annotations", "logprobs", "prompt_cache_breakpoint"})
+ITEM_KEYS = frozenset({"type", "id", "role", "content", "status", "phase", "object"})
+PART_KEYS = frozenset({"type", "text", "annotations", "logprobs", "prompt_cache_breakpoint"})
 
 
 def decode_input(value: object, name: str = "input") -> tuple[InputItem, ...]:
@@ -30,7 +31,7 @@ def _item(name: str, value: object) -> InputItem:
     kind = item.get("type")
     if kind is not None and kind != "message":
         fields.unsupported(f"{name}.type", kind, "message")
-    fields.only_known(item, _ITEM_KEYS, f"{name}.")
+    fields.only_known(item, ITEM_KEYS, f"{name}.")
     role = fields.one_of(f"{name}.role", item.get("role"), ROLES)
     return InputItem(role=role, text=decode_content(f"{name}.content", item.get("content")))
 
@@ -53,5 +54,5 @@ def _part(name: str, value: object) -> str:
     kind = part.get("type")
     if kind not in TEXT_PARTS:
         fields.unsupported(f"{name}.type", kind, ", ".join(TEXT_PARTS))
-    fields.only_known(part, _PART_KEYS, f"{name}.")
+    fields.only_known(part, PART_KEYS, f"{name}.")
     return fields.text(f"{name}.text", part.get("text"))

@@ -13,7 +13,7 @@ from sessiond.gateway.protocol.resources import Json
 
 MAX_TTL_S = 30 * 24 * 3600
 MAX_PARAMETERS = 16
-_FIDELITIES: tuple[Literal["exact", "shifted"], ...] = ("exact", "shifted")
+FIDELITIES: tuple[Literal["exact", "shifted"], ...] = ("exact", "shifted")
 _RETENTIONS: tuple[Literal["release", "park", "hold"], ...] = ("release", "park", "hold")
 _PRIORITIES: tuple[Literal["low", "normal", "high"], ...] = ("low", "normal", "high")
 UPDATE_KEYS = frozenset({"context_management", "retention", "ttl_s", "priority"})
@@ -59,14 +59,15 @@ def decode_policy(value: object, name: str = "") -> PolicyChoice:
             continue
         if isinstance(one, bool) or not isinstance(one, int | float | str):
             fields.refuse(f"{where}{key[:64]}", one, "a number or a string")
-        parameters[key] = one
+        # JSON does not tell 1.0 from 1
+        parameters[key] = int(one) if isinstance(one, float) and one.is_integer() else one
     fidelity = pairs.get("fidelity")
     return PolicyChoice(
         type=fields.text(f"{where}type", pairs.get("type"), longest=64),
         parameters=parameters,
         fidelity="exact"
         if fidelity is None
-        else fields.one_of(f"{where}fidelity", fidelity, _FIDELITIES),
+        else fields.one_of(f"{where}fidelity", fidelity, FIDELITIES),
     )
 
 

@@ -23,6 +23,9 @@ from sessiond.gateway.protocol.policies import (
 from sessiond.quota import PRIORITIES, PriorityName
 
 MAX_ID = 128
+MAX_MODEL = 256
+MAX_LABEL = 512
+MAX_IDEMPOTENCY_KEY = 255
 MAX_SEED = 2**63 - 1
 MAX_STOPS = 16
 MAX_STOP_CHARS = 256
@@ -30,7 +33,7 @@ MAX_METADATA = 16
 MAX_METADATA_KEY = 64
 MAX_METADATA_VALUE = 512
 MAX_DEADLINE_MS = 24 * 3600 * 1000
-_TRUNCATIONS: tuple[Literal["auto", "disabled"], ...] = ("auto", "disabled")
+TRUNCATIONS: tuple[Literal["auto", "disabled"], ...] = ("auto", "disabled")
 FRAME_TYPES: tuple[
     Literal[
         "response.create", "response.resume", "response.cancel", "session.update", "session.close"
@@ -38,7 +41,7 @@ FRAME_TYPES: tuple[
     ...,
 ] = ("response.create", "response.resume", "response.cancel", "session.update", "session.close")
 
-_IDEMPOTENCY_KEY = re.compile(r"[ -~]{1,255}")
+_IDEMPOTENCY_KEY = re.compile(f"[ -~]{{1,{MAX_IDEMPOTENCY_KEY}}}")
 _STREAM_ID = re.compile(r"[A-Za-z0-9_.-]{1,256}")
 
 _USED = frozenset({
@@ -83,8 +86,8 @@ INCLUDABLE = (
     "web_search_call.action.sources",
     "web_search_call.results",
 )
-_BODY_KEYS = _USED | NO_EFFECT | NEUTRAL.keys() | {"include", "stream"}
-_CREATE_KEYS = _BODY_KEYS | {"type", "stream_id", "idempotency_key"}
+BODY_KEYS = _USED | NO_EFFECT | NEUTRAL.keys() | {"include", "stream"}
+_CREATE_KEYS = BODY_KEYS | {"type", "stream_id", "idempotency_key"}
 _CANCEL_KEYS = frozenset({"type", "stream_id", "response_id", "keep"})
 _RESUME_KEYS = frozenset({"type", "stream_id", "response_id", "starting_after"})
 _UPDATE_KEYS = frozenset({"type", "stream_id", "session"}) | UPDATE_KEYS
@@ -211,7 +214,7 @@ def decode_idempotency_key(value: object, name: str = "idempotency_key") -> str 
     if value is None:
         return None
     if not isinstance(value, str) or not _IDEMPOTENCY_KEY.fullmatch(value):
-        fields.refuse(name, value, "1 to 255 characters of printable ASCII")
+        fields.refuse(name, value, f"1 to {MAX_IDEMPOTENCY_KEY} characters of printable ASCII")
     return value
 
 
@@ -222,7 +225,7 @@ def decode_create_body(body: bytes) -> CreateBody:
         RequestError: names field, value and what is allowed.
     """
     pairs = parse_object(body)
-    fields.only_known(pairs, _BODY_KEYS)
+    fields.only_known(pairs, BODY_KEYS)
     stream = fields.boolean("stream", pairs.get("stream"), default=False)
     return CreateBody(request=_turn_request(pairs), stream=stream)
 
@@ -262,7 +265,7 @@ def _turn_request(pairs: dict[str, object]) -> TurnRequest:
         message += " has to be stored"
         raise RequestError("invalid_value", message, param="background")
     return TurnRequest(
-        model=fields.optional_text("model", pairs.get("model"), longest=256),
+        model=fields.optional_text("model", pairs.get("model"), longest=MAX_MODEL),
         input=decode_input(pairs.get("input")),
         instructions=_instructions(pairs),
         conversation=conversation,
@@ -287,7 +290,7 @@ def _turn_request(pairs: dict[str, object]) -> TurnRequest:
 
 def _check_without_effect(pairs: dict[str, object]) -> None:
     for name in ("user", "safety_identifier", "prompt_cache_key"):
-        fields.optional_text(name, pairs.get(name), longest=512)
+        fields.optional_text(name, pairs.get(name), longest=MAX_LABEL)
     fields.boolean("parallel_tool_calls", pairs.get("parallel_tool_calls"), default=True)
     optional_integer("max_tool_calls", pairs, 0)
     include = pairs.get("include")
@@ -354,7 +357,7 @@ def decode_stop(value: object) -> tuple[str, ...]:
 
 
 def _truncation(value: object) -> Literal["auto", "disabled"] | None:
-    return None if value is None else fields.one_of("truncation", value, _TRUNCATIONS)
+    return None if value is None else fields.one_of("truncation", value, TRUNCATIONS)
 
 
 def _priority(value: str | None) -> PriorityName | None:

@@ -1,0 +1,84 @@
+"""One row of the HTTP API, and parameters that many have."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from sessiond.gateway.http import DEFAULT_PAGE, MAX_PAGE
+from sessiond.gateway.openapi.words import BOOLEAN, STRING, array, integer, words
+from sessiond.gateway.protocol.fields import MAX_INT
+from sessiond.gateway.protocol.requests import MAX_IDEMPOTENCY_KEY
+from sessiond.gateway.protocol.resources import Json
+from sessiond.gateway.sessions_api import INCLUDABLE
+
+Method = Literal["get", "post", "put", "delete"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameter:
+    """What may stand in the query, or in a header."""
+
+    name: str
+    schema: Json
+    about: str
+    place: Literal["query", "header"] = "query"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """One method of one path. `answer` and `body` name schemas of the document.
+
+    `refusals`: statuses of errors beside those that follow from the rest: 400 and 413 where
+    something is read, 404 where the path names something, 401, 403 and 500 everywhere.
+    """
+
+    method: Method
+    path: str
+    name: str
+    about: str
+    answer: str
+    status: int = 200
+    parameters: tuple[Parameter, ...] = ()
+    body: str | None = None
+    needs_body: bool = False
+    media_types: tuple[str, ...] = ("application/json",)
+    refusals: tuple[int, ...] = ()
+    headers: tuple[str, ...] = ()
+    other_answers: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def tag(self) -> str:
+        """The group that it belongs to: the word of the path that says so."""
+        words = self.path.strip("/").split("/")
+        return words[1] if words[0] == "v1" else words[0]
+
+
+LIMIT = Parameter(
+    name="limit",
+    schema=integer(1, MAX_PAGE) | {"default": DEFAULT_PAGE},
+    about="How many at most.",
+)
+AFTER = Parameter(name="after", schema=STRING, about="The id behind which the page begins.")
+AFTER_ROW = Parameter(
+    name="after",
+    schema={"type": "string", "pattern": "^[0-9]{1,9}$"},
+    about="The id of the row behind which the page begins.",
+)
+ORDER = Parameter(
+    name="order", schema=words(["asc", "desc"]) | {"default": "desc"}, about="By time."
+)
+INCLUDE = Parameter(name="include", schema=array(words(INCLUDABLE)), about="What else to tell.")
+SESSION_ID = Parameter(
+    name="X-Session-Id", schema=STRING, about="Given back as it is.", place="header"
+)
+IDEMPOTENCY_KEY = Parameter(
+    name="Idempotency-Key",
+    schema={"type": "string", "pattern": f"^[!-~]([ -~]{{0,{MAX_IDEMPOTENCY_KEY - 2}}}[!-~])?$"},
+    about="The same request with the same key is carried out once.",
+    place="header",
+)
+STREAM = Parameter(name="stream", schema=BOOLEAN, about="Tell its events again.")
+STARTING_AFTER = Parameter(
+    name="starting_after",
+    schema=integer(0, MAX_INT),
+    about="With `stream`: the number behind which the events begin.",
+)
