@@ -184,6 +184,8 @@ FRAMES = [
     {"type": "response.create", **TURN, "conversation": "{session_id}"},
     {"type": "response.create", **TURN, "previous_response_id": "{response_id}"},
     {"type": "response.create", **TURN, "generate": False, "conversation": "{session_id}"},
+    {"type": "response.resume", "response_id": "{response_id}"},
+    {"type": "response.resume", "response_id": "{response_id}", "starting_after": 1},
     {"type": "response.cancel", "response_id": "{response_id}"},
     {"type": "response.cancel", "response_id": "{response_id}", "keep": False, "stream_id": "a"},
     {"type": "session.update", "session": "{session_id}", "retention": "hold"},
