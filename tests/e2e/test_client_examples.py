@@ -57,7 +57,7 @@ def test_javascript_chats(server, node, which):
 
 
 def test_curl_examples(server, tmp_path):
-    whole, streamed, lists, life = (
+    whole, streamed, lists, life, described = (
         run(["bash", "-e"], code, server, tmp_path) for code in code_blocks(PAGE, "bash")
     )
     assert '"object":"response"' in whole.replace(": ", ":")
@@ -67,3 +67,4 @@ def test_curl_examples(server, tmp_path):
     assert answered["conversation"]["id"] == opened["id"] == reset["id"] != fork["id"]
     assert len(fork["turns"]) > len(reset["turns"]) == 0
     assert deleted["deleted"] is True
+    assert json.loads(described)["openapi"].startswith("3.1")

@@ -13,6 +13,7 @@ from benchmarks.server_process import ServerProcess
 from sessiond.cli.server_api import ServerAddress
 
 PROMPT = "Name three colours that I could paint my boat with, one per line, and say why. " * 4
+ANNS = "Nobody but Ann says this: " + "one two three four five six seven. " * 8
 
 
 class Users:
@@ -87,12 +88,15 @@ def test_a_users_own_prefix_hits_and_anothers_never_also_after_a_restart(server,
     with socket(server, second) as ws:
         one = ask(ws, PROMPT)
         assert cached(one) >= one["usage"]["input_tokens"] - 16
+        assert cached(ask(ws, ANNS)) <= 16  # the default system prompt
     server.stop()
     server.start()
     with socket(server, ann) as ws:
         assert ask(ws, "And a fourth?", previous_response_id=one["id"])["status"] != "failed"
+        again = ask(ws, ANNS)
+        assert cached(again) >= again["usage"]["input_tokens"] - 16, "from the disk tier"
     with socket(server, bob) as ws:
-        assert cached(ask(ws, PROMPT)) == 0
+        assert cached(ask(ws, ANNS)) <= 16, "his own system prompt"
         ws.send(json.dumps({"type": "response.create", "previous_response_id": one["id"]}))
         refused = json.loads(ws.recv(timeout=60))
         assert refused["error"]["code"] == "previous_response_not_found"
