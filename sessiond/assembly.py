@@ -166,6 +166,7 @@ def _service_limits(settings: Settings) -> ServiceLimits:
         turn_timeout_s=settings.turn_timeout,
         queue_timeout_s=settings.queue_timeout,
         http_hold_s=settings.http_hold_s,
+        session_ttl_s=settings.session_ttl,
         drain_timeout_s=settings.drain_timeout_s,
         heartbeat_s=settings.replica_heartbeat_s,
         idempotency_ttl_s=settings.idempotency_ttl_s,

@@ -241,6 +241,11 @@ class Settings(BaseSettings):
     http_hold_s: Seconds = Field(
         60.0, description="How long a session without a socket keeps its KV, in seconds."
     )
+    session_ttl: Seconds = Field(
+        0.0,
+        description="Sessions that nobody uses or holds for so long are deleted with their text, "
+        "in seconds; 0 keeps them until they are deleted.",
+    )
     idempotency_ttl_s: Seconds = Field(
         86400.0, description="How long an idempotency key stands for its request, in seconds."
     )

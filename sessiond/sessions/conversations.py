@@ -34,6 +34,7 @@ from sessiond.store.errors import NotOwnerError, StoreError
 from sessiond.store.items import Order
 from sessiond.store.records import SessionRecord
 
+_AT_A_TIME = 100
 _ABANDONED = {State.COLD, State.PARKED}  # neither a socket nor a request holds its KV
 
 
@@ -207,6 +208,21 @@ class Conversations:
                 self._retention.forget(live)
             else:
                 self._retention.settle(live, None)
+
+    async def close_abandoned(self, before: float) -> int:
+        """End sessions last active before then that nobody holds; returns how many.
+
+        So many at a time that nothing else waits for long.
+        """
+        ended = 0
+        for user_id, session_id in await self._store.abandoned_sessions(before, _AT_A_TIME):
+            live = self._sessions.find(user_id, session_id)
+            if live is None:
+                ended += await self._store.close_session(user_id, session_id, self._clock())
+            elif live.state in _ABANDONED:
+                await self.close(Caller(user_id=user_id, is_admin=False, salt=live.salt), live.id)
+                ended += 1
+        return ended
 
     async def close_idle_fork(self, caller: Caller, *, keep: SessionId | None) -> bool:
         """End the fork that was used least recently of those that nobody holds, but not `keep`.

@@ -4,6 +4,7 @@ import asyncio
 import logging
 
 from sessiond.facts import AttachmentId
+from sessiond.sessions.conversations import Conversations
 from sessiond.sessions.parts import Parts
 from sessiond.sessions.placing import Placer
 from sessiond.sessions.repeats import Repeats
@@ -12,11 +13,13 @@ from sessiond.sessions.runner import TurnRunner
 
 logger = logging.getLogger(__name__)
 
+_TTL_EVERY_S = 60.0  # looking for old sessions reads through all of them
+
 
 class Housekeeping:
     """Cuts and releases what nobody holds; forgets what was kept for those that might return."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 -- what there is to be kept in order, each by its name
         self,
         parts: Parts,
         *,
@@ -24,6 +27,7 @@ class Housekeeping:
         runner: TurnRunner,
         retention: Retention,
         repeats: Repeats,
+        conversations: Conversations,
     ) -> None:
         self._store = parts.store
         self._limits = parts.limits
@@ -32,6 +36,8 @@ class Housekeeping:
         self._runner = runner
         self._retention = retention
         self._repeats = repeats
+        self._conversations = conversations
+        self._ttl_due_at = 0.0
 
     async def detach(self, attachment: AttachmentId) -> None:
         """A socket left: sessions that no other holds are cancelled, rolled back and released.
@@ -63,8 +69,17 @@ class Housekeeping:
                 self._runner.replays.reap(self._clock())
                 await self._erase_dead()
                 await self._repeats.reap()
+                await self._end_abandoned()
             except Exception:
                 logger.exception("the reaper met a fault; it goes on")
+
+    async def _end_abandoned(self) -> None:
+        now = self._clock()
+        if self._limits.session_ttl_s and now >= self._ttl_due_at:
+            ended = await self._conversations.close_abandoned(now - self._limits.session_ttl_s)
+            self._ttl_due_at = now if ended else now + _TTL_EVERY_S
+            if ended:
+                logger.info("%d sessions that nobody came back to were deleted", ended)
 
     async def _erase_dead(self) -> None:
         for live in self._retention.take_dead():

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 class ServiceLimits:
     """Seconds and tokens.
 
-    A `turn_timeout_s` or `queue_timeout_s` of 0 is none. `max_outstanding` counts turns that run
-    or wait; `max_cold_contexts` the sessions without KV whose ids the engine still remembers.
+    A `turn_timeout_s`, `queue_timeout_s` or `session_ttl_s` of 0 is none. `max_outstanding` counts
+    turns that run or wait; `max_cold_contexts` the sessions without KV whose ids the engine still
+    remembers.
     An engine may hang: `ask_timeout_s` bounds questions to it, `cancel_timeout_s` the wait for the
     end of a turn that it was told to stop. `summary_wait_s` bounds how long a turn waits for a
     summary, `background_summary_s` how long one is worked on that nobody waits for; there are
@@ -28,6 +29,7 @@ class ServiceLimits:
     turn_timeout_s: float = 0.0
     queue_timeout_s: float = 0.0
     http_hold_s: float = 60.0
+    session_ttl_s: float = 0.0
     engine_ready_timeout_s: float = 60.0
     drain_timeout_s: float = 30.0
     cancel_timeout_s: float = 5.0

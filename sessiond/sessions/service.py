@@ -172,6 +172,7 @@ class SessionService:
             runner=self._runner,
             retention=self._retention,
             repeats=self._repeats,
+            conversations=self.conversations,
         )
         self._replica = Replica(parts, retention=self._retention)
         self._reaper: asyncio.Task[None] | None = None

@@ -151,6 +151,12 @@ class StoreReader:
 
         return await self._of(session_id).read(work)
 
+    async def abandoned_sessions(self, before: float, limit: int) -> tuple[tuple[str, str], ...]:
+        """Users and ids of some open sessions last active before then, where no turn runs."""
+        return await self._database.read(
+            lambda connection: sessions.abandoned(connection, before, limit)
+        )
+
     async def list_sessions(
         self, user_id: str, *, limit: int, after: str | None
     ) -> tuple[tuple[SessionDetail, ...], bool]:

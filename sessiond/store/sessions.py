@@ -137,6 +137,20 @@ async def idle_forks(connection: AsyncConnection, user_id: str) -> tuple[str, ..
     return tuple(rows.scalars())
 
 
+async def abandoned(
+    connection: AsyncConnection, before: float, limit: int
+) -> tuple[tuple[str, str], ...]:
+    """Users and ids of open sessions last active before then, oldest first, where no turn runs."""
+    runs = sa.exists().where(turns.c.session_id == sessions.c.id, turns.c.status == "running")
+    rows = await connection.execute(
+        sa.select(sessions.c.user_id, sessions.c.id)
+        .where(sessions.c.closed_at.is_(None), sessions.c.last_active_at < before, ~runs)
+        .order_by(sessions.c.last_active_at, sessions.c.id)
+        .limit(limit)
+    )
+    return tuple((row.user_id, row.id) for row in rows)
+
+
 async def advance(connection: AsyncConnection, turn: KeptTurn) -> None:
     """Move the tip of a session that is held to a turn that was built on the present one.
 

@@ -6,7 +6,9 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engine.ids import BlockId
 from engine.memory.hashing import ROOT, ChainHasher, KeyExtras
+from engine.memory.prefix_cache import PrefixCache
 from engine.partition import Partition
 
 PLAIN = KeyExtras(fingerprint="model|torch|float32", salt=b"tenant a")
@@ -90,3 +92,21 @@ def test_t38_no_byte_moves_from_one_field_of_a_key_into_another() -> None:
         for a, b, c in cuts
     ]
     assert len({keys(one, [1, 2, 3, 4])[0] for one in extras}) == len(cuts)
+
+
+def test_t35_what_one_adapter_computed_is_never_found_under_another() -> None:
+    """llama.cpp#26207, vllm#42125: two digests that differ in a bit, and the model without any."""
+    ids = list(range(64))
+    digests = [bytes(32), bytes(31) + bytes([1]), b""]
+    chains = []
+    for adapter in digests:
+        hasher, parent = ChainHasher(KeyExtras(fingerprint="m", salt=b"ann", adapter=adapter)), ROOT
+        keys = []
+        for start in range(0, 64, 16):
+            parent = hasher.key(parent, ids[start : start + 16])
+            keys.append(parent)
+        chains.append(keys)
+    cache = PrefixCache()
+    for block, key in enumerate(chains[0]):
+        cache.add(key, BlockId(block))
+    assert [len(cache.longest(keys, 0, 4)) for keys in chains] == [4, 0, 0]
