@@ -16,7 +16,7 @@ from sessiond.store.records import NewSession
 
 
 class Openings:
-    """Knows no state between requests."""
+    """Knows which sessions are being opened under idempotency keys, and no other state."""
 
     def __init__(
         self,
@@ -35,6 +35,7 @@ class Openings:
         self._quotas = quotas
         self._clock = parts.clock
         self._new_id = parts.new_id
+        self._begun: set[str] = set()
 
     async def create(
         self,
@@ -67,16 +68,29 @@ class Openings:
     ) -> ConversationView:
         digest = digest_of("conversation", items, metadata, name)
         known = await self._repeats.find(caller, key, digest, partial(self._is_open, caller))
+        if known in self._begun:
+            raise _being_worked_on()
         if known is not None:
             return await self._conversations.get(caller, known)
         new_id = self._new_id("conv") if name is None else session_id_of(caller.user_id, name)
+        self._begun.add(new_id)  # before the key stands for it: else it could look like a dead one
+        try:
+            return await self._claim_and_create(caller, items, metadata, name, key, digest, new_id)
+        finally:
+            self._begun.discard(new_id)
+
+    async def _claim_and_create(  # noqa: PLR0913, PLR0917 -- the request, and what stands for it
+        self,
+        caller: Caller,
+        items: tuple[InputItem, ...],
+        metadata: dict[str, str],
+        name: str | None,
+        key: str,
+        digest: str,
+        new_id: str,
+    ) -> ConversationView:
         if not await self._repeats.claim(caller, key, digest, new_id):
-            raise RequestError(
-                "idempotency_conflict",
-                "a request with this idempotency key is being worked on: try again",
-                param="idempotency_key",
-                retry_after_s=1,
-            )
+            raise _being_worked_on()
         try:
             if name is not None:
                 return await self._create_named(caller, items, metadata, name)
@@ -86,6 +100,8 @@ class Openings:
             raise
 
     async def _is_open(self, caller: Caller, session_id: str) -> bool:
+        if session_id in self._begun:
+            return True
         record = await self._store.find_session(caller.user_id, session_id)
         return record is not None and record.closed_at is None
 
@@ -146,3 +162,12 @@ class Openings:
                 await self._conversations.close(caller, session_id)
                 raise
         return ConversationView(id=session_id, created_at=now, metadata=metadata)
+
+
+def _being_worked_on() -> RequestError:
+    return RequestError(
+        "idempotency_conflict",
+        "a request with this idempotency key is being worked on: try again",
+        param="idempotency_key",
+        retry_after_s=1,
+    )
