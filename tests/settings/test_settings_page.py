@@ -30,10 +30,15 @@ best one.
 """
 
 
+IN_DATA_FOLDER = ("db", "disk_tier_path")  # whose place differs from machine to machine
+
+
 def rendered() -> str:
     rows = []
     for name, field in Settings.model_fields.items():
-        default = "in the user's data folder" if name == "db" else default_text(name, field)
+        default = default_text(name, field)
+        if name in IN_DATA_FOLDER:
+            default = "in the user's data folder"
         allowed = allowed_values(name).replace("|", "\\|")
         rows.append(f"| `{name}` | {default} | {allowed} | {field.description} |\n")
     return HEAD + "".join(rows)
@@ -41,6 +46,10 @@ def rendered() -> str:
 
 def test_the_page_of_settings_is_the_settings():
     assert PAGE.read_text() == rendered()
+
+
+def test_the_page_shows_no_path_of_a_machine():
+    assert "/sessiond/" not in PAGE.read_text()
 
 
 if __name__ == "__main__":
