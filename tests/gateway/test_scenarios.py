@@ -171,6 +171,11 @@ async def test_lanes_of_the_sdk_collect_final_responses(stack):
         await running.idle()
 
 
+def poison_from_now_on(model):
+    """The next turn fails, though a step in advance of it may come first, which draws nothing."""
+    model.poison_at.update(range(model.steps + 1, model.steps + 4))
+
+
 def lane_text(lane):
     return f"text of {id(lane)}"
 
@@ -209,7 +214,7 @@ async def test_the_accumulator_of_the_sdk_takes_every_order_we_send(stack):
                 max_output_tokens=999,
             )
             assert cut.get_final_response().incomplete_details.reason == "cancelled"
-            running.model.poison_at.add(running.model.steps + 1)
+            poison_from_now_on(running.model)
             failed = await turn(previous_response_id=cut.snapshot().response_id, input="x")
             assert failed.get_final_response().status == "failed"
         await running.idle()
