@@ -92,8 +92,8 @@ def build_server(
     )
     key_watch = KeyWatch(
         store.accounts.unusable if settings.auth == "keys" else None,
-        at_work=service.keys_at_work,
-        on_revoked=service.end_work_of_key,
+        at_work=service.cancelling.keys_at_work,
+        on_revoked=service.cancelling.end_work_of_key,
     )
     gateway = Gateway(
         service=service,

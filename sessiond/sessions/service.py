@@ -25,6 +25,7 @@ from sessiond.facts import (
 from sessiond.sessions.beginnings import Beginnings
 from sessiond.sessions.binding import Binder
 from sessiond.sessions.bound import BoundTurn
+from sessiond.sessions.cancelling import Cancelling
 from sessiond.sessions.chats import Chats
 from sessiond.sessions.compaction import Compaction
 from sessiond.sessions.context_policies import ContextPolicies, MakePolicy
@@ -128,6 +129,7 @@ class SessionService:
             drain_rate=drain_rate,
             on_turn_ended=on_turn_ended,
         )
+        self.cancelling = Cancelling(parts, runner=self._runner)
         self._repeats = Repeats(parts)
         self.conversations = Conversations(
             parts,
@@ -253,17 +255,7 @@ class SessionService:
         None: the turns that the attachment has begun, or, when it has begun none, those that are
         about to.
         """
-        if response_id is None:
-            if attachment is not None:
-                self._runner.stop_of(attachment, keep=keep)
-            return
-        found = self._runner.find(response_id)
-        if found is not None and found.caller.user_id == caller.user_id:
-            found.stop(keep)
-            if attachment is None:  # who asks over HTTP is answered with what became of it
-                await self._runner.ended([found], self._parts.limits.cancel_timeout_s)
-        elif await self._parts.store.find_turn(caller.user_id, response_id) is None:
-            raise response_not_found(response_id)
+        await self.cancelling.cancel(caller, response_id, attachment=attachment, keep=keep)
 
     def attach(self, attachment: AttachmentId) -> None:
         """A socket came."""
@@ -272,19 +264,6 @@ class SessionService:
     async def detach(self, attachment: AttachmentId) -> None:
         """A socket left: sessions that no other holds are cancelled, rolled back and released."""
         await self._housekeeping.detach(attachment)
-
-    def keys_at_work(self) -> frozenset[str]:
-        """Keys under which turns run or wait."""
-        ids = (bound.caller.key_id for bound in self._runner.bound_turns())
-        return frozenset(key_id for key_id in ids if key_id is not None)
-
-    def end_work_of_key(self, key_id: str) -> None:
-        """A key was revoked: end its turns, as if whoever waits for them had gone."""
-        for bound in self._runner.bound_turns():
-            if bound.caller.key_id == key_id:
-                refusal = RequestError("invalid_api_key", "the API key was revoked")
-                self._runner.drop(bound, refusal)
-                bound.stop(keep=False, reason="disconnected")
 
     async def hold(self, session_id: str, seconds: float) -> None:
         """Keep an unattached session's KV for so long from now."""

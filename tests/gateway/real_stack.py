@@ -114,8 +114,8 @@ async def real_stack(
     )
     key_watch = KeyWatch(
         store.accounts.unusable if keys else None,
-        at_work=service.keys_at_work,
-        on_revoked=service.end_work_of_key,
+        at_work=service.cancelling.keys_at_work,
+        on_revoked=service.cancelling.end_work_of_key,
         every_s=keys_every_s,
     )
     accounts = Accounts(store.accounts, clock=time.time, new_id=new_id, on_revoked=key_watch.revoke)
