@@ -3,12 +3,12 @@
 import asyncio
 import itertools
 import json
-import threading
 
 import httpx
 import pytest
 from websockets.frames import Opcode
 
+from tests.gateway.hooks import Cancels, Steps
 from tests.gateway.real_stack import MODEL
 from tests.gateway.schemas import validate, validate_event
 
@@ -34,31 +34,6 @@ async def hear(ws, *kinds):
 
 def endless(running):
     running.model.script([120] * 4000)
-
-
-class Steps:
-    """Holds the engine's steps back, one by one."""
-
-    def __init__(self, running):
-        self.model = running.model
-        self.model.gate = threading.Event()
-
-    def release(self):
-        self.model.gate.set()
-
-
-class Cancels:
-    """Tells when the engine was told to cancel."""
-
-    def __init__(self, running):
-        self.told = asyncio.Event()
-        tell = running.engine.cancel
-
-        def cancel(command):
-            tell(command)
-            self.told.set()
-
-        running.engine.cancel = cancel
 
 
 async def test_t01_sessions_of_a_dropped_socket_are_all_given_back(stack):

@@ -14,6 +14,7 @@ from sessiond.gateway.turn_stream import EventStream
 from sessiond.sessions.fact_log import FactLog
 from sessiond.sessions.replays import Replay
 from sessiond.sessions.service import ServiceLimits
+from tests.gateway.hooks import Cancels, Steps
 from tests.gateway.schemas import validate, validate_event
 
 
@@ -70,11 +71,11 @@ async def test_a_turn_in_the_background_is_answered_at_once_and_followed_by_its_
 async def test_a_turn_in_the_background_is_cancelled_by_its_id(stack):
     async with stack() as running, http_of(running) as http:
         running.model.script([120] * 4000)
-        running.model.gate = threading.Event()
+        steps, cancels = Steps(running), Cancels(running)
         begun = await said(http, "hi", background=True, max_output_tokens=2000)
         cancel = asyncio.create_task(http.post(f"/v1/responses/{begun['id']}/cancel"))
-        await asyncio.sleep(0)
-        running.model.gate.set()
+        await cancels.told.wait()
+        steps.release()
         seen = (await cancel).json()
         assert (seen["status"], seen["incomplete_details"]) == (
             "incomplete",

@@ -19,6 +19,7 @@ from openai.lib.responses_websocket import (
 )
 
 from tests.fakes.fake_model import Draw
+from tests.gateway.hooks import Cancels, Steps
 from tests.gateway.real_stack import MODEL
 from tests.gateway.schemas import DATA, validate_event
 
@@ -194,6 +195,8 @@ async def test_the_accumulator_of_the_sdk_takes_every_order_we_send(stack):
                     accumulator.add_event(event)
                     if event.type == "response.created" and pairs.get("max_output_tokens") == 999:
                         await running_cancel(session, event.response.id)
+                        await cancels.told.wait()
+                        steps.release()
                     if event.type in TERMINAL:
                         return accumulator
 
@@ -208,6 +211,7 @@ async def test_the_accumulator_of_the_sdk_takes_every_order_we_send(stack):
             )
             assert changed.get_final_response().usage.input_tokens_details.cached_tokens == 0
             running.model.script([120] * 4096)
+            steps, cancels = Steps(running), Cancels(running)
             cut = await turn(
                 previous_response_id=changed.snapshot().response_id,
                 input="x",
