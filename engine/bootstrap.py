@@ -50,7 +50,8 @@ def build_engine(
             f"rows for {spec.vocab_size}: the tokenizer is another model's"
         )
     report(f"weights take {format_bytes(loaded.weights_bytes)}; sizing the largest step")
-    plan = plan_pool(config, _measure(loaded, config))
+    measured = _measure(loaded, config)
+    plan = plan_pool(config, measured)
     runner = loaded.runner(plan.num_blocks)
     tiers, tier_info = open_tiers(
         config,
@@ -71,7 +72,7 @@ def build_engine(
         emit=emit,
         clock=time.monotonic,
     )
-    return engine_loop, _info(config, loaded, plan, tier_info)
+    return engine_loop, _info(config, loaded, measured, plan, tier_info)
 
 
 def served_name(model: str) -> str:
@@ -107,7 +108,11 @@ def _free_bytes(device: str) -> int:
 
 
 def _info(
-    config: EngineConfig, loaded: AnyModel, plan: PoolPlan, tiers: tuple[TierInfo, ...]
+    config: EngineConfig,
+    loaded: AnyModel,
+    measured: Measured,
+    plan: PoolPlan,
+    tiers: tuple[TierInfo, ...],
 ) -> EngineInfo:
     return EngineInfo(
         model=served_name(config.model),
@@ -125,6 +130,8 @@ def _info(
         pool_bytes=plan.num_blocks * loaded.kv_bytes_per_block,
         pool_reason=plan.reason,
         weights_bytes=loaded.weights_bytes,
+        activation_bytes=measured.activation_bytes,
+        free_bytes=measured.free_bytes,
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=config.max_num_batched_tokens,
         max_num_waiting=config.max_num_waiting,

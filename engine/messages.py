@@ -280,8 +280,9 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """What an engine is. `pool_reason` says in words why the pool has its size.
 
     `weights` names the formats of the weights as they lie in memory, `dtype` that of activations
-    between layers, `kv_dtype` that of KV. `shiftable`: whether `EditContext` and edits of
-    `SetContext` can be done.
+    between layers, `kv_dtype` that of KV. `activation_bytes` is what the largest step holds,
+    `free_bytes` what the device had left once the weights were loaded. `shiftable`: whether
+    `EditContext` and edits of `SetContext` can be done.
     """
 
     model: str
@@ -299,6 +300,8 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     pool_bytes: int
     pool_reason: str
     weights_bytes: int
+    activation_bytes: int
+    free_bytes: int
     max_num_seqs: int
     max_num_batched_tokens: int
     max_num_waiting: int

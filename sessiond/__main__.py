@@ -7,6 +7,7 @@ import typer
 from sessiond.cli import db, model, session, user
 from sessiond.cli.chat import chat
 from sessiond.cli.doctor import doctor
+from sessiond.cli.plan import PLANNED_SETTINGS, plan
 from sessiond.cli.serve import serve
 from sessiond.cli.setting_flags import with_setting_flags
 from sessiond.cli.simulate import simulate
@@ -31,6 +32,7 @@ def build_cli() -> typer.Typer:
     cli.add_typer(user.app, name="user")
     cli.add_typer(db.app, name="db")
     cli.command("doctor")(doctor)
+    cli.command("plan")(with_setting_flags(plan, PLANNED_SETTINGS))
     cli.command("simulate")(simulate)
     return cli
 

@@ -82,7 +82,7 @@ def resolve_model(name_or_path: str, report: Report | None = None) -> Path:
     if name_or_path and path.exists():
         return _checked(path)
     if _HUB_NAME.fullmatch(name_or_path):
-        return _from_hub(name_or_path)
+        return _checked(_from_hub(name_or_path, _HUB_FILES))
     raise UnknownModelError(
         f"model {name_or_path!r}: no such file or folder; known by name are "
         f"{', '.join(CATALOG)}; hub names look like organisation/model"
@@ -109,7 +109,25 @@ def _checked(path: Path) -> Path:
     return path
 
 
-def _from_hub(name: str) -> Path:
+def resolve_config(name_or_path: str) -> Path:
+    """What tells a model's shape: as `resolve_model`, but of hub names no weights are fetched.
+
+    A path may be a config.json, or a folder with one and no weights.
+
+    Raises:
+        UnknownModelError: no path, no name of the catalog, no hub name.
+        ModelFileError: it can't be fetched.
+    """
+    path = Path(name_or_path).expanduser()
+    if name_or_path not in CATALOG:
+        if name_or_path and path.exists():
+            return path
+        if _HUB_NAME.fullmatch(name_or_path):
+            return _from_hub(name_or_path, ["config.json"])
+    return resolve_model(name_or_path)
+
+
+def _from_hub(name: str, files: list[str]) -> Path:
     try:
         from huggingface_hub import snapshot_download
     except ImportError as error:
@@ -117,8 +135,6 @@ def _from_hub(name: str) -> Path:
             f"model {name!r}: hub names need the extra: pip install 'sessiond[hub]'"
         ) from error
     try:
-        return _checked(Path(snapshot_download(name, allow_patterns=_HUB_FILES)))
-    except ModelFileError:
-        raise
+        return Path(snapshot_download(name, allow_patterns=files))
     except Exception as error:  # the library and its HTTP client raise many kinds
         raise ModelFileError(f"model {name!r} can't be fetched from the hub: {error}") from error

@@ -75,6 +75,13 @@ class Fields:
             raise self.wrong(name, value, "true or false")
         return value
 
+    def word(self, name: str, default: str) -> str:
+        """Return a text."""
+        value = self._get(name, default)
+        if not isinstance(value, str):
+            raise self.wrong(name, value, "a text")
+        return value
+
     def one_of(self, name: str, allowed: Sequence[str], default: str = _ABSENT) -> str:
         """Return one of the allowed words."""
         value = self._get(name, default)

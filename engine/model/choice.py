@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, TypeAlias
 from engine.config import EngineConfig
 from engine.files.model_spec import ModelSpec
 from engine.model.kernels.library import LibraryMissingError
-from engine.model.native import NativeModel, prepare_native_model, why_not_native
+from engine.model.native import NativeModel, prepare_native_model
+from engine.sizes.native import why_not_native
 
 if TYPE_CHECKING:
     from engine.model.runner import LoadedModel

@@ -16,9 +16,6 @@ from engine.ids import BlockId
 from engine.model.crew import Crew
 from engine.model.fingerprint import fingerprint
 from engine.model.kernels.library import (
-    BLOCK_TOKENS,
-    MAX_HEAD_DIM,
-    MAX_VECTORS,
     PHASES,
     Effort,
     Format,
@@ -33,43 +30,15 @@ from engine.model.native_step import StepBuffers, raise_refusal
 from engine.model.native_weights import NativeWeights, has_quantized, load_native_weights
 from engine.model.sampler import draw
 from engine.processors import usable_processors
+from engine.sizes.native import (
+    BLOCK_TOKENS,
+    native_activation_bytes,
+    native_kv_bytes_per_block,
+    why_not_native,
+)
 from engine.step import NOT_FINITE, SampleAt, SequenceStep
 
-_KV_BYTES = {"bfloat16": 2, "float32": 4}
 _ROTATION_CHUNK = 2048  # positions
-
-
-def why_not_native(spec: ModelSpec, config: EngineConfig) -> str | None:
-    """Say what keeps a model off these kernels, None when nothing does. Loads nothing."""
-    group = spec.num_heads // spec.num_kv_heads
-    limits = (
-        ("device", config.device, config.device != "cuda", "cpu"),
-        ("dtype", config.dtype, config.dtype in ("auto", "bfloat16"), "bfloat16"),
-        (
-            "kv_cache_dtype",
-            config.kv_cache_dtype,
-            config.kv_cache_dtype != "float16",
-            "bfloat16, float32 and int8",
-        ),
-        ("block_size", config.block_size, config.block_size == BLOCK_TOKENS, str(BLOCK_TOKENS)),
-        (
-            "head_dim",
-            spec.head_dim,
-            spec.head_dim % 16 == 0 and spec.head_dim <= MAX_HEAD_DIM,
-            f"multiples of 16 up to {MAX_HEAD_DIM}",
-        ),
-        ("heads per KV head", group, group <= MAX_VECTORS, f"up to {MAX_VECTORS}"),
-    )
-    for name, value, holds, allowed in limits:
-        if not holds:
-            return f"{name}={value}: the kernels have {allowed}"
-    return None
-
-
-def _bytes_of_head(head_dim: int, kv_dtype: str) -> int:
-    """Bytes of K, or of V, of one head in a block (kv_head_bytes of kernels.h)."""
-    values = head_dim * BLOCK_TOKENS
-    return values + 4 * BLOCK_TOKENS if kv_dtype == "int8" else values * _KV_BYTES[kv_dtype]
 
 
 class NativeModel:
@@ -104,20 +73,14 @@ class NativeModel:
         self.weights = "bfloat16" if is_bfloat else "+".join(weights.formats)
         self.dtype = "bfloat16" if is_bfloat else "int8"
         self.weights_bytes = weights.num_bytes
-        heads = spec.num_layers * 2 * spec.num_kv_heads
-        self.kv_bytes_per_block = heads * _bytes_of_head(spec.head_dim, kv_dtype)
+        self.kv_bytes_per_block = native_kv_bytes_per_block(spec, kv_dtype)
         self.fingerprint = fingerprint(spec, self.attention, kv_dtype, *weights.formats)
         self._library = library
         self._weights = weights
 
     def measure_activation_peak(self, max_num_batched_tokens: int, max_num_seqs: int) -> int:
         """Return the bytes that the largest step holds beyond weights and KV (see buffers.c)."""
-        spec = self.spec
-        heads = spec.num_heads * spec.head_dim
-        floats = spec.hidden_size + 2 * heads + 2 * spec.num_kv_heads * spec.head_dim
-        rounded = spec.hidden_size + heads + spec.intermediate_size
-        row = 4 * floats + rounded * 5 // 2  # two bytes, and three words per group of 32
-        return max_num_batched_tokens * row + max_num_seqs * 4 * spec.vocab_size
+        return native_activation_bytes(self.spec, max_num_batched_tokens, max_num_seqs)
 
     def runner(self, num_blocks: int) -> "NativeRunner":
         """Allocate a pool of `num_blocks` blocks and return a runner over it.

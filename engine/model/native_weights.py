@@ -22,15 +22,9 @@ from engine.model.kernels.library import (
     address_of,
     aligned_zeros,
 )
-from engine.model.kernels.matrix import (
-    COLUMN_MULTIPLE,
-    Floats,
-    Matrix,
-    packed_bytes,
-    quantize,
-    stack,
-)
+from engine.model.kernels.matrix import Floats, Matrix, quantize, stack
 from engine.model.kernels.tensors import Tensors, as_bfloats, as_floats, open_tensors
+from engine.sizes.native import COLUMN_MULTIPLE, packed_bytes
 
 _UNIT = 32
 
@@ -164,7 +158,7 @@ class _Packer:
     def _room(self) -> int:
         """Bound the bytes of all packed matrices."""
         spec = self._spec
-        kind = Format.BF16 if self._is_bfloat else Format.Q8_0
+        kind = "BF16" if self._is_bfloat else "Q8_0"
         queries, keys = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
         inner = -(-spec.intermediate_size // COLUMN_MULTIPLE) * COLUMN_MULTIPLE
         layer = (

@@ -2,7 +2,7 @@
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Annotated, Any
 
 import typer
@@ -16,24 +16,34 @@ from sessiond.settings import Settings
 _METAVARS = {int: "NUMBER", float: "NUMBER", str: "TEXT", tuple[str, ...]: "NAME,..."}
 
 
-def with_setting_flags(run: Callable[[Settings], None]) -> Callable[..., None]:
+def with_setting_flags(
+    run: Callable[..., None], names: Collection[str] | None = None
+) -> Callable[..., None]:
     """A command with one flag per setting, which calls `run` with the settings that result.
 
-    Values are read by the settings alone, so a flag, a variable and a line of the file are judged
-    by the same rules and in the same words. Wrong ones end the command with exit code 2.
+    Of settings only those in `names` get flags, None stands for all. What `run` takes beside the
+    settings (its first parameter) are flags of its own, behind these. Values are read by the
+    settings alone, so a flag, a variable and a line of the file are judged by the same rules and
+    in the same words. Wrong ones end the command with exit code 2.
     """
 
     @functools.wraps(run)
     def command(**flags: Any) -> None:
+        others = {name: flags.pop(name) for name in own}
         given = {name: value for name, value in flags.items() if value is not None}
         try:
             settings = load_settings(given)
         except SettingError as error:
             fail(f"{error}\nSee `sessiond serve --help`.", WRONG_USAGE)
-        run(settings)
+        run(settings, **others)
 
+    _, *rest = inspect.signature(run).parameters.values()
+    own = [each.name for each in rest]
     fields = Settings.model_fields.items()
-    parameters = [_parameter(name, field) for name, field in fields]
+    parameters = [
+        _parameter(name, field) for name, field in fields if names is None or name in names
+    ]
+    parameters += [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in rest]
     command.__annotations__ = {p.name: p.annotation for p in parameters} | {"return": None}
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # typer reads it
     return command

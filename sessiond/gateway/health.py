@@ -143,7 +143,10 @@ def _tier_object(tier: TierInfo) -> Json:
 
 
 def capacity_object(stats: EngineStats, info: EngineInfo, accepting: bool) -> Json:
-    """Build the capacity: `fits` counts further sessions of so many tokens each."""
+    """Build the capacity: `fits` counts further sessions of so many tokens each.
+
+    `memory` is what the pool was sized by: what was free once the weights were loaded.
+    """
     usable = stats.free_blocks + stats.cached_blocks
     return {
         "accepting": accepting,
@@ -162,6 +165,12 @@ def capacity_object(stats: EngineStats, info: EngineInfo, accepting: bool) -> Js
             "live": stats.contexts,
             "idle": stats.contexts - stats.running - stats.parked,
             "parked": stats.parked,
+        },
+        "memory": {
+            "free_bytes": info.free_bytes,
+            "weights_bytes": info.weights_bytes,
+            "activation_bytes": info.activation_bytes,
+            "pool_bytes": info.pool_bytes,
         },
         "fits": {str(tokens): usable // -(-tokens // info.block_size) for tokens in FITS_TOKENS},
     }

@@ -56,6 +56,8 @@ def test_the_readme_shows_what_it_says():
         architecture="llama",
         weights="Q4_1+Q8_0",
         weights_bytes=int(92.1 * 2**20),
+        activation_bytes=0,
+        free_bytes=0,
         dtype="int8",
         kv_dtype="bfloat16",
         attention="native-avx512",

@@ -12,6 +12,7 @@ from engine.files.catalog import (
     CatalogModel,
     UnknownModelError,
     models_folder,
+    resolve_config,
     resolve_model,
 )
 from engine.files.pull import is_whole
@@ -97,6 +98,19 @@ def test_hub_name_is_fetched_by_the_hubs_library(tmp_path, monkeypatch):
     )
     assert resolve_model("organisation/model") == folder
     assert asked == ["organisation/model"]
+
+
+def test_a_plan_fetches_the_config_alone(tmp_path, monkeypatch):
+    hub = pytest.importorskip("huggingface_hub")
+    asked = []
+    monkeypatch.setattr(
+        hub,
+        "snapshot_download",
+        lambda name, allow_patterns: asked.append(allow_patterns) or str(tmp_path),
+    )
+    assert resolve_config("organisation/model") == tmp_path
+    assert asked == [["config.json"]]
+    assert resolve_config(str(tmp_path)) == tmp_path  # no weights are asked for
 
 
 def test_hub_failure_is_told_with_the_models_name(monkeypatch):

@@ -63,6 +63,12 @@ async def test_capacity_tells_blocks_that_add_up():
         "waiting": 2,
         "max_num_seqs": 8,
         "sessions": {"live": 3, "idle": 2, "parked": 0},
+        "memory": {
+            "free_bytes": 3,
+            "weights_bytes": 1,
+            "activation_bytes": 2,
+            "pool_bytes": INFO.pool_bytes,
+        },
         "fits": {"1024": 1, "4096": 0},
     }
     assert (

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from engine.model.kernels.library import (
-    BLOCK_TOKENS,
-    GROUP,
     ISAS,
     PARTIAL_HEADER,
     Format,
@@ -16,6 +14,7 @@ from engine.model.kernels.library import (
     load_library,
 )
 from engine.model.kernels.matrix import Matrix, quantize, round_to_bfloat
+from engine.sizes.native import BLOCK_TOKENS, GROUP
 
 
 class Activations(Structure):

@@ -31,11 +31,6 @@ ISAS = ("portable", "avx2", "avx512")  # best last
 PHASES = (
     "embed norm qkv kv_write attend merge output gate_up down head choose".split()  # noqa: SIM905 -- a list of words
 )
-TILE_ROWS = 16
-GROUP = 32
-BLOCK_TOKENS = 16
-MAX_VECTORS = 16
-MAX_HEAD_DIM = 256
 PARTIAL_HEADER = 16
 _CACHE_LINE = 64
 

@@ -7,16 +7,14 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from engine.model.kernels.library import GROUP, TILE_ROWS, Bytes, Format
+from engine.model.kernels.library import Bytes, Format
+from engine.sizes.native import COLUMN_MULTIPLE, GROUP, TILE_ROWS, packed_bytes
 
 Floats = npt.NDArray[np.float32]
 Halves = npt.NDArray[np.float16]
 Ints = npt.NDArray[np.int64]
 
 _Item = TypeVar("_Item", bound=np.generic)
-
-COLUMN_MULTIPLE = 64
-_BYTES_PER_GROUP = {Format.Q4_1: 320, Format.Q4_0: 288, Format.Q8_0: 544, Format.BF16: 1024}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +77,7 @@ class Matrix:
     @property
     def packed_bytes(self) -> int:
         """Size of the packed form, padded to whole tiles and 64 columns."""
-        return packed_bytes(self.format, self.rows, self.columns)
+        return packed_bytes(self.format.name, self.rows, self.columns)
 
     def pack(self, out: Bytes) -> None:
         """Write the tiles (see linear_*.c) into [packed_bytes]; the matrix must be padded."""
@@ -103,13 +101,6 @@ class Matrix:
         whole[:, :, 64:] = (
             np.ascontiguousarray(quads).view(np.uint8).reshape(tiles, groups // 2, -1)
         )
-
-
-def packed_bytes(kind: Format, rows: int, columns: int) -> int:
-    """Return the size of a packed matrix, padded to whole tiles and 64 columns."""
-    tiles = -(-rows // TILE_ROWS)
-    groups = -(-columns // COLUMN_MULTIPLE) * COLUMN_MULTIPLE // GROUP
-    return tiles * groups * _BYTES_PER_GROUP[kind]
 
 
 def stack(matrices: Sequence[Matrix]) -> Matrix:

@@ -15,23 +15,15 @@ from engine.files.gguf_header import read_gguf_header
 from engine.files.gguf_names import gguf_name
 from engine.files.model_spec import ModelSpec
 from engine.files.weight_files import weight_files
-from engine.model.kernels.library import GROUP, Bytes, Format
+from engine.model.kernels.library import Bytes, Format
 from engine.model.kernels.matrix import Floats, Matrix, round_to_bfloat
+from engine.sizes.formats import GGML_TYPES
+from engine.sizes.native import GROUP
 
-# GGML's numbers of types (ggml.h): values and bytes of a block
+# GGML's numbers of types (ggml.h)
 _F32, _F16, _BF16 = 0, 1, 30
 _FLOATS = (_F32, _F16, _BF16)
-_Q4_0, _Q4_1, _Q8_0, _Q4_K, _Q6_K = 2, 3, 8, 12, 14
-_BLOCKS = {
-    _F32: (1, 4),
-    _F16: (1, 2),
-    _BF16: (1, 2),
-    _Q4_0: (32, 18),
-    _Q4_1: (32, 20),
-    _Q8_0: (32, 34),
-    _Q4_K: (256, 144),
-    _Q6_K: (256, 210),
-}
+_Q4_1, _Q8_0 = 3, 8
 _SAFETENSORS_TYPES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "F64": "<f8"}
 
 
@@ -94,18 +86,18 @@ class _Gguf:
         if info is None:
             raise ModelFileError(f"{self._path}: tensor {gguf_name(name)!r} is missing")
         _check_shape(self._path, info.name, info.shape[::-1], shape)
-        if info.ggml_type not in _BLOCKS:
+        if info.ggml_type not in GGML_TYPES:
             raise ModelFileError(
                 f"{self._path}: tensor {info.name!r} has GGML type {info.ggml_type}: "
-                f"allowed is one of {sorted(_BLOCKS)}"
+                f"allowed is one of {sorted(GGML_TYPES)}"
             )
-        values, width = _BLOCKS[info.ggml_type]
-        if shape[-1] % values:
+        kind = GGML_TYPES[info.ggml_type]
+        if shape[-1] % kind.values:
             raise ModelFileError(
                 f"{self._path}: tensor {info.name!r} has rows of {shape[-1]} values: "
-                f"allowed is a multiple of {values}"
+                f"allowed is a multiple of {kind.values}"
             )
-        row_bytes = shape[-1] // values * width
+        row_bytes = shape[-1] // kind.values * kind.num_bytes
         end = info.offset + row_bytes * int(np.prod(shape[:-1]))
         if end > len(self._data):
             raise ModelFileError(f"{self._path}: tensor {info.name!r} ends beyond the file")
@@ -122,7 +114,7 @@ def _from_ggml(kind: int, raw: Bytes) -> Matrix | Floats:
         case 30:
             return (raw.view("<u2").astype(np.uint32) << 16).view(np.float32)
         case 2 | 3 | 8:
-            return _quantized(kind, raw.reshape(len(raw), -1, _BLOCKS[kind][1]))
+            return _quantized(kind, raw.reshape(len(raw), -1, GGML_TYPES[kind].num_bytes))
         case _:
             # the package's dequantisers know the rest; it takes a while to import
             from gguf import GGMLQuantizationType, quants

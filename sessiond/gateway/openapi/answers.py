@@ -119,6 +119,7 @@ def _server_schemas() -> dict[str, Json]:
                 "accepting": BOOLEAN,
                 **capacity,
                 "sessions": _counts("live", "idle", "parked"),
+                "memory": _counts("free_bytes", "weights_bytes", "activation_bytes", "pool_bytes"),
                 "fits": {"type": "object", "additionalProperties": COUNT},
             }
         ),

@@ -1,0 +1,210 @@
+"""What a model takes on each device that serves it: weights, a step, a block of KV. Pure."""
+
+from dataclasses import dataclass
+
+from engine.config import EngineConfig
+from engine.errors import ConfigError
+from engine.planning.shape_reader import PlannedModel
+from engine.sizes.formats import FLOAT_FORMATS, KV_BYTES, LAYERS_ONLY, WEIGHT_BITS
+from engine.sizes.native import (
+    native_activation_bytes,
+    native_kv_bytes_per_block,
+    native_weights_bytes,
+    why_not_native,
+)
+from engine.sizes.shape import (
+    DecoderShape,
+    LanguageShape,
+    kv_values_per_token,
+    layer_matrices,
+    matrices,
+    vector_values,
+)
+
+_PACKED = {"q4_1": "Q4_1", "q4_0": "Q4_0", "q8_0": "Q8_0"}  # what the kernels keep as it is
+_LOGIT_BYTES = 4
+_ANGLE_BYTES = 4
+_MOST_GATHERED = 16_384  # rows of KV that one call copies (engine.model.attention.gather)
+_LOGIT_COPIES = 3  # logits, their softmax, and what sampling sorts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placing:
+    """Where a model is to be served. `weights_format` None is what the server would choose.
+
+    Each of `devices` devices holds one part of every layer (tensor parallel). A slot holds one
+    LoRA adapter of `lora_rank` for all matrices of all layers, in 16 bits.
+    """
+
+    device: str  # cpu | cuda
+    devices: int = 1
+    weights_format: str | None = None
+    lora_slots: int = 0
+    lora_rank: int = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceSizes:
+    """Bytes on one device."""
+
+    device: str
+    weights_format: str
+    kv_dtype: str
+    weights_bytes: int
+    vision_bytes: int
+    lora_bytes: int
+    activation_bytes: int
+    kv_bytes_per_block: int
+
+
+def size_up(model: PlannedModel, config: EngineConfig, placing: Placing) -> DeviceSizes:
+    """Predict the sizes of a model under the server's settings.
+
+    Raises:
+        ConfigError: a setting can't work with this model.
+    """
+    shape = _part_of(model.language, placing.devices)
+    if placing.device == "cpu" and why_not_native(shape, config) is None:
+        sizes = _native(model, shape, config, placing)
+    else:
+        sizes = _torch(model, shape, config, placing)
+    return sizes
+
+
+def _native(
+    model: PlannedModel, shape: DecoderShape, config: EngineConfig, placing: Placing
+) -> DeviceSizes:
+    stored = placing.weights_format or model.stored_format
+    is_bfloat = config.weights == "dequantized" or stored in FLOAT_FORMATS
+
+    def packed(name: str) -> str:
+        if is_bfloat:
+            return "BF16"
+        kept = stored if placing.weights_format or not model.stored else model.stored[name]
+        return _PACKED.get(kept, "Q8_0")
+
+    kv_dtype = "bfloat16" if config.kv_cache_dtype == "auto" else config.kv_cache_dtype
+    formats = {packed(matrix.name) for matrix in matrices(shape)}
+    return DeviceSizes(
+        device="cpu",
+        weights_format="+".join(sorted(formats)),
+        kv_dtype=kv_dtype,
+        weights_bytes=native_weights_bytes(shape, packed),
+        vision_bytes=_vision_bytes(model, 2),
+        lora_bytes=_lora_bytes(shape, placing),
+        activation_bytes=native_activation_bytes(
+            shape,
+            config.max_num_batched_tokens,
+            config.max_num_seqs + config.num_speculative_tokens,
+        ),
+        kv_bytes_per_block=native_kv_bytes_per_block(shape, kv_dtype),
+    )
+
+
+def _torch(
+    model: PlannedModel, shape: DecoderShape, config: EngineConfig, placing: Placing
+) -> DeviceSizes:
+    automatic = "float32"
+    if placing.device == "cuda":
+        automatic = "float16" if model.stored_format == "float16" else "bfloat16"
+    dtype = automatic if config.dtype == "auto" else config.dtype
+    weights_format = placing.weights_format or dtype
+    kv_dtype = dtype if config.kv_cache_dtype == "auto" else config.kv_cache_dtype
+    if kv_dtype not in KV_BYTES:
+        raise ConfigError(
+            "kv_cache_dtype", kv_dtype, "auto, float32, bfloat16 or float16 where torch runs it"
+        )
+    values = kv_values_per_token(shape) * config.block_size
+    return DeviceSizes(
+        device=placing.device,
+        weights_format=weights_format,
+        kv_dtype=kv_dtype,
+        weights_bytes=_weights_bytes(shape, weights_format),
+        vision_bytes=_vision_bytes(model, KV_BYTES[dtype]),
+        lora_bytes=_lora_bytes(shape, placing),
+        activation_bytes=_torch_activation_bytes(shape, config, placing.device, KV_BYTES[dtype]),
+        kv_bytes_per_block=values * KV_BYTES[kv_dtype],
+    )
+
+
+def _weights_bytes(shape: DecoderShape, weights_format: str) -> int:
+    """Bytes of all weights; vectors have 16 bits, or 32 among 32-bit matrices."""
+    bits = WEIGHT_BITS[weights_format]
+    outside = max(16.0, bits) if weights_format in LAYERS_ONLY else bits
+    layer = sum(rows * columns for _, rows, columns in layer_matrices(shape))
+    tables = (1 if shape.tied_embeddings else 2) * shape.vocab_size * shape.hidden_size
+    total = shape.num_layers * layer * bits + tables * outside
+    return round((total + vector_values(shape) * max(16.0, bits)) / 8)
+
+
+def _torch_activation_bytes(
+    shape: DecoderShape, config: EngineConfig, device: str, value_bytes: int
+) -> int:
+    """What a step holds at its widest: inside the MLP, around attention, or at the logits.
+
+    On a CPU attention copies the rows of K and V that it reads, turns K, and keeps the angles that
+    it turned by; a prefill step has a mask, too. On a card that is part of the overhead.
+    """
+    context = config.max_model_len or shape.max_position
+    drawn = config.max_num_seqs + config.num_speculative_tokens
+    rows = min(config.max_num_batched_tokens, context)
+    hidden, inner = shape.hidden_size, shape.intermediate_size
+    queries, keys = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
+    mlp = rows * (2 * hidden + 3 * inner) * value_bytes
+    gathered = 3 * keys * value_bytes + shape.head_dim * _ANGLE_BYTES
+    prefill = rows * (2 * hidden + 4 * queries + 4 * keys) * value_bytes
+    decode = 0
+    if device == "cpu":
+        prefill += rows * context * value_bytes + context * gathered
+        decode = min(drawn * context, max(context, _MOST_GATHERED)) * gathered
+    logits = drawn * shape.vocab_size * _LOGIT_BYTES * _LOGIT_COPIES
+    return max(mlp, prefill, decode, logits)
+
+
+def _vision_bytes(model: PlannedModel, value_bytes: int) -> int:
+    return 0 if model.vision is None else model.vision.num_parameters * value_bytes
+
+
+def _lora_bytes(shape: DecoderShape, placing: Placing) -> int:
+    """Each matrix gets two thin ones: rank x inputs, and outputs x rank."""
+    thin = sum(rows + columns for _, rows, columns in layer_matrices(shape))
+    return placing.lora_slots * shape.num_layers * thin * placing.lora_rank * 2
+
+
+def _part_of(shape: DecoderShape, devices: int) -> DecoderShape:
+    """The part of a model that one of several devices holds (Megatron, arXiv 1909.08053).
+
+    Heads, the MLP's inside and the vocabulary are divided; KV heads are copied once there are
+    more devices than heads.
+
+    Raises:
+        ConfigError: the heads can't be divided evenly.
+    """
+    if devices == 1:
+        return shape
+    if shape.num_heads % devices:
+        divisors = [n for n in range(1, shape.num_heads + 1) if shape.num_heads % n == 0]
+        raise ConfigError("devices", devices, f"a divisor of {shape.num_heads} heads: {divisors}")
+    return LanguageShape(
+        vocab_size=-(-shape.vocab_size // devices),
+        hidden_size=shape.hidden_size,
+        intermediate_size=-(-shape.intermediate_size // devices),
+        num_layers=shape.num_layers,
+        num_heads=shape.num_heads // devices,
+        num_kv_heads=max(1, -(-shape.num_kv_heads // devices)),
+        head_dim=shape.head_dim,
+        max_position=shape.max_position,
+        tied_embeddings=shape.tied_embeddings,
+        attention_bias=shape.attention_bias,
+        qk_norm=shape.qk_norm,
+        sliding_window=shape.sliding_window,
+        window_layers=tuple(shape.window_layers),
+    )
+
+
+def vision_activation_bytes(model: PlannedModel, images: int, sizes: DeviceSizes) -> int:
+    """Bytes that encoding the images of one request holds, in the KV's type or 16 bits."""
+    if model.vision is None:
+        return 0
+    value_bytes = 4 if sizes.weights_format == "float32" else 2
+    return model.vision.activation_bytes(images, value_bytes)

@@ -1,0 +1,42 @@
+"""Formats that weights and KV are kept in, and their bits. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class GgmlType:
+    """A type of GGML's: its name here, and values and bytes of a block."""
+
+    name: str
+    values: int
+    num_bytes: int
+
+
+# By GGML's numbers (ggml.h); blocks: ggml-common.h.
+GGML_TYPES: Mapping[int, GgmlType] = {
+    0: GgmlType("float32", 1, 4),
+    1: GgmlType("float16", 1, 2),
+    30: GgmlType("bfloat16", 1, 2),
+    2: GgmlType("q4_0", 32, 18),
+    3: GgmlType("q4_1", 32, 20),
+    8: GgmlType("q8_0", 32, 34),
+    12: GgmlType("q4_k", 256, 144),
+    14: GgmlType("q6_k", 256, 210),
+}
+FLOAT_FORMATS = frozenset({"float32", "float16", "bfloat16"})
+
+# Bits of a weight, its share of scales and minima included. 4-bit GPTQ and AWQ in groups of 128
+# have a half-precision scale and a 4-bit zero point.
+WEIGHT_BITS: Mapping[str, float] = {
+    **{kind.name: 8 * kind.num_bytes / kind.values for kind in GGML_TYPES.values()},
+    "float8": 8.0,
+    "int8": 8.0,
+    "gptq": 4 + 20 / 128,
+    "awq": 4 + 20 / 128,
+}
+
+# These leave embedding, head and vectors in 16 bits.
+LAYERS_ONLY = frozenset({"float8", "int8", "gptq", "awq"})
+
+KV_BYTES: Mapping[str, int] = {"float32": 4, "float16": 2, "bfloat16": 2, "float8": 1}

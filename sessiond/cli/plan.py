@@ -1,0 +1,197 @@
+"""`sessiond plan`: what a model needs and what then fits, before any server is started."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from engine.byte_size import BYTE_SIZES, parse_bytes
+from engine.errors import ConfigError, EngineError
+from engine.files.catalog import UnknownModelError, resolve_config
+from engine.planning.device_sizes import Placing, size_up
+from engine.planning.machine import free_bytes
+from engine.planning.memory_plan import DeviceMemory, Load, MemoryPlan, plan_memory
+from engine.planning.shape_reader import PlannedModel, read_planned_model
+from engine.sizes.formats import WEIGHT_BITS
+from sessiond.cli.ask_server import JsonOption, KeyOption, print_json, server_at
+from sessiond.cli.fail import FAILED, WRONG_USAGE, fail
+from sessiond.cli.plan_page import comparison_line, plan_object, plan_page
+from sessiond.settings import Settings
+
+PLANNED_SETTINGS = frozenset(
+    {
+        "model",
+        "device",
+        "dtype",
+        "weights",
+        "kv_cache_dtype",
+        "block_size",
+        "gpu_memory_utilization",
+        "kv_cache_memory",
+        "max_model_len",
+        "max_num_seqs",
+        "max_num_batched_tokens",
+        "num_speculative_tokens",
+    }
+)
+MOST_APART = 0.02  # of a prediction and a running server
+_GPU_OVERHEAD = 2 * 10**9  # driver and runtime, what attention copies, fragmentation
+
+
+def plan(  # noqa: PLR0913, PLR0917 -- one per flag
+    settings: Settings,
+    memory: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            show_default=False,
+            help="Memory of a device: all of a GPU, as 24GB; of a CPU what is free (default: now).",
+        ),
+    ] = None,
+    overhead: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            show_default=False,
+            help="What others take: driver, runtime, what attention copies, fragmentation "
+            "(default: 2GB on a GPU).",
+        ),
+    ] = None,
+    devices: Annotated[
+        int, typer.Option(min=1, help="Devices that share the model's layers between them.")
+    ] = 1,
+    weights_format: Annotated[
+        str | None,
+        typer.Option(
+            show_default=False,
+            help=f"Plan weights in this format: {', '.join(WEIGHT_BITS)} (default: the server's).",
+        ),
+    ] = None,
+    lora_slots: Annotated[int, typer.Option(min=0, help="LoRA adapters held at once.")] = 0,
+    lora_rank: Annotated[int, typer.Option(min=1, help="Rank of an adapter.")] = 16,
+    text_tokens: Annotated[int, typer.Option(min=0, help="Text of a conversation, in tokens.")] = 0,
+    images: Annotated[int, typer.Option(min=0, help="Images of a conversation.")] = 0,
+    generated_tokens: Annotated[int, typer.Option(min=0, help="Tokens of its replies.")] = 0,
+    session_tokens: Annotated[
+        list[int] | None,
+        typer.Option(min=1, show_default=False, help="Say how many sessions of this length fit."),
+    ] = None,
+    url: Annotated[
+        str | None,
+        typer.Option(
+            show_default=False,
+            help="Compare with the server there, started with the same settings; over 2 % fails.",
+        ),
+    ] = None,
+    api_key: KeyOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Plan memory: weights, activations, KV, and how many conversations fit.
+
+    Settings mean what they mean to `sessiond serve`. A config.json is enough for --model.
+    """
+    server = None if url is None else _server(url, api_key)
+    model = _model(settings.model)
+    device = _device(settings)
+    _known_format(weights_format)
+    try:
+        config = settings.engine_config()
+        sizes = size_up(
+            model,
+            config,
+            Placing(
+                device=device,
+                devices=devices,
+                weights_format=weights_format,
+                lora_slots=lora_slots,
+                lora_rank=lora_rank,
+            ),
+        )
+        planned = plan_memory(
+            config,
+            model,
+            sizes,
+            _memory(settings, device, _size("memory", memory), _size("overhead", overhead), server),
+            Load(text_tokens=text_tokens, images=images, generated_tokens=generated_tokens),
+        )
+    except ConfigError as error:
+        fail(f"--{error.name.replace('_', '-')}={error.value}: allowed is {error.allowed}", 2)
+    _print(planned, tuple(session_tokens or ()), devices, server, as_json=as_json)
+
+
+def _print(
+    planned: MemoryPlan,
+    lengths: tuple[int, ...],
+    devices: int,
+    server: Mapping[str, Any] | None,
+    *,
+    as_json: bool,
+) -> None:
+    console = Console(highlight=False)
+    if as_json:
+        print_json(plan_object(planned, lengths, devices, server))
+    else:
+        console.print(plan_page(planned, lengths, devices))
+    apart = 0.0
+    if server is not None:
+        line, apart = comparison_line(planned, server)
+        if not as_json:
+            console.print(line, markup=False, soft_wrap=True)
+    raise typer.Exit(FAILED if planned.pool is None or apart > MOST_APART else 0)
+
+
+def _server(url: str, api_key: str | None) -> Mapping[str, Any]:
+    with server_at(url, api_key) as server:
+        return server.capacity()
+
+
+def _model(name: str) -> PlannedModel:
+    try:
+        return read_planned_model(resolve_config(name))
+    except UnknownModelError as error:
+        fail(f"--model={name}: {error}", WRONG_USAGE)
+    except EngineError as error:
+        fail(error, WRONG_USAGE)
+
+
+def _device(settings: Settings) -> str:
+    """A plan is often made elsewhere, so `auto` is the CPU unless a GPU is named."""
+    return "cuda" if settings.device == "cuda" else "cpu"
+
+
+def _known_format(name: str | None) -> None:
+    if name is not None and name not in WEIGHT_BITS:
+        fail(f"--weights-format={name}: allowed is one of {', '.join(WEIGHT_BITS)}", WRONG_USAGE)
+
+
+def _size(flag: str, text: str | None) -> int | None:
+    if text is None:
+        return None
+    try:
+        return parse_bytes(text)
+    except ValueError as error:
+        fail(f"--{flag}={text}: allowed is {error}", WRONG_USAGE)
+
+
+def _memory(
+    settings: Settings,
+    device: str,
+    given: int | None,
+    overhead: int | None,
+    server: Mapping[str, Any] | None,
+) -> DeviceMemory:
+    if device == "cuda":
+        if given is None:
+            fail(f"--memory is missing: with --device cuda allowed is {BYTE_SIZES}", WRONG_USAGE)
+        chosen = "gpu_memory_utilization" in settings.model_fields_set
+        return DeviceMemory(
+            num_bytes=given,
+            overhead_bytes=_GPU_OVERHEAD if overhead is None else overhead,
+            utilization=settings.gpu_memory_utilization if chosen else None,
+        )
+    if given is None and server is not None:
+        given = int(server["memory"]["free_bytes"]) + int(server["memory"]["weights_bytes"])
+    return DeviceMemory(
+        num_bytes=free_bytes() if given is None else given, overhead_bytes=overhead or 0
+    )

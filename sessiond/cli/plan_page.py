@@ -1,0 +1,162 @@
+"""A memory plan as people and scripts read it. Pure."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from engine.byte_size import format_bytes
+from engine.planning.memory_plan import MemoryPlan
+from engine.sizes.shape import num_parameters
+
+USUAL_LENGTHS = (1024, 4096, 16384)
+
+
+def plan_page(plan: MemoryPlan, lengths: Sequence[int], devices: int) -> Group:
+    """The plan for a terminal."""
+    return Group(
+        _headline(plan, devices),
+        "",
+        _bytes_table(plan),
+        "",
+        *_verdict(plan, lengths),
+        *_load_lines(plan),
+    )
+
+
+def _headline(plan: MemoryPlan, devices: int) -> Text:
+    shape = plan.model.language
+    parts = [
+        f"{_count(num_parameters(shape))} weights in {plan.sizes.weights_format}",
+        f"{shape.num_layers} layers",
+        f"KV of {shape.num_kv_heads} heads for {shape.num_heads} in {plan.sizes.kv_dtype}",
+    ]
+    lines = [f"{plan.model.name}: {', '.join(parts)}"]
+    if devices > 1:
+        lines.append(
+            f"one of {devices} devices that share each layer; a sessiond engine serves from one"
+        )
+    return Text("\n".join(lines))
+
+
+def _count(values: int) -> str:
+    return f"{values / 1e9:.2f} billion" if values >= 1e9 else f"{values / 1e6:.0f} million"
+
+
+def _bytes_table(plan: MemoryPlan) -> Table:
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column()
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(style="dim")
+    memory = plan.memory
+    free = "free before the start" if plan.sizes.device == "cpu" else "of the card"
+    table.add_row("memory", format_bytes(memory.num_bytes), free)
+    for name, size, note in (
+        ("weights", plan.sizes.weights_bytes, ""),
+        ("vision encoder", plan.sizes.vision_bytes, ""),
+        ("LoRA slots", plan.sizes.lora_bytes, ""),
+        ("activations", plan.sizes.activation_bytes, "of the largest step"),
+        ("images", plan.vision_activation_bytes, "while they are encoded"),
+        ("overhead", memory.overhead_bytes, "driver, runtime, fragmentation"),
+    ):
+        if size:
+            table.add_row(f"- {name}", format_bytes(size), note)
+    pool = plan.num_blocks * plan.sizes.kv_bytes_per_block
+    note = plan.pool.reason if plan.pool is not None and plan.sizes.device == "cpu" else ""
+    table.add_row("KV", format_bytes(pool), note)
+    return table
+
+
+def _verdict(plan: MemoryPlan, lengths: Sequence[int]) -> list[str]:
+    if plan.pool is None:
+        return [f"Nothing fits: {plan.refusal}"]
+    per_token = plan.sizes.kv_bytes_per_block / plan.block_size
+    blocks = (
+        f"{plan.num_blocks} blocks of {plan.block_size} tokens: {plan.total_tokens} tokens, "
+        f"{per_token / 1024:.1f} KiB each"
+    )
+    best = f"--max-model-len {plan.pool.max_model_len}"
+    if plan.utilization is not None:
+        best = f"--gpu-memory-utilization {plan.utilization:g} {best}"
+    return [blocks, f"sessions at once: {_sessions(plan, lengths)}", f"best: {best}"]
+
+
+def _sessions(plan: MemoryPlan, lengths: Sequence[int]) -> str:
+    return ", ".join(
+        f"{plan.sessions_of(tokens)} of {tokens}" for tokens in _lengths(plan, lengths)
+    )
+
+
+def _lengths(plan: MemoryPlan, lengths: Sequence[int]) -> list[int]:
+    """What was asked for, else usual lengths that the model takes."""
+    longest = 0 if plan.pool is None else plan.pool.max_model_len
+    usual = [tokens for tokens in USUAL_LENGTHS if tokens <= longest]
+    return list(lengths) or usual or [longest or 1]
+
+
+def _load_lines(plan: MemoryPlan) -> list[str]:
+    if not plan.load_tokens:
+        return []
+    spare = plan.memory.num_bytes - plan.needed_bytes
+    fits = f"{format_bytes(spare)} are left" if spare >= 0 else f"{format_bytes(-spare)} too much"
+    line = (
+        f"one conversation of {plan.load_tokens} tokens: {format_bytes(plan.load_bytes)} of KV, "
+        f"{format_bytes(plan.needed_bytes)} in all; {fits}"
+    )
+    return [line]
+
+
+def plan_object(
+    plan: MemoryPlan, lengths: Sequence[int], devices: int, server: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """The plan for scripts; all bytes are of one device."""
+    sizes = plan.sizes
+    found: dict[str, Any] = {
+        "model": plan.model.name,
+        "parameters": num_parameters(plan.model.language),
+        "device": sizes.device,
+        "devices": devices,
+        "weights_format": sizes.weights_format,
+        "kv_dtype": sizes.kv_dtype,
+        "memory_bytes": plan.memory.num_bytes,
+        "weights_bytes": sizes.weights_bytes,
+        "vision_bytes": sizes.vision_bytes,
+        "lora_bytes": sizes.lora_bytes,
+        "activation_bytes": sizes.activation_bytes,
+        "vision_activation_bytes": plan.vision_activation_bytes,
+        "overhead_bytes": plan.memory.overhead_bytes,
+        "kv_bytes": plan.num_blocks * sizes.kv_bytes_per_block,
+        "kv_bytes_per_token": sizes.kv_bytes_per_block // plan.block_size,
+        "block_size": plan.block_size,
+        "total_blocks": plan.num_blocks,
+        "total_tokens": plan.total_tokens,
+        "max_model_len": None if plan.pool is None else plan.pool.max_model_len,
+        "gpu_memory_utilization": plan.utilization,
+        "sessions": {str(tokens): plan.sessions_of(tokens) for tokens in _lengths(plan, lengths)},
+        "load": {
+            "tokens": plan.load_tokens,
+            "kv_bytes": plan.load_bytes,
+            "needed_bytes": plan.needed_bytes,
+        },
+        "refusal": plan.refusal or None,
+    }
+    if server is not None:
+        found["server"] = {
+            "total_blocks": server["total_blocks"],
+            "apart": comparison_line(plan, server)[1],
+        }
+    return found
+
+
+def comparison_line(plan: MemoryPlan, server: Mapping[str, Any]) -> tuple[str, float]:
+    """Say how far the plan's blocks, in bytes, are from a server's; also as a share of its."""
+    size = server["block_size"] * server["kv_bytes_per_token"]
+    found = server["total_blocks"] * size
+    apart = abs(plan.num_blocks * plan.sizes.kv_bytes_per_block - found) / found
+    line = (
+        f"the server has {server['total_blocks']} blocks of {server['block_size']} tokens, "
+        f"{server['kv_bytes_per_token']} bytes each: {apart:.1%} apart"
+    )
+    return line, apart

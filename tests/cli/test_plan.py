@@ -1,0 +1,93 @@
+"""`sessiond plan`: pages for people, JSON for scripts, a server beside it, wrong use in words."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from sessiond.__main__ import build_cli
+from tests.planning.test_memory_plan import LLAVA, SEVEN_B
+
+
+@pytest.fixture
+def model(tmp_path):
+    folder = tmp_path / "seven"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(SEVEN_B))
+    return str(folder)
+
+
+def plan(*words):
+    return CliRunner().invoke(build_cli(), ["plan", *words])
+
+
+def on_card(model, *words):
+    return plan("--model", model, "--device", "cuda", "--memory", "24GB", *words)
+
+
+def test_the_page_says_where_the_bytes_go_and_what_fits(model):
+    result = on_card(model, "--text-tokens", "700")
+    assert result.exit_code == 0, result.stderr
+    for said in (
+        "seven: 6.74 billion weights in float16",
+        "- weights",
+        "12.6 GiB",
+        "16176 tokens, 512.0 KiB each",
+        "sessions at once: 15 of 1024, 3 of 4096",
+        "--gpu-memory-utilization 0.91 --max-model-len 16160",
+        "one conversation of 700 tokens: 350 MiB of KV",
+    ):
+        assert said in " ".join(result.stdout.split()), result.stdout
+
+
+def test_json_has_the_same_for_scripts(model):
+    found = json.loads(on_card(model, "--json", "--session-tokens", "8000").stdout)
+    assert found["total_tokens"] == found["total_blocks"] * 16 == 16176
+    assert found["kv_bytes_per_token"] == 524_288
+    assert found["sessions"] == {"8000": 2}
+    assert (found["refusal"], found["max_model_len"]) == (None, 16160)
+
+
+def test_an_adapter_and_images_have_their_lines(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(LLAVA))
+    result = on_card(str(tmp_path), "--images", "4", "--lora-slots", "2", "--devices", "2")
+    for said in ("vision encoder", "images", "LoRA slots", "one of 2 devices"):
+        assert said in result.stdout
+
+
+def test_what_does_not_fit_is_a_failure(model):
+    result = plan("--model", model, "--device", "cuda", "--memory", "8GB")
+    assert result.exit_code == 1
+    assert "Nothing fits" in result.stdout
+
+
+def test_free_memory_of_this_machine_is_the_default(model):
+    result = plan("--model", model, "--json", "--kv-cache-memory", "16MiB", "--max-model-len", "16")
+    found = json.loads(result.stdout)
+    assert (found["device"], found["weights_format"]) == ("cpu", "BF16")
+    assert found["memory_bytes"] > 0
+
+
+def test_settings_of_the_environment_count(model, monkeypatch):
+    monkeypatch.setenv("SESSIOND_GPU_MEMORY_UTILIZATION", "0.8")
+    assert json.loads(on_card(model, "--json").stdout)["total_tokens"] < 14_000
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--device", "cuda"], "--memory is missing: with --device cuda allowed is"),
+        (["--memory", "much"], "--memory=much: allowed is"),
+        (["--overhead", "much"], "--overhead=much: allowed is"),
+        (["--weights-format", "q9"], "--weights-format=q9: allowed is one of float32, "),
+        (["--devices", "3"], "--devices=3: allowed is a divisor of 32 heads"),
+        (["--images", "1", "--memory", "64GB"], "--images=1: allowed is 0"),
+        (["--block-size", "0"], "--block-size=0: allowed is a whole number"),
+        (["--model", "gone"], "--model=gone: model 'gone': no such file"),
+        (["--kv-cache-dtype", "int8", "--dtype", "float32"], "kv-cache-dtype=int8: allowed is"),
+    ],
+)
+def test_wrong_use_is_told(model, words, said):
+    result = plan("--model", model, *words)
+    assert result.exit_code == 2
+    assert said in result.stderr

@@ -1,0 +1,37 @@
+"""The commands of docs/capacity.md do what it says."""
+
+import json
+import shlex
+
+import pytest
+from typer.testing import CliRunner
+
+from sessiond.__main__ import build_cli
+from tests.docs.blocks import code_blocks_of_section
+from tests.planning.test_memory_plan import LLAVA
+
+PLANS = [
+    line.split("#")[0].strip()
+    for code in code_blocks_of_section(
+        "docs/capacity.md", "## Before launch: `sessiond plan`", "sh"
+    )
+    for line in code.splitlines()
+]
+
+
+@pytest.mark.parametrize("line", [line for line in PLANS if "--url" not in line])
+@pytest.mark.real_model
+def test_plans_of_the_page(line, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "llava").mkdir()
+    (tmp_path / "llava" / "config.json").write_text(json.dumps(LLAVA))
+    program, *words = shlex.split(line)
+    assert program == "sessiond"
+    result = CliRunner().invoke(build_cli(), words)
+    assert result.exit_code == 0, result.stderr
+
+
+def test_the_plan_beside_a_server_is_tried_end_to_end():
+    assert [line for line in PLANS if "--url" in line] == [
+        "sessiond plan --url http://127.0.0.1:8080"  # tests/e2e/test_plan.py
+    ]
