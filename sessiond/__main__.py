@@ -11,6 +11,7 @@ from sessiond.cli.plan import PLANNED_SETTINGS, plan
 from sessiond.cli.serve import serve
 from sessiond.cli.setting_flags import with_setting_flags
 from sessiond.cli.simulate import simulate
+from sessiond.cli.top.command import top
 from sessiond.version import product_version
 
 
@@ -34,6 +35,7 @@ def build_cli() -> typer.Typer:
     cli.command("doctor")(doctor)
     cli.command("plan")(with_setting_flags(plan, PLANNED_SETTINGS))
     cli.command("simulate")(simulate)
+    cli.command("top")(top)
     return cli
 
 

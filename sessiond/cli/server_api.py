@@ -1,5 +1,7 @@
 """A server's address, and the HTTP side of it as a client of the command line asks it."""
 
+import http.client
+import itertools
 import json
 import urllib.error
 import urllib.parse
@@ -102,6 +104,14 @@ class ServerApi:
                 return
             after = f"&after={urllib.parse.quote(str(page['last_id']), safe='')}"
 
+    def latest_sessions(self, count: int) -> list[dict[str, Any]]:
+        """The open sessions that were active last, at most `count`."""
+        return list(itertools.islice(self.sessions(), count))
+
+    def park(self, session_id: str) -> dict[str, Any]:
+        """Move the KV of an idle session to a tier below the device."""
+        return self._call("POST", _session_path(session_id) + "/park")
+
     def close(self, session_id: str) -> dict[str, Any]:
         """End one session and give back all that it holds."""
         return self._call("DELETE", _session_path(session_id))
@@ -122,9 +132,23 @@ class ServerApi:
         """What is free and what runs (`GET /health/capacity`)."""
         return self._call("GET", "/health/capacity")
 
+    def metrics(self) -> str:
+        """A scrape in Prometheus' text format."""
+        return self._answer("GET", "/metrics").decode(errors="replace")
+
     def _call(
         self, method: str, path: str, body: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
+        try:
+            found = json.loads(self._answer(method, path, body))
+        except ValueError as error:
+            raise ServerError(f"no server answers at {self._address.http} ({error})") from error
+        if not isinstance(found, dict):
+            url = self._address.http + path
+            raise ServerError(f"{url} answered with something that is no JSON object")
+        return found
+
+    def _answer(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> bytes:
         url = self._address.http + path
         request = urllib.request.Request(  # noqa: S310 -- http(s) by `parse`
             url,
@@ -135,16 +159,13 @@ class ServerApi:
         )
         try:
             with self._opener.open(request, timeout=_TIMEOUT_S) as answer:
-                found = json.load(answer)
+                return bytes(answer.read())
         except urllib.error.HTTPError as error:
             with error:
                 raise ServerError(_refusal(error.code, error.read()), error.code) from error
-        except (OSError, ValueError) as error:
+        except (OSError, http.client.HTTPException) as error:
             reason = getattr(error, "reason", error)
             raise ServerError(f"no server answers at {self._address.http} ({reason})") from error
-        if not isinstance(found, dict):
-            raise ServerError(f"{url} answered with something that is no JSON object")
-        return found
 
 
 def _session_path(session_id: str) -> str:

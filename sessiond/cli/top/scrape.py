@@ -1,0 +1,98 @@
+"""What `sessiond top` reads of a server: a sample, and what two of them say of the time between.
+
+Pure. Quantiles are read from histograms as Prometheus' `histogram_quantile` does.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+Labels = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One look at a server. `values` has every sample of the scrape by name and sorted labels."""
+
+    at_s: float
+    values: Mapping[tuple[str, Labels], float]
+    capacity: Mapping[str, Any]
+    sessions: Sequence[Mapping[str, Any]]
+
+    def value(self, name: str, **labels: str) -> float:
+        """One sample; 0 where the scrape has none."""
+        return self.values.get((name, tuple(sorted(labels.items()))), 0.0)
+
+    def total(self, name: str) -> float:
+        """The sum over all labels of a name."""
+        return sum(value for (found, _), value in self.values.items() if found == name)
+
+    def by_label(self, name: str, label: str) -> dict[str, float]:
+        """Sums by the values of one label."""
+        sums: dict[str, float] = {}
+        for (found, labels), value in self.values.items():
+            if found == name:
+                key = dict(labels).get(label, "")
+                sums[key] = sums.get(key, 0.0) + value
+        return sums
+
+
+def read_values(text: str) -> dict[tuple[str, Labels], float]:
+    """Every sample of a scrape in Prometheus' text format.
+
+    Raises:
+        ValueError: it is no such text.
+    """
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+class Between:
+    """Rates and quantiles of the time between two samples; of the whole past if there is one."""
+
+    def __init__(self, before: Sample | None, now: Sample) -> None:
+        self._before = before
+        self._now = now
+        self._seconds = 0.0 if before is None else max(now.at_s - before.at_s, 1e-9)
+
+    def rate(self, name: str, **labels: str) -> float:
+        """Growth per second of a counter, over all labels if none is given; 0 after a restart."""
+        if self._before is None:
+            return 0.0
+        if labels:
+            grown = self._now.value(name, **labels) - self._before.value(name, **labels)
+        else:
+            grown = self._now.total(name) - self._before.total(name)
+        return max(0.0, grown) / self._seconds
+
+    def quantile(self, name: str, share: float, **labels: str) -> float | None:
+        """A quantile of a histogram's observations in between, None if there were none."""
+        grown = self._buckets(name, labels)
+        count = grown[-1][1] if grown else 0.0
+        if count <= 0:
+            return None
+        wanted = share * count
+        for (low, below), (high, upto) in pairwise([(0.0, 0.0), *grown]):
+            if upto >= wanted and upto > below:
+                if high == float("inf"):
+                    return low
+                return low + (high - low) * (wanted - below) / (upto - below)
+        return None
+
+    def _buckets(self, name: str, labels: Mapping[str, str]) -> list[tuple[float, float]]:
+        """(upper bound, observations up to it) by bound."""
+        counts: dict[float, float] = {}
+        for (found, has), value in self._now.values.items():
+            at = dict(has)
+            bound = at.pop("le", None)
+            if found == f"{name}_bucket" and bound is not None and at.items() >= labels.items():
+                before = 0.0 if self._before is None else self._before.values.get((found, has), 0.0)
+                key = float(bound)
+                counts[key] = counts.get(key, 0.0) + (value - before if value >= before else value)
+        return sorted(counts.items())
