@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from sessiond.cli import db, model, session, user
+from sessiond.cli.capacity import capacity
 from sessiond.cli.chat import chat
 from sessiond.cli.doctor import doctor
 from sessiond.cli.plan import PLANNED_SETTINGS, plan
@@ -35,6 +36,7 @@ def build_cli() -> typer.Typer:
     cli.command("doctor")(doctor)
     cli.command("plan")(with_setting_flags(plan, PLANNED_SETTINGS))
     cli.command("simulate")(simulate)
+    cli.command("capacity")(capacity)
     cli.command("top")(top)
     return cli
 

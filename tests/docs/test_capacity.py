@@ -1,4 +1,4 @@
-"""The commands of docs/capacity.md do what it says."""
+"""The commands of docs/capacity.md do what it says; those that load a server: tests/e2e."""
 
 import json
 import shlex
@@ -6,8 +6,9 @@ import shlex
 import pytest
 from typer.testing import CliRunner
 
+from loadtest.scenarios import SCENARIOS
 from sessiond.__main__ import build_cli
-from tests.docs.blocks import code_blocks_of_section
+from tests.docs.blocks import code_blocks_of_section, table_rows
 from tests.planning.test_memory_plan import LLAVA
 
 PLANS = [
@@ -29,6 +30,11 @@ def test_plans_of_the_page(line, tmp_path, monkeypatch):
     assert program == "sessiond"
     result = CliRunner().invoke(build_cli(), words)
     assert result.exit_code == 0, result.stderr
+
+
+def test_every_scenario_is_listed():
+    rows = table_rows("docs/capacity.md", "## Load: `loadtest/`")
+    assert dict(rows) == {name: one.about for name, one in SCENARIOS.items()}
 
 
 def test_the_plan_beside_a_server_is_tried_end_to_end():

@@ -1,0 +1,63 @@
+"""Says whether a load test passed: limits on what people met. Pure."""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What may be at most. `p95_ms` by event: ttft_cold, ttft_warm, itl, turn."""
+
+    lost: int = 0
+    failed_share: float = 0.01
+    p95_ms: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """What was met: tries that the server shed count in `refused`, not as failures."""
+
+    turns: int
+    failed: int
+    lost: int
+    refused: int
+    p95_ms: Mapping[str, float]
+
+
+def broken_limits(totals: Totals, limits: Limits) -> list[str]:
+    """Every limit that does not hold, in words; none if the test passed.
+
+    A test in which no turn ended has shown nothing, and does not pass.
+    """
+    broken: list[str] = []
+    if not totals.turns:
+        broken.append("no turn ended")
+    if totals.lost > limits.lost:
+        broken.append(f"{totals.lost} conversations lost: allowed are {limits.lost}")
+    failed = totals.failed / max(1, totals.turns)
+    if failed > limits.failed_share:
+        broken.append(f"{failed:.1%} of the turns failed: allowed are {limits.failed_share:.1%}")
+    for event, most in limits.p95_ms.items():
+        found = totals.p95_ms.get(event, math.nan)
+        if not found <= most:
+            broken.append(f"95 % of {event} within {found:.0f} ms: allowed are {most:.0f} ms")
+    return broken
+
+
+def parse_p95(items: Iterable[str]) -> dict[str, float]:
+    """Read `EVENT=MS` limits.
+
+    Raises:
+        ValueError: names the limit and what is allowed.
+    """
+    limits: dict[str, float] = {}
+    for item in items:
+        event, _, text = item.partition("=")
+        if event not in EVENTS or not text.replace(".", "", 1).isdigit():
+            raise ValueError(f"p95={item!r}: allowed is EVENT=MS, EVENT one of {', '.join(EVENTS)}")
+        limits[event] = float(text)
+    return limits
+
+
+EVENTS = ("ttft_cold", "ttft_warm", "itl", "turn")

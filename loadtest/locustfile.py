@@ -1,0 +1,253 @@
+"""Locust users over WebSocket: `locust -f loadtest/locustfile.py --host http://127.0.0.1:8080`.
+
+Events of the type `WS`: `ttft_cold`, `ttft_warm` (first text, KV of earlier turns found), `itl`
+(mean between tokens) and `turn`, from the first try to the end; `lost` fails once per conversation
+that was given up. Headless runs end with exit code 1 when a limit of the gate is broken.
+"""
+
+import itertools
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import gevent
+from locust import LoadTestShape, User, constant, events, task
+from locust.argument_parser import LocustArgumentParser
+from locust.env import Environment
+from locust.user.task import LOCUST_STATE_STOPPING
+
+from loadtest.conversation import Conversation
+from loadtest.gate import Limits, Totals, broken_limits, parse_p95
+from loadtest.people import Habits, Person, Said, load_habits
+from loadtest.recorder import Recorder, inter_token_s, is_warm
+from loadtest.retry import Patience
+from loadtest.scenarios import SCENARIOS, Stage, parse_stages, stage_at, stages_of
+
+_DEFAULT_USERS, _DEFAULT_SECONDS = 10, 60.0
+_STORM_EVERY_S = 10.0  # all connections drop at these moments
+_DOCUMENT_TOKENS = 1500
+_SLOW_READ_S = 0.5
+
+_seeds = itertools.count()
+
+
+@events.init_command_line_parser.add_listener
+def _add_options(parser: LocustArgumentParser) -> None:
+    group = parser.add_argument_group("sessiond")
+    group.add_argument("--scenario", default="steady", choices=list(SCENARIOS), help="The crowd.")
+    group.add_argument("--stages", default="", help="USERS:SECONDS,... instead of -u and -t.")
+    group.add_argument("--time-scale", type=float, default=0.05, help="Shortens think times.")
+    group.add_argument("--max-output-tokens", type=int, default=64, help="Of a reply.")
+    group.add_argument("--patience-s", type=float, default=60.0, help="How long a turn is tried.")
+    group.add_argument("--seed", type=int, default=1, help="Of all draws.")
+    group.add_argument(
+        "--api-key", default="", env_var="SESSIOND_API_KEY", help="If one is asked for."
+    )
+    group.add_argument("--record", default="", help="File for `sessiond capacity`.")
+    group.add_argument("--most-lost", type=int, default=0, help="Gate: conversations lost.")
+    group.add_argument("--most-failed", type=float, default=0.01, help="Gate: share of turns.")
+    group.add_argument("--p95", action="append", default=[], help="Gate: EVENT=MS, repeatable.")
+
+
+class _Run:
+    """What the users of one test share."""
+
+    habits: Habits
+
+    def __init__(self) -> None:
+        self.recorder: Recorder | None = None
+        self.lost = 0
+        self.refused = 0
+
+
+_run = _Run()
+
+
+@events.test_start.add_listener
+def _start(environment: Environment, **_: Any) -> None:
+    _run.lost = _run.refused = 0
+    _run.habits = load_habits()
+    _run.recorder = Recorder(environment.parsed_options.record)
+
+
+@events.quitting.add_listener
+def _judge(environment: Environment, **_: Any) -> None:
+    if _run.recorder is None:  # no test was run
+        return
+    _run.recorder.close()
+    options = environment.parsed_options
+    limits = Limits(
+        lost=options.most_lost, failed_share=options.most_failed, p95_ms=parse_p95(options.p95)
+    )
+    broken = broken_limits(_totals(environment), limits)
+    for line in broken:
+        print(f"gate: {line}")  # noqa: T201 -- the verdict of a headless run
+    print(f"gate: {'broken' if broken else 'held'}; {_run.refused} tries were refused")  # noqa: T201
+    environment.process_exit_code = 1 if broken else 0
+
+
+def _totals(environment: Environment) -> Totals:
+    entries = {name: entry for (name, _), entry in environment.stats.entries.items()}
+    turn = entries.get("turn")
+    return Totals(
+        turns=turn.num_requests if turn else 0,
+        failed=turn.num_failures if turn else 0,
+        lost=_run.lost,
+        refused=_run.refused,
+        p95_ms={name: entry.get_response_time_percentile(0.95) for name, entry in entries.items()},
+    )
+
+
+class Crowd(LoadTestShape):
+    """Users over time as the scenario, or `--stages`, says."""
+
+    use_common_options = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._stage: Stage | None = None
+
+    def tick(self) -> tuple[int, float, list[type[User]]] | None:
+        """Locust asks once a second."""
+        options = self.runner.environment.parsed_options
+        stages = _stages(options)
+        stage = stage_at(stages, self.get_run_time())
+        if stage is None:
+            return None
+        if stage != self._stage and _run.recorder is not None:  # locust asks before the start
+            self._stage = stage
+            _run.recorder.stage_begun(stage.users, stage.seconds)
+        kinds = [_KINDS[name] for name in SCENARIOS[options.scenario].kinds]
+        return stage.users, max(1.0, stage.users / 2), kinds
+
+
+def _stages(options: Any) -> list[Stage]:
+    if options.stages:
+        return parse_stages(options.stages)
+    users = int(options.num_users or _DEFAULT_USERS)
+    return stages_of(options.scenario, users, float(options.run_time or _DEFAULT_SECONDS))
+
+
+class _Client(User):
+    """Talks over one socket; what goes wrong ends no user: it starts over, as a person would."""
+
+    abstract = True
+    wait_time = constant(0)
+    read_delay_s = 0.0
+
+    def __init__(self, environment: Environment) -> None:
+        super().__init__(environment)
+        options = environment.parsed_options
+        self.person = Person(
+            _run.habits,
+            options.seed * 1_000_003 + next(_seeds),
+            time_scale=options.time_scale,
+            most_tokens=options.max_output_tokens,
+        )
+        self._talk = self._connection()
+
+    def _connection(self) -> Conversation:
+        options = self.environment.parsed_options
+        return Conversation(
+            self.host or "http://127.0.0.1:8080",
+            api_key=options.api_key or None,
+            patience=Patience(seconds=options.patience_s),
+            read_delay_s=self.read_delay_s,
+            sleep=gevent.sleep,
+        )
+
+    def on_stop(self) -> None:
+        """Leave in order."""
+        self._talk.close()
+
+    @task
+    def hold_conversation(self) -> None:
+        """From the first turn to the last, or until it is lost."""
+        self._talk.close()
+        self._talk = self._connection()
+        for said in self.turns():
+            if not self.say(said) or self._state == LOCUST_STATE_STOPPING:
+                return
+            self.think(said.think_s)
+
+    def turns(self) -> Iterator[Said]:
+        """What is said in one conversation."""
+        return self.person.conversation()
+
+    def think(self, seconds: float) -> None:
+        """Between a reply and the next turn."""
+        gevent.sleep(seconds)
+
+    def say(self, said: Said) -> bool:
+        """One turn, told to locust; whether the conversation goes on."""
+        met = self._talk.say(said.text, max_output_tokens=said.max_output_tokens)
+        if _run.recorder is not None:
+            _run.recorder.turn(met, self.environment.runner.user_count)
+        _run.refused += met.refusals
+        _run.lost += met.lost
+        self._tell("turn", met.total_s, met.code)
+        if met.lost:
+            self._tell("lost", met.total_s, met.code)
+            return False
+        if met.ttft_s is not None:
+            self._tell("ttft_warm" if is_warm(met) else "ttft_cold", met.ttft_s)
+        between_s = inter_token_s(met)
+        if between_s is not None:
+            self._tell("itl", between_s)
+        return True
+
+    def _tell(self, name: str, seconds: float, code: str = "") -> None:
+        self.environment.events.request.fire(
+            request_type="WS",
+            name=name,
+            response_time=seconds * 1000,
+            response_length=0,
+            exception=Exception(code) if code else None,
+            context={},
+        )
+
+
+class Talker(_Client):
+    """Talks as the dialogues go, and thinks between turns."""
+
+
+class Commuter(_Client):
+    """Loses its connection with all others, and goes on over a new one."""
+
+    def think(self, seconds: float) -> None:
+        """Think; at the next moment of the storm the connection is gone."""
+        gevent.sleep(min(seconds, _STORM_EVERY_S))
+        gevent.sleep(-time.monotonic() % _STORM_EVERY_S)
+        self._talk.drop()
+
+
+class Reader(_Client):
+    """Shows a long text, then asks about it."""
+
+    def turns(self) -> Iterator[Said]:
+        """A document before the first question."""
+        document = self.person.document(_DOCUMENT_TOKENS)
+        for index, said in enumerate(self.person.conversation()):
+            text = f"{document}\n\n{said.text}" if index == 0 else said.text
+            yield Said(text, said.max_output_tokens, said.think_s)
+
+
+class Abuser(_Client):
+    """Never thinks, always wants the longest reply."""
+
+    def turns(self) -> Iterator[Said]:
+        """The same words, longer replies."""
+        longest = self.environment.parsed_options.max_output_tokens
+        for said in self.person.conversation():
+            yield Said(said.text, longest, 0.0)
+
+
+class SlowReader(_Client):
+    """Hardly reads; the server may merge deltas, or close with 1013, and keep all others fast."""
+
+    read_delay_s = _SLOW_READ_S
+
+
+_KINDS: dict[str, type[User]] = {
+    kind.__name__: kind for kind in (Talker, Commuter, Reader, Abuser, SlowReader)
+}

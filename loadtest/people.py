@@ -1,0 +1,94 @@
+"""Who talks: what they say, how long they think, how long a reply they want. Pure, by seed.
+
+Texts come from real dialogues; think times and reply lengths from a trace of a chat service
+(BurstGPT: gaps between turns of one conversation, median about two minutes, long tail).
+"""
+
+import csv
+import json
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+DATA = Path(__file__).parent / "data"
+_LONGEST_THINK_S = 1800.0  # beyond it somebody went home
+_FEWEST_TOKENS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """One turn: what is said, how long the reply may get, how long its reader then thinks."""
+
+    text: str
+    max_output_tokens: int
+    think_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Habits:
+    """What people are drawn from: dialogues (texts of the user), gaps in s, reply lengths."""
+
+    dialogues: Sequence[Sequence[str]]
+    gaps_s: Sequence[float]
+    reply_tokens: Sequence[int]
+
+
+def load_habits(folder: Path = DATA) -> Habits:
+    """Read the data that comes with the load tests."""
+    dialogues = [
+        [turn["text"] for turn in json.loads(line)["turns"] if turn["role"] == "user"]
+        for line in (folder / "dialogues.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
+    with (folder / "burstgpt.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    times: dict[str, list[float]] = {}
+    for row in rows:
+        times.setdefault(row["session"], []).append(float(row["t"]))
+    gaps = [later - earlier for each in times.values() for earlier, later in pairwise(each)]
+    return Habits(
+        dialogues=dialogues,
+        gaps_s=sorted(gap for gap in gaps if gap <= _LONGEST_THINK_S),
+        reply_tokens=sorted(int(row["output_len"]) for row in rows),
+    )
+
+
+class Person:
+    """Holds conversations, one after the other. The same seed says the same.
+
+    `time_scale` shortens think times, so that a test needs minutes, not hours; replies are at
+    most `most_tokens` long.
+    """
+
+    def __init__(
+        self, habits: Habits, seed: int, *, time_scale: float = 1.0, most_tokens: int = 256
+    ) -> None:
+        self._habits = habits
+        self._random = random.Random(seed)  # noqa: S311 -- draws a load, guards nothing
+        self._time_scale = time_scale
+        self._most_tokens = most_tokens
+
+    def conversation(self) -> Iterator[Said]:
+        """The turns of the next conversation.
+
+        Each begins with a number of its own: else dialogues that come again would find the KV of
+        earlier ones, and the server would look faster than for people.
+        """
+        draw = self._random
+        dialogue = list(draw.choice(self._habits.dialogues))
+        dialogue[0] = f"{draw.randrange(10**9)}: {dialogue[0]}"
+        for text in dialogue:
+            wanted = draw.choice(self._habits.reply_tokens)
+            yield Said(
+                text=text,
+                max_output_tokens=max(_FEWEST_TOKENS, min(wanted, self._most_tokens)),
+                think_s=draw.choice(self._habits.gaps_s) * self._time_scale,
+            )
+
+    def document(self, tokens: int) -> str:
+        """A text of about so many tokens, made of what people say."""
+        words: list[str] = []
+        while len(words) < tokens * 3 // 4:  # a token is about three quarters of a word
+            words += " ".join(self._random.choice(self._habits.dialogues)).split()
+        return " ".join([f"{self._random.randrange(10**9)}:", *words[: max(1, tokens * 3 // 4)]])

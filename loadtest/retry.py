@@ -1,0 +1,44 @@
+"""What a well-behaved client does when a turn did not work: wait and try again, or give up. Pure.
+
+Whoever gives up at once leaves a weak server less to do, and makes it look fast. So a turn that
+was shed is tried again, its clock runs on from the first try, and a turn that is given up ends a
+conversation that counts as lost.
+"""
+
+from dataclasses import dataclass
+
+# The server says "later", or the way to it broke: the same turn may work in a moment.
+PASSING = frozenset(
+    {
+        "cut",
+        "draining",
+        "engine_restarted",
+        "internal_error",
+        "queue_full",
+        "queue_timeout",
+        "quota_exceeded",
+        "rate_limit_exceeded",
+        "turn_in_progress",
+    }
+)
+SHED = frozenset({"draining", "queue_full", "queue_timeout", "rate_limit_exceeded", "overload"})
+_FIRST_WAIT_S = 0.5
+_LONGEST_WAIT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long one turn is tried for."""
+
+    seconds: float = 60.0
+
+
+def wait_before_retry(
+    code: str, tries: int, elapsed_s: float, retry_after_s: float | None, patience: Patience
+) -> float | None:
+    """Seconds to wait after the `tries`-th try failed with `code`; None: give up."""
+    if code not in PASSING:
+        return None
+    wait_s = min(_FIRST_WAIT_S * 2 ** (tries - 1), _LONGEST_WAIT_S)
+    wait_s = max(wait_s, retry_after_s or 0.0)
+    return wait_s if elapsed_s + wait_s <= patience.seconds else None

@@ -1,0 +1,119 @@
+"""Finds the knee of a ramp, sizes fleets, and predicts what other numbers of users meet. Pure."""
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+import msgspec
+
+from sessiond.capacity.stages import Stage
+
+RESERVE = 0.25
+_NEARLY_ALL = 0.9  # of the highest throughput
+_FEW_REFUSALS = 0.01  # of the turns
+
+
+class Knee(msgspec.Struct, frozen=True, kw_only=True):
+    """The most users that a server bears, and what comes beyond. `found`: the ramp went over it."""
+
+    users: int
+    reason: str
+    found: bool
+
+
+class Expected(msgspec.Struct, frozen=True, kw_only=True):
+    """What so many users are expected to meet, between neighbouring stages in a straight line."""
+
+    users: int
+    tokens_per_s: float
+    ttft_warm_p50_s: float | None
+
+
+def find_knee(stages: Sequence[Stage], ttft_limit_s: float | None = None) -> Knee:
+    """The most users of a stage before something gives way.
+
+    That is: conversations are lost, turns refused, running turns preempted; 95 % of warm first
+    tokens come later than the limit; or throughput stops rising: all that more users add is less
+    than a tenth.
+
+    Raises:
+        ValueError: there is no stage.
+    """
+    if not stages:
+        raise ValueError("a ramp has one stage or more")
+    ordered = sorted(stages, key=lambda stage: stage.users)
+    knees = [_broken(ordered, ttft_limit_s), _saturated(ordered)]
+    found = [knee for knee in knees if knee is not None]
+    if not found:
+        reason = "the ramp ended before anything gave way"
+        return Knee(users=ordered[-1].users, reason=reason, found=False)
+    return min(found, key=lambda knee: knee.users)
+
+
+def _broken(ordered: Sequence[Stage], ttft_limit_s: float | None) -> Knee | None:
+    borne = 0
+    for stage in ordered:
+        reason = _gives_way(stage, ttft_limit_s)
+        if reason is not None:
+            return Knee(users=borne, reason=f"at {stage.users} users {reason}", found=True)
+        borne = stage.users
+    return None
+
+
+def _gives_way(stage: Stage, ttft_limit_s: float | None) -> str | None:
+    late_s = stage.ttft_warm_p95_s
+    if stage.lost:
+        return f"{stage.lost} conversations were lost"
+    if stage.refusals > _FEW_REFUSALS * stage.turns_per_s * stage.seconds:
+        return f"turns were refused {stage.refusals} times"
+    if stage.preemptions:
+        return f"running turns were put back {stage.preemptions:.0f} times"
+    if ttft_limit_s is not None and late_s is not None and late_s > ttft_limit_s:
+        return f"95 % of warm first tokens took up to {late_s:.2f} s"
+    return None
+
+
+def _saturated(ordered: Sequence[Stage]) -> Knee | None:
+    most = max(stage.tokens_per_s for stage in ordered)
+    knee = next(stage for stage in ordered if stage.tokens_per_s >= _NEARLY_ALL * most)
+    if knee is ordered[-1]:
+        return None
+    reason = f"more than {knee.users} users gained no tenth: {most:.0f} tokens/s is the most"
+    return Knee(users=knee.users, reason=reason, found=True)
+
+
+def instances_for(users: int, knee: Knee, reserve: float = RESERVE) -> int:
+    """Servers for so many users at once, with a share of reserve on top.
+
+    Raises:
+        ValueError: the server bears nobody.
+    """
+    if knee.users < 1:
+        raise ValueError("knee=0 users: no number of servers is enough")
+    return math.ceil(users * (1 + reserve) / knee.users)
+
+
+def predict(stages: Sequence[Stage], users: int) -> Expected:
+    """Read the curves at a number of users; outside the ramp they go on flat.
+
+    Below the first stage throughput falls to none with the users.
+    """
+    ordered = sorted(stages, key=lambda stage: stage.users)
+    tokens = [(0, 0.0), *((stage.users, stage.tokens_per_s) for stage in ordered)]
+    first = [(s.users, s.ttft_warm_p50_s) for s in ordered if s.ttft_warm_p50_s is not None]
+    return Expected(
+        users=users,
+        tokens_per_s=_at(users, tokens) or 0.0,
+        ttft_warm_p50_s=_at(users, first),
+    )
+
+
+def _at(users: int, points: Sequence[tuple[int, float]]) -> float | None:
+    if not points:
+        return None
+    if users <= points[0][0]:
+        return points[0][1]
+    for (left, low), (right, high) in pairwise(points):
+        if users <= right:
+            return low + (high - low) * (users - left) / (right - left)
+    return points[-1][1]

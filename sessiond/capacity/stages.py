@@ -1,0 +1,86 @@
+"""Sums up what was seen while a number of users stayed the same. Pure."""
+
+import statistics
+from collections.abc import Sequence
+
+import msgspec
+
+from sessiond.capacity.observations import Seen, ServerSeen, StageBegun, TurnSeen
+
+_SETTLING = 0.3  # of a stage: newcomers have no turn behind them yet
+
+
+class Stage(msgspec.Struct, frozen=True, kw_only=True):
+    """One number of users, without the time in which it settled.
+
+    Latencies are in seconds, None where there was none; `pool_use` is the highest share of
+    blocks in use, `kv_bytes` what they take.
+    """
+
+    users: int
+    seconds: float
+    turns_per_s: float
+    tokens_per_s: float
+    ttft_warm_p50_s: float | None
+    ttft_warm_p95_s: float | None
+    ttft_cold_p95_s: float | None
+    inter_token_p95_s: float | None
+    pool_use: float
+    kv_bytes: int
+    waiting: float
+    refusals: int
+    lost: int
+    evictions: float
+    preemptions: float
+
+
+def sum_up(seen: Sequence[Seen]) -> list[Stage]:
+    """The stages in the order they ran; those in which no turn ended are in it with zeros."""
+    begun = [each for each in seen if isinstance(each, StageBegun)]
+    return [_stage(stage, seen) for stage in begun]
+
+
+def _stage(stage: StageBegun, seen: Sequence[Seen]) -> Stage:
+    start_s = stage.at_s + stage.seconds * _SETTLING
+    end_s = stage.at_s + stage.seconds
+    during = [each for each in seen if start_s <= each.at_s < end_s]
+    turns = [each for each in during if isinstance(each, TurnSeen)]
+    looks = [each for each in during if isinstance(each, ServerSeen)]
+    good = [turn for turn in turns if not turn.lost]
+    seconds = end_s - start_s
+    warm = [turn.ttft_s for turn in good if turn.warm and turn.ttft_s is not None]
+    cold = [turn.ttft_s for turn in good if not turn.warm and turn.ttft_s is not None]
+    between = [turn.inter_token_s for turn in good if turn.inter_token_s is not None]
+    most = max(looks, key=lambda look: look.active_blocks, default=None)
+    return Stage(
+        users=stage.users,
+        seconds=seconds,
+        turns_per_s=len(good) / seconds,
+        tokens_per_s=sum(turn.output_tokens for turn in good) / seconds,
+        ttft_warm_p50_s=quantile(warm, 0.5),
+        ttft_warm_p95_s=quantile(warm, 0.95),
+        ttft_cold_p95_s=quantile(cold, 0.95),
+        inter_token_p95_s=quantile(between, 0.95),
+        pool_use=most.active_blocks / most.total_blocks if most else 0.0,
+        kv_bytes=most.active_blocks * most.block_bytes if most else 0,
+        waiting=statistics.fmean(look.waiting for look in looks) if looks else 0.0,
+        refusals=sum(turn.refusals for turn in turns),
+        lost=sum(turn.lost for turn in turns),
+        evictions=_grown([look.evictions_total for look in looks]),
+        preemptions=_grown([look.preemptions_total for look in looks]),
+    )
+
+
+def quantile(values: Sequence[float], share: float) -> float | None:
+    """A quantile between neighbours by rank; None of nothing."""
+    if not values:
+        return None
+    ordered = sorted(values)
+    place = share * (len(ordered) - 1)
+    low = int(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+
+
+def _grown(values: Sequence[float]) -> float:
+    return max(0.0, values[-1] - values[0]) if values else 0.0

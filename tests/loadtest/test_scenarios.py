@@ -1,0 +1,64 @@
+"""Crowds over time, and the gate that judges what they met."""
+
+import math
+
+import pytest
+
+from loadtest.gate import Limits, Totals, broken_limits, parse_p95
+from loadtest.scenarios import SCENARIOS, Stage, parse_stages, stage_at, stages_of
+
+
+@pytest.mark.parametrize("name", sorted(SCENARIOS))
+def test_a_scenario_takes_the_time_and_the_users_that_it_is_given(name):
+    stages = stages_of(name, 40, 60.0)
+    assert sum(stage.seconds for stage in stages) == pytest.approx(60.0)
+    assert max(stage.users for stage in stages) == 40
+
+
+def test_bursts_come_suddenly_and_go():
+    assert [stage.users for stage in stages_of("burst", 50, 10)] == [10, 50, 10, 50, 10]
+    assert [stage.users for stage in stages_of("ramp", 2, 8)][:2] == [1, 1]
+
+
+def test_stages_follow_each_other():
+    stages = parse_stages("5:30,10:20")
+    assert stages == [Stage(5, 30.0), Stage(10, 20.0)]
+    assert [stage_at(stages, at) for at in (0, 29.9, 30, 49, 50)] == [
+        stages[0], stages[0], stages[1], stages[1], None,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ["", "5", "x:1", "0:5", "5:0", "5:1,,"])
+def test_stages_that_are_none(text):
+    with pytest.raises(ValueError, match="allowed is USERS:SECONDS"):
+        parse_stages(text)
+
+
+def totals(**changes):
+    values = {"turns": 100, "failed": 1, "lost": 0, "refused": 0, "p95_ms": {"turn": 900.0}}
+    return Totals(**values | changes)
+
+
+class TestGate:
+    def test_what_keeps_to_the_limits_passes(self):
+        assert broken_limits(totals(), Limits(p95_ms={"turn": 900.0})) == []
+        assert broken_limits(totals(refused=500), Limits()) == []  # it was served in the end
+
+    @pytest.mark.parametrize(
+        ("changes", "said"),
+        [
+            ({"lost": 1}, "1 conversations lost: allowed are 0"),
+            ({"failed": 2}, "2.0% of the turns failed: allowed are 1.0%"),
+            ({"p95_ms": {"turn": 901.0}}, "95 % of turn within 901 ms: allowed are 900 ms"),
+            ({"p95_ms": {}}, "95 % of turn within nan ms"),
+            ({"p95_ms": {"turn": math.nan}}, "95 % of turn within nan ms"),
+            ({"turns": 0}, "no turn ended"),
+        ],
+    )
+    def test_what_does_not_is_said(self, changes, said):
+        assert said in " ".join(broken_limits(totals(**changes), Limits(p95_ms={"turn": 900.0})))
+
+    def test_limits_are_read(self):
+        assert parse_p95(["turn=900", "itl=12.5"]) == {"turn": 900.0, "itl": 12.5}
+        with pytest.raises(ValueError, match="allowed is EVENT=MS"):
+            parse_p95(["turns=5"])
