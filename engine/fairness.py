@@ -7,9 +7,10 @@ the lowest counter that waits, so that having asked for nothing is no credit.
 """
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heapreplace
 from itertools import groupby
+from math import inf
 from typing import Generic, NamedTuple, TypeVar
 
 PROMPT_COST, REPLY_COST = 1.0, 2.0  # of a token, as in the paper: replies are computed one by one
@@ -87,35 +88,64 @@ class VirtualCounters:
             del self._served[owner]
 
 
-def in_order(waiting: Sequence[Claim[Turn]], served: Callable[[bytes], float]) -> Iterator[Turn]:
+def in_order(
+    waiting: Sequence[Claim[Turn]],
+    served: Callable[[bytes], float],
+    seated: Collection[bytes] = (),
+) -> Iterator[Turn]:
     """The turns that wait, in the order in which they should run.
 
-    `waiting` is in order of priority, then of arrival. Within a priority those that had to give
-    way come first, in their order; then each owner's in theirs, owners by their counters, as
-    those would stand with the prompts of all before.
+    `waiting` is in order of priority, then of arrival; `seated` are the owners that have a turn
+    running. Within a priority one turn each of those comes first who have none running, though
+    they had no more than any that has. Then come those that had to give way, in their order; then
+    each owner's in theirs, owners by their counters, as those would stand with the prompts of all
+    before.
     """
-    for _, claims in groupby(waiting, key=lambda claim: claim.priority):
+    for _, group in groupby(waiting, key=lambda claim: claim.priority):
+        claims = list(group)
+        first = _first_of_each(claims, served, seated)
+        for owner in sorted(first, key=served):
+            yield first[owner].turn
+        others = [claim for claim in claims if first.get(claim.owner) is not claim]
+        yield from (claim.turn for claim in others if claim.begun)
         queues: dict[bytes, deque[Claim[Turn]]] = {}
-        for claim in claims:
-            if claim.begun:
-                yield claim.turn
-            else:
+        for claim in others:
+            if not claim.begun:
                 queues.setdefault(claim.owner, deque()).append(claim)
-        yield from _by_counter(queues, served)
+        counters = {owner: served(owner) + _cost(first.get(owner)) for owner in queues}
+        yield from _by_counter(queues, counters)
+
+
+def _first_of_each(
+    claims: Sequence[Claim[Turn]], served: Callable[[bytes], float], seated: Collection[bytes]
+) -> dict[bytes, Claim[Turn]]:
+    """What comes before all else, by owner; one that had to give way before a new one."""
+    floor = min(map(served, seated), default=-inf)
+    first: dict[bytes, Claim[Turn]] = {}
+    for claim in claims:
+        if claim.owner in seated or served(claim.owner) > floor:
+            continue
+        known = first.get(claim.owner)
+        if known is None or (claim.begun and not known.begun):
+            first[claim.owner] = claim
+    return first
+
+
+def _cost(claim: Claim[Turn] | None) -> float:
+    return 0.0 if claim is None else claim.tokens * PROMPT_COST / claim.weight
 
 
 def _by_counter(
-    queues: dict[bytes, deque[Claim[Turn]]], served: Callable[[bytes], float]
+    queues: dict[bytes, deque[Claim[Turn]]], counters: Mapping[bytes, float]
 ) -> Iterator[Turn]:
     # who came first goes first among equals
-    heap = [(served(owner), at, owner) for at, owner in enumerate(queues)]
+    heap = [(counters[owner], at, owner) for at, owner in enumerate(queues)]
     heapify(heap)
     while heap:
         counter, at, owner = heap[0]
         claim = queues[owner].popleft()
         yield claim.turn
         if queues[owner]:
-            counter += claim.tokens * PROMPT_COST / claim.weight
-            heapreplace(heap, (counter, at, owner))
+            heapreplace(heap, (counter + _cost(claim), at, owner))
         else:
             heappop(heap)

@@ -86,6 +86,7 @@ def build_server(
         new_seed=lambda: secrets.randbits(63),  # SQL and msgspec know signed 64 bits
         on_turn_ended=metrics.turn_ended,
         on_quota_refused=metrics.quota_refused,
+        on_degraded=metrics.degraded,
         ignore_eos=settings.ignore_eos,
         default_policy=default_policy(settings, registry),
         make_policy=registry.make,
@@ -163,6 +164,8 @@ def _service_limits(settings: Settings) -> ServiceLimits:
     return ServiceLimits(
         default_max_output_tokens=settings.default_max_output_tokens,
         max_outstanding=settings.max_num_seqs + settings.max_queue,
+        demand_warn_watermark=settings.demand_warn_watermark,
+        demand_high_watermark=settings.demand_high_watermark,
         turn_timeout_s=settings.turn_timeout,
         queue_timeout_s=settings.queue_timeout,
         http_hold_s=settings.http_hold_s,

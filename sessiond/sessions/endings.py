@@ -169,7 +169,7 @@ def _reason(ending: TurnIncomplete, accepted: TurnAccepted, plan: TurnPlan) -> I
             return "context_length"  # what was asked for did not fit under the policy's cap
         case "disconnected":
             return "cancelled"  # the client that would be told is gone
-        case "max_output_tokens" | "cancelled" | "deadline" | "context_length":
+        case "max_output_tokens" | "cancelled" | "deadline" | "memory_pressure" | "context_length":
             return ending.reason
         case _:
             assert_never(ending.reason)

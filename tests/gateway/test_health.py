@@ -64,6 +64,7 @@ async def test_capacity_tells_blocks_that_add_up():
         "max_num_seqs": 8,
         "sessions": {"live": 3, "idle": 2, "parked": 0},
         "fits": {"1024": 1, "4096": 0},
+        "pressure": {"level": "none", "demand_tokens": 0, "demand_ratio": 0.0},
     }
     assert (
         capacity["free_blocks"] + capacity["cached_blocks"] + capacity["active_blocks"]

@@ -120,6 +120,13 @@ def _server_schemas() -> dict[str, Json]:
                 **capacity,
                 "sessions": _counts("live", "idle", "parked"),
                 "fits": {"type": "object", "additionalProperties": COUNT},
+                "pressure": answer(
+                    {
+                        "level": words(["none", "warning", "high"]),
+                        "demand_tokens": COUNT,
+                        "demand_ratio": NUMBER,
+                    }
+                ),
             }
         ),
         "Memory": answer(
