@@ -88,47 +88,62 @@ class VirtualCounters:
             del self._served[owner]
 
 
+def newcomers(
+    weights: Mapping[bytes, float],
+    running: Collection[bytes],
+    served: Callable[[bytes], float],
+    seats: int,
+) -> set[bytes]:
+    """Owners whose next turn comes before all else: they run nothing, and others do.
+
+    Their share of the `seats`, by the weights of all owners that want some, is one at least; or
+    they had no more than any of those that run.
+    """
+    floor, total = min(map(served, running), default=-inf), sum(weights.values())
+    return {
+        owner
+        for owner, weight in weights.items()
+        if owner not in running and (seats * weight >= total or served(owner) <= floor)
+    }
+
+
 def in_order(
     waiting: Sequence[Claim[Turn]],
     served: Callable[[bytes], float],
-    seated: Collection[bytes] = (),
+    first: Collection[bytes] = (),
 ) -> Iterator[Turn]:
     """The turns that wait, in the order in which they should run.
 
-    `waiting` is in order of priority, then of arrival; `seated` are the owners that have a turn
-    running. Within a priority one turn each of those comes first who have none running, though
-    they had no more than any that has. Then come those that had to give way, in their order; then
-    each owner's in theirs, owners by their counters, as those would stand with the prompts of all
+    `waiting` is in order of priority, then of arrival. Within a priority one turn of each of the
+    owners in `first` comes first. Then come those that had to give way, in their order; then each
+    owner's in theirs, owners by their counters, as those would stand with the prompts of all
     before.
     """
     for _, group in groupby(waiting, key=lambda claim: claim.priority):
         claims = list(group)
-        first = _first_of_each(claims, served, seated)
-        for owner in sorted(first, key=served):
-            yield first[owner].turn
-        others = [claim for claim in claims if first.get(claim.owner) is not claim]
+        ahead = _one_of_each(claims, first)
+        for owner in sorted(ahead, key=served):
+            yield ahead[owner].turn
+        others = [claim for claim in claims if ahead.get(claim.owner) is not claim]
         yield from (claim.turn for claim in others if claim.begun)
         queues: dict[bytes, deque[Claim[Turn]]] = {}
         for claim in others:
             if not claim.begun:
                 queues.setdefault(claim.owner, deque()).append(claim)
-        counters = {owner: served(owner) + _cost(first.get(owner)) for owner in queues}
+        counters = {owner: served(owner) + _cost(ahead.get(owner)) for owner in queues}
         yield from _by_counter(queues, counters)
 
 
-def _first_of_each(
-    claims: Sequence[Claim[Turn]], served: Callable[[bytes], float], seated: Collection[bytes]
+def _one_of_each(
+    claims: Sequence[Claim[Turn]], owners: Collection[bytes]
 ) -> dict[bytes, Claim[Turn]]:
-    """What comes before all else, by owner; one that had to give way before a new one."""
-    floor = min(map(served, seated), default=-inf)
-    first: dict[bytes, Claim[Turn]] = {}
+    """The first turn of each; one that had to give way goes before a new one."""
+    found: dict[bytes, Claim[Turn]] = {}
     for claim in claims:
-        if claim.owner in seated or served(claim.owner) > floor:
-            continue
-        known = first.get(claim.owner)
-        if known is None or (claim.begun and not known.begun):
-            first[claim.owner] = claim
-    return first
+        known = found.get(claim.owner)
+        if claim.owner in owners and (known is None or (claim.begun and not known.begun)):
+            found[claim.owner] = claim
+    return found
 
 
 def _cost(claim: Claim[Turn] | None) -> float:

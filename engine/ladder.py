@@ -17,6 +17,7 @@ class Stream(NamedTuple):
     has what it needs.
     """
 
+    priority: int
     given_way: int
     wanted: int
     room: int
@@ -55,17 +56,20 @@ Rung = Preempt | Shorten | End | Wait
 def next_rung(streams: Sequence[Stream], needy: int, most_given_way: int) -> Rung:
     """What to do for the turn number `needy`, which lacks blocks; the most entitled comes first.
 
-    The youngest that has not given way too often does. If all from the needy one on have, the last
-    of them is shortened to what it has blocks for, and ended if that is nothing. Nobody is cut for
-    whoever is last itself: those before it go on, and it may when they have ended.
+    The youngest behind it that has not given way too often does. If all have, the last of them is
+    cut, where its priority is lower: to what it has blocks for, or at once if that is nothing.
+    Among equals nobody is cut as long as the needy turn itself may give way. Nobody is ever cut for
+    whoever is last: those before it go on, and it may when they have ended.
     """
     last = len(streams) - 1
     if last == 0:
         return Preempt(0)  # alone it fits: begun again, it shares its blocks with nobody
-    for index in range(last, needy - 1, -1):
+    for index in range(last, needy, -1):
         if streams[index].given_way < most_given_way:
             return Preempt(index)
-    youngest = streams[last]
+    one, youngest = streams[needy], streams[last]
+    if one.given_way < most_given_way and one.priority <= youngest.priority:
+        return Preempt(needy)
     if last == needy or youngest.room >= youngest.wanted:
         return Wait()
     return Shorten(last, youngest.room) if youngest.room else End(last)

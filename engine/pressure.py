@@ -117,7 +117,12 @@ class Pressure:
 
     def _stream(self, slot: Slot) -> Stream:
         wanted = slot.tokens_left if slot.command.generate else 0
-        return Stream(slot.given_way, wanted, min(self._room(slot.context), wanted))
+        return Stream(
+            slot.command.terms.priority,
+            slot.given_way,
+            wanted,
+            min(self._room(slot.context), wanted),
+        )
 
     def _room(self, context: Context) -> int:
         """Tokens that may be drawn on the blocks that are there: the last needs no slot."""
@@ -160,19 +165,15 @@ class Pressure:
         self._share_blocks(newcomers)
 
     def _newcomers(self) -> list[Slot]:
-        """The first waiting turns, of owners that run none and had no more than those that do."""
-        queue = self._queue
-        seen = {slot.context.salt for slot in queue.running}
-        if not seen or seen.issuperset(slot.context.salt for slot in queue.waiting):
-            return []
-        floor = min(map(queue.served, queue.running))
+        """The first turns of those who come before all else, as far as nobody else is between."""
+        owners = self._queue.newcomers()
 
-        def is_new(slot: Slot) -> bool:
-            known = slot.context.salt in seen
-            seen.add(slot.context.salt)
-            return not known and queue.served(slot) <= floor
+        def is_first(slot: Slot) -> bool:
+            is_new = slot.context.salt in owners
+            owners.discard(slot.context.salt)
+            return is_new
 
-        return list(takewhile(is_new, self._admissible(queue.limit.most)))
+        return list(takewhile(is_first, self._admissible(len(owners)))) if owners else []
 
     def _victims(self, newcomers: Sequence[Slot]) -> list[Slot]:
         """Who would give way for them, in order: the least entitled, but the last of no owner."""

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from itertools import count
 
 from engine.context import Activity
-from engine.fairness import PROMPT_COST, REPLY_COST, Claim, VirtualCounters, in_order
+from engine.fairness import PROMPT_COST, REPLY_COST, Claim, VirtualCounters, in_order, newcomers
 from engine.ids import SessionId, TurnId
 from engine.running_limit import RunningLimit
 from engine.slot import Slot
@@ -71,8 +71,15 @@ class RunQueue:
             )
             for slot in self.waiting
         ]
-        seated = {slot.context.salt for slot in self.running}
-        return in_order(claims, self._counters.served, seated)
+        return in_order(claims, self._counters.served, self.newcomers())
+
+    def newcomers(self) -> set[bytes]:
+        """Owners that run nothing and whose next turn comes before all else."""
+        running = {slot.context.salt for slot in self.running}
+        if not running or running.issuperset(slot.context.salt for slot in self.waiting):
+            return set()
+        weights = {slot.context.salt: slot.command.terms.weight for slot in self._by_turn.values()}
+        return newcomers(weights, running, self._counters.served, self.limit.now)
 
     def served(self, slot: Slot) -> float:
         """What the turn's owner has had, to be compared with that of others."""
