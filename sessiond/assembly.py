@@ -23,6 +23,7 @@ from sessiond.gateway.connections import Connections
 from sessiond.gateway.key_watch import KeyWatch
 from sessiond.gateway.limits import GatewayLimits
 from sessiond.gateway.parts import Gateway
+from sessiond.gateway.protocol.policies import OVERSIZES
 from sessiond.metrics import Metrics
 from sessiond.sessions.service import ServiceLimits, SessionService
 from sessiond.sessions.text_format import TextFormat
@@ -138,13 +139,19 @@ def default_policy(settings: Settings, registry: ContextPolicyRegistry) -> Polic
         if not equals:
             raise ConfigError("context_policy", text, "name:parameter=value,parameter=value")
         parameters[key.strip()] = _number_or_text(value.strip())
+    oversize = parameters.pop("oversize", "refuse")
+    if oversize not in OVERSIZES:
+        raise ConfigError("context_policy", text, f"oversize {' or '.join(OVERSIZES)}")
     try:
         registry.make(name.strip(), parameters)
     except ParameterError as error:
         allowed = f"{error.name} {error.allowed}"
         raise ConfigError("context_policy", text, allowed) from error
     return PolicyChoice(
-        type=name.strip(), parameters=parameters, fidelity=settings.context_fidelity
+        type=name.strip(),
+        parameters=parameters,
+        fidelity=settings.context_fidelity,
+        oversize="keep_end" if oversize == "keep_end" else "refuse",
     )
 
 

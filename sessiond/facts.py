@@ -46,11 +46,16 @@ class InputItem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyChoice:
-    """A context policy by its name, with its parameters, and how its edits are made."""
+    """A context policy by its name, with its parameters, and how its edits are made.
+
+    `oversize`: what becomes of a turn that is too long for any context, if its request allows
+    truncation in so many words.
+    """
 
     type: str
     parameters: Mapping[str, int | float | str] = field(default_factory=dict)
     fidelity: Literal["exact", "shifted"] = "exact"
+    oversize: Literal["refuse", "keep_end"] = "refuse"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
