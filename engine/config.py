@@ -36,6 +36,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_num_batched_tokens: int = 512
     target_inter_token_ms: float = 100.0
     max_num_waiting: int = 1024
+    max_preemptions: int = 3
     num_speculative_tokens: int = 7
     enable_prefix_caching: bool = True
     retain_kv: bool = True
@@ -124,6 +125,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             bool(self.disk_tier_path) or not self.disk_tier_size,
             "a folder, as disk_tier_size is not 0",
         )
+        _need("max_preemptions", self.max_preemptions, self.max_preemptions >= 0, "0 or more")
         _need("max_num_waiting", self.max_num_waiting, self.max_num_waiting >= 0, "0 or more")
 
 

@@ -75,6 +75,7 @@ class Context:
         self.history = history
         self.rebuilt_exact = False  # and no turn that was told of it has been kept yet
         self.volatile = False
+        self.gave_way = False  # to others, since its last turn began
         self.restored_tokens = 0
         self.restored_from: RestoredFrom = "none"
         self._partition = partition

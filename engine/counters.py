@@ -19,8 +19,10 @@ class Counters:
     prefix_hits: int = 0
     preemptions: int = 0
     swapped_preemptions: int = 0
+    pauses: int = 0
     accepted_drafts: int = 0
     rejected_drafts: int = 0
+    degradations: Counter[str] = field(default_factory=Counter)
     evictions: Counter[str] = field(default_factory=Counter)
     reclaims: Counter[str] = field(default_factory=Counter)
     reclaim_seconds: dict[str, float] = field(default_factory=dict)

@@ -160,6 +160,11 @@ class Eviction:
             self._evict(excess, offered)
 
     @property
+    def obtainable(self) -> int:
+        """Blocks that can be had, now or in a moment, without any running turn's giving way."""
+        return self._coming + sum(context.table.block_count for context in self._offered(None))
+
+    @property
     def _coming(self) -> int:
         return self._holder.pool.available_count + self._holder.tier_facts().moving_blocks
 
@@ -206,12 +211,15 @@ class Eviction:
         return plan
 
     def _apply(self, action: PlacementAction) -> None:
+        context = self._holder.contexts[SessionId(action.session)]
+        context.gave_way = True
+        self._counters.degradations["evict"] += 1
         match action:
-            case ReleaseKv(session=session):
-                self._holder.release(self._holder.contexts[SessionId(session)])
+            case ReleaseKv():
+                self._holder.release(context)
                 self._counters.evictions["drop"] += 1
-            case SwapOut(session=session):
-                self._holder.swap_out(self._holder.contexts[SessionId(session)])
+            case SwapOut():
+                self._holder.swap_out(context)
                 self._counters.evictions["swap"] += 1
             case _:
                 assert_never(action)

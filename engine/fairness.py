@@ -7,9 +7,10 @@ the lowest counter that waits, so that having asked for nothing is no credit.
 """
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heapreplace
 from itertools import groupby
+from math import inf
 from typing import Generic, NamedTuple, TypeVar
 
 PROMPT_COST, REPLY_COST = 1.0, 2.0  # of a token, as in the paper: replies are computed one by one
@@ -87,35 +88,79 @@ class VirtualCounters:
             del self._served[owner]
 
 
-def in_order(waiting: Sequence[Claim[Turn]], served: Callable[[bytes], float]) -> Iterator[Turn]:
+def newcomers(
+    weights: Mapping[bytes, float],
+    running: Collection[bytes],
+    served: Callable[[bytes], float],
+    seats: int,
+) -> set[bytes]:
+    """Owners whose next turn comes before all else: they run nothing, and others do.
+
+    Their share of the `seats`, by the weights of all owners that want some, is one at least; or
+    they had no more than any of those that run.
+    """
+    floor, total = min(map(served, running), default=-inf), sum(weights.values())
+    return {
+        owner
+        for owner, weight in weights.items()
+        if owner not in running and (seats * weight >= total or served(owner) <= floor)
+    }
+
+
+def in_order(
+    waiting: Sequence[Claim[Turn]],
+    served: Callable[[bytes], float],
+    first: Collection[bytes] = (),
+) -> Iterator[Turn]:
     """The turns that wait, in the order in which they should run.
 
-    `waiting` is in order of priority, then of arrival. Within a priority those that had to give
-    way come first, in their order; then each owner's in theirs, owners by their counters, as
-    those would stand with the prompts of all before.
+    `waiting` is in order of priority, then of arrival. Within a priority one turn of each of the
+    owners in `first` comes first. Then come those that had to give way, in their order; then each
+    owner's in theirs, owners by their counters, as those would stand with the prompts of all
+    before.
     """
-    for _, claims in groupby(waiting, key=lambda claim: claim.priority):
+    for _, group in groupby(waiting, key=lambda claim: claim.priority):
+        claims = list(group)
+        ahead = _one_of_each(claims, first)
+        for owner in sorted(ahead, key=served):
+            yield ahead[owner].turn
+        others = [claim for claim in claims if ahead.get(claim.owner) is not claim]
+        yield from (claim.turn for claim in others if claim.begun)
         queues: dict[bytes, deque[Claim[Turn]]] = {}
-        for claim in claims:
-            if claim.begun:
-                yield claim.turn
-            else:
+        for claim in others:
+            if not claim.begun:
                 queues.setdefault(claim.owner, deque()).append(claim)
-        yield from _by_counter(queues, served)
+        counters = {owner: served(owner) + _cost(ahead.get(owner)) for owner in queues}
+        yield from _by_counter(queues, counters)
+
+
+def _one_of_each(
+    claims: Sequence[Claim[Turn]], owners: Collection[bytes]
+) -> dict[bytes, Claim[Turn]]:
+    """The first turn of each; one that had to give way goes before a new one."""
+    found: dict[bytes, Claim[Turn]] = {}
+    for claim in claims:
+        known = found.get(claim.owner)
+        if claim.owner in owners and (known is None or (claim.begun and not known.begun)):
+            found[claim.owner] = claim
+    return found
+
+
+def _cost(claim: Claim[Turn] | None) -> float:
+    return 0.0 if claim is None else claim.tokens * PROMPT_COST / claim.weight
 
 
 def _by_counter(
-    queues: dict[bytes, deque[Claim[Turn]]], served: Callable[[bytes], float]
+    queues: dict[bytes, deque[Claim[Turn]]], counters: Mapping[bytes, float]
 ) -> Iterator[Turn]:
     # who came first goes first among equals
-    heap = [(served(owner), at, owner) for at, owner in enumerate(queues)]
+    heap = [(counters[owner], at, owner) for at, owner in enumerate(queues)]
     heapify(heap)
     while heap:
         counter, at, owner = heap[0]
         claim = queues[owner].popleft()
         yield claim.turn
         if queues[owner]:
-            counter += claim.tokens * PROMPT_COST / claim.weight
-            heapreplace(heap, (counter, at, owner))
+            heapreplace(heap, (counter + _cost(claim), at, owner))
         else:
             heappop(heap)

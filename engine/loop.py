@@ -10,7 +10,6 @@ from typing import NamedTuple, assert_never
 
 from engine.auditor import audit
 from engine.config import EngineConfig
-from engine.context import Activity
 from engine.context_commands import ContextCommands
 from engine.counters import Counters
 from engine.erasure import Erasure
@@ -20,6 +19,7 @@ from engine.idle_prefill import IdlePrefill
 from engine.inspection import context_view, engine_stats, residency
 from engine.messages import CancelTurn, Command, SubmitTurn, TurnEvent
 from engine.pacing import Pace
+from engine.pressure import Pressure
 from engine.questions import Answer, GetAudit, GetContext, GetResidency, GetStats, Query
 from engine.scheduler import StepView, TurnLoad, Work, plan_step
 from engine.slot import Slot
@@ -112,6 +112,9 @@ class EngineLoop:
             clock=clock,
         )
         self._queue = self._turns.queue
+        self._pressure = Pressure(
+            config=config, memory=self._memory, turns=self._turns, counters=self._counters
+        )
         self._erasure = Erasure(self._memory, zero_block=runner.zero_block)
         self._contexts = ContextCommands(
             memory=self._memory,
@@ -197,6 +200,7 @@ class EngineLoop:
             return self._step_idle(tell)
         started_s = self._clock()
         self._turns.restrain_background()
+        self._pressure.share()
         due = self._gather()
         if due:
             self._counters.steps += 1
@@ -237,7 +241,7 @@ class EngineLoop:
             tokens = min(tokens_of.get(slot.turn, 0), slot.context.pending)
             if not tokens:
                 continue
-            if self._make_room(slot, tokens):
+            if self._pressure.make_room(slot, tokens):
                 work.append((slot, tokens))
             else:
                 all_go_on = False
@@ -267,14 +271,14 @@ class EngineLoop:
 
     def _view(self) -> StepView:
         config, queue = self._config, self._queue
-        full = len(queue.running) >= config.max_num_seqs
+        waiting, most = self._pressure.candidates()
         return StepView(
             running=[self._load(slot, slot.context.outstanding) for slot in queue.running],
             waiting=[
                 self._load(slot, self._memory.outstanding(slot.context, _limit(slot)))
-                for slot in ([] if full else self._turns.admissible(config.max_num_seqs))
+                for slot in waiting
             ],
-            max_num_seqs=config.max_num_seqs,
+            max_num_seqs=most,
             block_size=config.block_size,
             pace=Pace(
                 max_rows=config.max_num_batched_tokens,
@@ -289,22 +293,6 @@ class EngineLoop:
         key = self._memory.next_key(slot.context, first, _limit(slot)) if pending > 1 else None
         priority, served = slot.command.terms.priority, self._queue.served(slot)
         return TurnLoad(slot.turn, pending, first, key, priority, served)
-
-    def _make_room(self, slot: Slot, tokens: int) -> bool:
-        """Get blocks for a running turn, from the last running one if need be.
-
-        The first always gets them, for alone it fits; so some turn always ends. False when it is
-        itself the last, or has given way already, or blocks will be available in a moment: nobody
-        gives way for want of those.
-        """
-        if slot.context.activity is not Activity.RUNNING:
-            return False
-        while not self._memory.try_reserve(slot.context, tokens):
-            if self._movement.is_pressing:
-                return False
-            if self._turns.preempt_youngest() is slot:
-                return False
-        return True
 
     def _block_s(self) -> float:
         """Seconds that a block's tokens take in a prefill."""

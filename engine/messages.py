@@ -215,6 +215,21 @@ class TurnDelta(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     tokens: int
 
 
+Degradation = Literal["evict", "preempt", "limit_running", "shorten", "end_stream"]
+
+
+class TurnDegraded(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Memory is short, and that is felt by this turn. Each step is told of a turn once at most.
+
+    `evict`: KV of its session had given way to others. `preempt`: the turn gives way itself and
+    goes on later. `limit_running`: it waits because fewer turns may run. `shorten`: its reply will
+    be cut; `end_stream`: it ends now.
+    """
+
+    turn: TurnId
+    step: Degradation
+
+
 class TurnCounts(msgspec.Struct, frozen=True, kw_only=True):
     """What a turn took. Tokens; milliseconds; bytes and blocks held at its end.
 
@@ -252,7 +267,14 @@ class TurnIncomplete(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The reply was cut. `rolled_back`: the context is as before the turn, else as `TurnDone`."""
 
     turn: TurnId
-    reason: Literal["max_output_tokens", "cancelled", "deadline", "disconnected", "context_length"]
+    reason: Literal[
+        "max_output_tokens",
+        "cancelled",
+        "deadline",
+        "disconnected",
+        "memory_pressure",
+        "context_length",
+    ]
     text: str
     kept_ids: list[int]
     rolled_back: bool
@@ -271,7 +293,7 @@ class TurnFailed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 TurnEnding = TurnDone | TurnIncomplete | TurnFailed
-TurnEvent = TurnStarted | TurnDelta | TurnEnding
+TurnEvent = TurnStarted | TurnDelta | TurnDegraded | TurnEnding
 
 # --- what an engine is ----------------------------------------------------------------------
 

@@ -60,7 +60,8 @@ class ContextView(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Gauges of now and `*_total` counters since start. free + cached + active = total.
 
-    `parked` of the `contexts` have KV in tiers only.
+    `parked` of the `contexts` have KV in tiers only. `pauses_total`: turns that gave up their seat
+    and kept their blocks.
     """
 
     total_blocks: int
@@ -83,9 +84,11 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     prefix_hits_total: int
     preemptions_total: int
     swapped_preemptions_total: int = 0
+    pauses_total: int = 0
     accepted_drafts_total: int
     rejected_drafts_total: int
     placement_policy: str
+    degradations_total: dict[str, int] = {}
     evictions_total: dict[str, int]
     reclaims_total: dict[str, int]
     reclaim_seconds_total: dict[str, float]

@@ -5,19 +5,21 @@ from collections.abc import Iterator
 from itertools import count
 
 from engine.context import Activity
-from engine.fairness import PROMPT_COST, REPLY_COST, Claim, VirtualCounters, in_order
+from engine.fairness import PROMPT_COST, REPLY_COST, Claim, VirtualCounters, in_order, newcomers
 from engine.ids import SessionId, TurnId
+from engine.running_limit import RunningLimit
 from engine.slot import Slot
 
 
 class RunQueue:
     """Every turn that has not ended is in exactly one of `waiting` and `running`.
 
-    Of turns in the foreground only the last that runs is preempted: the youngest of the lowest
-    priority. One that waits may be passed by a younger one, but keeps its place.
+    Both are in the order of entitlement: by priority, then by arrival. A turn that waits may be
+    passed by a younger one, but keeps its place. `limit` says how many may run.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, max_running: int) -> None:
+        self.limit = RunningLimit(max_running)
         self.waiting: list[Slot] = []
         self.running: list[Slot] = []
         self._by_turn: dict[TurnId, Slot] = {}
@@ -69,7 +71,15 @@ class RunQueue:
             )
             for slot in self.waiting
         ]
-        return in_order(claims, self._counters.served)
+        return in_order(claims, self._counters.served, self.newcomers())
+
+    def newcomers(self) -> set[bytes]:
+        """Owners that run nothing and whose next turn comes before all else."""
+        running = {slot.context.salt for slot in self.running}
+        if not running or running.issuperset(slot.context.salt for slot in self.waiting):
+            return set()
+        weights = {slot.context.salt: slot.command.terms.weight for slot in self._by_turn.values()}
+        return newcomers(weights, running, self._counters.served, self.limit.now)
 
     def served(self, slot: Slot) -> float:
         """What the turn's owner has had, to be compared with that of others."""
@@ -126,6 +136,8 @@ class RunQueue:
         else:
             self.waiting.remove(slot)
             self._wait_no_more(slot)
+        self.limit.note_end()
         if not self._by_turn:
             self._counters.clear()
+            self.limit.reset()
         slot.context.activity = Activity.IDLE

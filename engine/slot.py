@@ -1,10 +1,10 @@
 """A submitted turn, from the queue to its ending. Loop thread only."""
 
-from engine.capacity import worst_case_blocks
+from engine.capacity import blocks_for
 from engine.context import Context
 from engine.guesses import TurnGuesses
 from engine.ids import TurnId
-from engine.messages import SubmitTurn, TurnCounts
+from engine.messages import Degradation, SubmitTurn, TurnCounts
 from engine.step import SampleAt
 from engine.text.detokenize import TextStream
 from engine.tier_reports import RestoredFrom
@@ -14,7 +14,9 @@ class Slot:
     """What a turn has produced so far and what it took.
 
     `output` are the sampled ids without the stop token; `output_tokens` counts that too.
-    `started_s` is None while the turn waits for its first step.
+    `started_s` is None while the turn waits for its first step. `given_way` counts how often it
+    lost its blocks to others; `shortened`: its reply may not get as long as was asked for; `told`
+    are the steps of the ladder that its reader knows of.
     """
 
     def __init__(
@@ -41,6 +43,9 @@ class Slot:
         self.restored_tokens = 0
         self.restored_from: RestoredFrom = "none"
         self.recomputed_tokens = 0
+        self.given_way = 0
+        self.shortened = False
+        self.told: set[Degradation] = set()
         self.guesses: TurnGuesses | None = None  # from the second token on, where it may guess
 
     @property
@@ -55,13 +60,11 @@ class Slot:
 
     def worst_case_blocks(self, block_size: int) -> int:
         """Blocks of the context after the turn, if it is as long as it may be."""
-        return worst_case_blocks(
-            context_tokens=self.prompt_len,
-            prompt_tokens=0,
-            max_output_tokens=self.max_output_tokens if self.command.generate else 0,
-            close_tokens=len(self.command.close_ids),
-            block_size=block_size,
-        )
+        context = self.context
+        replies = self.max_output_tokens if self.command.generate else 0
+        tokens = self.prompt_len + replies + len(self.command.close_ids)
+        sealed = context.sealed_len  # in parts of blocks
+        return context.sealed_count + blocks_for(tokens - sealed, block_size)
 
     def sample(self, drafts: int) -> SampleAt:
         """How the next tokens are drawn, after a step's own ones and each of its drafts."""

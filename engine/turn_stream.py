@@ -1,10 +1,12 @@
 """Bounded events of one turn, on their way to its reader. Asyncio thread only."""
 
 import asyncio
+from collections import deque
 from typing import assert_never
 
 from engine.ids import TurnId
 from engine.messages import (
+    TurnDegraded,
     TurnDelta,
     TurnDone,
     TurnEnding,
@@ -18,13 +20,15 @@ from engine.messages import (
 class TurnStream:
     """Events of one turn, for one reader.
 
-    Bounded by construction: at most a start, one delta and one ending wait. Deltas that pile up
-    before a slow reader are merged into one, and a reply has at most `max_output_tokens`.
+    Bounded by construction: at most a start, one of each step of the ladder, one delta and one
+    ending wait. Deltas that pile up before a slow reader are merged into one, and a reply has at
+    most `max_output_tokens`.
     """
 
     def __init__(self, turn: TurnId) -> None:
         self._turn = turn
         self._started: TurnStarted | None = None
+        self._degraded: deque[TurnDegraded] = deque()
         self._texts: list[str] = []
         self._tokens = 0
         self._ending: TurnEnding | None = None
@@ -41,6 +45,8 @@ class TurnStream:
         match event:
             case TurnStarted():
                 self._started = event
+            case TurnDegraded():
+                self._degraded.append(event)
             case TurnDelta():
                 self._texts.append(event.text)
                 self._tokens += event.tokens
@@ -67,6 +73,8 @@ class TurnStream:
         if (started := self._started) is not None:
             self._started = None
             return started
+        if self._degraded:
+            return self._degraded.popleft()
         if self._texts:
             merged = TurnDelta(turn=self._turn, text="".join(self._texts), tokens=self._tokens)
             self._texts, self._tokens = [], 0

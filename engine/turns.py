@@ -5,7 +5,6 @@ session's KV goes through `Turns.reclaim`.
 """
 
 from collections.abc import Callable, Sequence
-from itertools import islice
 from typing import Literal, Protocol, assert_never
 
 from engine.admission import AdmissionView, refusal
@@ -17,8 +16,10 @@ from engine.executor import Executor
 from engine.idle_prefill import IdlePrefill
 from engine.messages import (
     CancelTurn,
+    Degradation,
     SubmitTurn,
     TurnCounts,
+    TurnDegraded,
     TurnDelta,
     TurnDone,
     TurnEvent,
@@ -26,10 +27,11 @@ from engine.messages import (
     TurnIncomplete,
     TurnStarted,
 )
-from engine.residency import Demand, within_limit
 from engine.run_queue import RunQueue
 from engine.slot import Slot
 from engine.text.detokenize import TextStream
+
+_Full = Literal["max_output_tokens", "memory_pressure", "context_length"]
 
 
 class TokenText(Protocol):
@@ -60,7 +62,7 @@ class Turns:
         emit: Callable[[TurnEvent], None],
         clock: Callable[[], float],
     ) -> None:
-        self.queue = RunQueue()
+        self.queue = RunQueue(config.max_num_seqs)
         self._config = config
         self._memory = memory
         self._idle = idle
@@ -98,6 +100,7 @@ class Turns:
             counters.restored_tokens += restored
             again = context.computed_len - context.table.kept_len
             counters.recomputed_tokens += max(0, again)
+            self._tell_evicted(slot, restored + again)
             return
         slot.start(self._clock())
         counters.reused_tokens += slot.reused_tokens
@@ -117,35 +120,24 @@ class Turns:
                 queue_ms=self._counts(slot).queue_ms,
             )
         )
+        self._tell_evicted(slot, slot.restored_tokens + slot.recomputed_tokens)
 
-    def admissible(self, most: int) -> list[Slot]:
-        """Waiting turns that no limit of their user's keeps from running, the first in order."""
-        waiting = self.queue.in_order()
-        if self.queue.foreground_count and self.queue.background:
-            waiting = (slot for slot in waiting if not self.queue.is_background(slot))
-        if self._memory.eviction.usage.has_limits:
-            demands = map(self._demand, waiting)
-            waiting = iter(within_limit(demands, map(self._demand, self.queue.running)))
-        return list(islice(waiting, most))
+    def _tell_evicted(self, slot: Slot, lost_tokens: int) -> None:
+        if slot.context.gave_way and lost_tokens > 0:  # else all of it was still to be found
+            self._tell(slot, "evict")
+        slot.context.gave_way = False
 
-    def _demand(self, slot: Slot) -> Demand[Slot]:
-        usage = self._memory.eviction.usage
-        blocks = slot.worst_case_blocks(self._config.block_size)
-        owner = usage.of(slot.context.session).owner
-        return Demand(slot, owner, blocks, usage.max_blocks(owner))
+    def degrade(self, slot: Slot, step: Degradation) -> None:
+        """Memory is short, and a turn feels it."""
+        if step == "limit_running" and step in slot.told:
+            return  # it waits still
+        self._counters.degradations[step] += 1
+        self._tell(slot, step)
 
-    def preempt_youngest(self) -> Slot:
-        """Take the last running turn's blocks; it keeps its place and what it has said.
-
-        KV that no tier keeps is computed again when it returns, that of sampled ids included. The
-        sampler draws by output index, so nothing changes for the reader.
-        """
-        slot = self.queue.running[-1]
-        self.queue.preempt(slot)
-        self._memory.swap_out(slot.context)
-        self._counters.preemptions += 1
-        self._counters.swapped_preemptions += len(self._memory.movement.tiers) > 0
-        return slot
+    def _tell(self, slot: Slot, step: Degradation) -> None:
+        if step not in slot.told:
+            slot.told.add(step)
+            self._emit(TurnDegraded(turn=slot.turn, step=step))
 
     def restrain_background(self) -> None:
         """Keep turns in the background from being anybody's loss.
@@ -234,8 +226,7 @@ class Turns:
                 self._end_reply(slot, None, text)
                 return False
         if slot.tokens_left <= 0:
-            full = slot.output_tokens >= slot.command.max_output_tokens
-            self._end_reply(slot, "max_output_tokens" if full else "context_length", text)
+            self._end_reply(slot, _why_full(slot), text)
             return False
         self._send(slot, text)
         return True
@@ -245,7 +236,18 @@ class Turns:
             self._emit(TurnDelta(turn=slot.turn, text=text, tokens=slot.unsent_tokens))
             slot.unsent_tokens = 0
 
+    def shorten(self, slot: Slot, tokens: int) -> None:
+        """Let a running turn draw so many more tokens, and no more."""
+        slot.max_output_tokens = slot.output_tokens + tokens
+        slot.shortened = True
+        self.degrade(slot, "shorten")
+
     # --- endings: each is the last thing that is said of its turn ------------------------------
+
+    def end_for_memory(self, slot: Slot) -> None:
+        """End a turn with what it has said: others need its blocks."""
+        self.degrade(slot, "end_stream")
+        self._end_reply(slot, "memory_pressure", "")
 
     def finish_prefill(self, slot: Slot) -> None:
         """A turn that generates nothing has all its KV."""
@@ -277,9 +279,7 @@ class Turns:
         counts = self._roll_back(slot, code)
         self._emit(TurnFailed(turn=slot.turn, code=code, message=message, counts=counts))
 
-    def _end_reply(
-        self, slot: Slot, reason: Literal["max_output_tokens", "context_length"] | None, text: str
-    ) -> None:
+    def _end_reply(self, slot: Slot, reason: _Full | None, text: str) -> None:
         stream = slot.stream
         self._send(slot, text + stream.finish())
         reply = stream.kept_ids  # all that was sampled, or what stands for the text before a stop
@@ -363,6 +363,12 @@ class Turns:
 
     def _counts(self, slot: Slot) -> TurnCounts:
         return slot.counts(now_s=self._clock(), kv_bytes_per_block=self._kv_bytes_per_block)
+
+
+def _why_full(slot: Slot) -> _Full:
+    if slot.output_tokens >= slot.command.max_output_tokens:
+        return "max_output_tokens"
+    return "memory_pressure" if slot.shortened else "context_length"
 
 
 def common_prefix(left: Sequence[int], right: Sequence[int]) -> int:

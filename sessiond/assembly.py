@@ -23,6 +23,7 @@ from sessiond.gateway.connections import Connections
 from sessiond.gateway.key_watch import KeyWatch
 from sessiond.gateway.limits import GatewayLimits
 from sessiond.gateway.parts import Gateway
+from sessiond.gateway.protocol.policies import OVERSIZES
 from sessiond.metrics import Metrics
 from sessiond.sessions.service import ServiceLimits, SessionService
 from sessiond.sessions.text_format import TextFormat
@@ -86,6 +87,7 @@ def build_server(
         new_seed=lambda: secrets.randbits(63),  # SQL and msgspec know signed 64 bits
         on_turn_ended=metrics.turn_ended,
         on_quota_refused=metrics.quota_refused,
+        on_degraded=metrics.degraded,
         ignore_eos=settings.ignore_eos,
         default_policy=default_policy(settings, registry),
         make_policy=registry.make,
@@ -137,13 +139,19 @@ def default_policy(settings: Settings, registry: ContextPolicyRegistry) -> Polic
         if not equals:
             raise ConfigError("context_policy", text, "name:parameter=value,parameter=value")
         parameters[key.strip()] = _number_or_text(value.strip())
+    oversize = parameters.pop("oversize", "refuse")
+    if oversize not in OVERSIZES:
+        raise ConfigError("context_policy", text, f"oversize {' or '.join(OVERSIZES)}")
     try:
         registry.make(name.strip(), parameters)
     except ParameterError as error:
         allowed = f"{error.name} {error.allowed}"
         raise ConfigError("context_policy", text, allowed) from error
     return PolicyChoice(
-        type=name.strip(), parameters=parameters, fidelity=settings.context_fidelity
+        type=name.strip(),
+        parameters=parameters,
+        fidelity=settings.context_fidelity,
+        oversize="keep_end" if oversize == "keep_end" else "refuse",
     )
 
 
@@ -163,6 +171,8 @@ def _service_limits(settings: Settings) -> ServiceLimits:
     return ServiceLimits(
         default_max_output_tokens=settings.default_max_output_tokens,
         max_outstanding=settings.max_num_seqs + settings.max_queue,
+        demand_warn_watermark=settings.demand_warn_watermark,
+        demand_high_watermark=settings.demand_high_watermark,
         turn_timeout_s=settings.turn_timeout,
         queue_timeout_s=settings.queue_timeout,
         http_hold_s=settings.http_hold_s,

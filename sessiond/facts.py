@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Literal, NewType
 
+from engine.messages import Degradation
 from sessiond.errors import ErrorCode
 
 Role = Literal["system", "developer", "user", "assistant"]
@@ -45,11 +46,16 @@ class InputItem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyChoice:
-    """A context policy by its name, with its parameters, and how its edits are made."""
+    """A context policy by its name, with its parameters, and how its edits are made.
+
+    `oversize`: what becomes of a turn that is too long for any context, if its request allows
+    truncation in so many words.
+    """
 
     type: str
     parameters: Mapping[str, int | float | str] = field(default_factory=dict)
     fidelity: Literal["exact", "shifted"] = "exact"
+    oversize: Literal["refuse", "keep_end"] = "refuse"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +132,15 @@ class ContextChanged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SessionDegraded:
+    """Memory is short, and the turn feels it: `session.degraded`. The steps: `engine.messages`."""
+
+    session_id: str
+    step: Degradation
+    reason: Literal["memory_pressure"] = "memory_pressure"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TurnUsage:
     """Tokens, milliseconds and memory of one turn. input = reused + restored + recomputed + new.
 
@@ -184,8 +199,11 @@ class TurnFinished:
     error: TurnError | None = None
 
 
-TurnFact = TurnQueued | TurnBegun | TextDelta | ContextChanged | TurnFinished
+TurnFact = TurnQueued | TurnBegun | TextDelta | ContextChanged | SessionDegraded | TurnFinished
 
+
+Rung = Literal["refuse_impossible", "queue", "queue_timeout", "refuse_new"]
+"""What pressure does to turns before the engine runs them; the rest: `engine.messages`."""
 
 # --- what is stored, as a client may see it ---------------------------------------------------
 

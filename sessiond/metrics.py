@@ -5,8 +5,9 @@ dashboards and the Kubernetes Gateway API inference extension read them as they 
 per session or user.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import get_args
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
@@ -18,9 +19,9 @@ from prometheus_client.metrics_core import (
 )
 from prometheus_client.registry import Collector
 
-from engine.messages import EngineInfo
+from engine.messages import Degradation, EngineInfo
 from engine.questions import EngineStats
-from sessiond.facts import TurnFinished, TurnUsage
+from sessiond.facts import Rung, TurnFinished, TurnUsage
 from sessiond.quota import QUOTA_REASONS
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
@@ -38,13 +39,18 @@ _KV_BUCKETS = tuple(float(2**power) for power in range(16, 34, 2))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Poll:
-    """What a scrape finds out about the moment. `stats` None: the engine did not answer."""
+    """What a scrape finds out about the moment. `stats` None: the engine did not answer.
+
+    `demand`: KV that turns at work want, in pools; `warnings` there were of it.
+    """
 
     info: EngineInfo | None
     stats: EngineStats | None
     restarts: int
     sockets: int
     leaked_blocks: int
+    demand: float = 0.0
+    warnings: int = 0
 
 
 class Metrics:
@@ -55,6 +61,7 @@ class Metrics:
         self._turns = Counter(
             "sessiond_turns", "Turns by how they ended.", ["outcome"], registry=self._registry
         )
+        self._degradations = dict.fromkeys(get_args(Rung), 0)
         self._quota_rejections = Counter(
             "sessiond_quota_rejections",
             "Requests refused by the limit of a quota.",
@@ -109,6 +116,10 @@ class Metrics:
         """Count a request that a quota refused."""
         self._quota_rejections.labels(reason=reason).inc()
 
+    def degraded(self, step: Rung) -> None:
+        """Count a turn that met pressure before the engine had it."""
+        self._degradations[step] += 1
+
     def _first_token(self, usage: TurnUsage, ttft_ms: float) -> None:
         path = "warm" if usage.cached_tokens else "cold"
         self._ttft.labels(path=path).observe(ttft_ms / 1000)
@@ -121,16 +132,19 @@ class Metrics:
     def render(self, poll: Poll) -> bytes:
         """Write everything in the Prometheus text format."""
         scrape = CollectorRegistry(auto_describe=False)
-        scrape.register(_Families(self._registry, poll))
+        scrape.register(_Families(self._registry, poll, self._degradations))
         return generate_latest(scrape)
 
 
 class _Families(Collector):
     """The counted metrics, then those of the moment."""
 
-    def __init__(self, counted: CollectorRegistry, poll: Poll) -> None:
+    def __init__(
+        self, counted: CollectorRegistry, poll: Poll, degradations: Mapping[str, int]
+    ) -> None:
         self._counted = counted
         self._poll = poll
+        self._degradations = degradations
 
     def collect(self) -> Iterator[Metric]:
         yield from self._counted.collect()
@@ -138,10 +152,23 @@ class _Families(Collector):
         yield _gauge("sessiond_websocket_connections", "Open sockets.", poll.sockets)
         yield _counter("sessiond_engine_restarts", "Engines lost and started again.", poll.restarts)
         yield _gauge("sessiond_leaked_blocks", "Of the last audit.", poll.leaked_blocks)
+        yield _gauge(
+            "sessiond_kv_demand_ratio", "KV that turns at work want, in pools.", poll.demand
+        )
+        yield _counter("sessiond_pressure_warnings", "Times that it got high.", poll.warnings)
+        yield _degradations(self._degradations, poll.stats)
         if poll.stats is not None and poll.info is not None:
             yield from _pool_families(poll.stats, poll.info)
             yield from _loop_families(poll.stats)
             yield from _vllm_families(poll.stats, poll.info)
+
+
+def _degradations(by_gateway: Mapping[str, int], stats: EngineStats | None) -> Metric:
+    steps = dict(by_gateway)
+    if stats is not None:
+        for step in get_args(Degradation):
+            steps[step] = stats.degradations_total.get(step, 0)
+    return _counters("sessiond_degradations", "Steps taken under pressure.", "step", steps)
 
 
 def _pool_families(stats: EngineStats, info: EngineInfo) -> Iterator[Metric]:
@@ -180,7 +207,11 @@ def _loop_families(stats: EngineStats) -> Iterator[Metric]:
     generated = stats.generated_tokens_total
     yield _counter("sessiond_generated_tokens", "Tokens generated.", generated)
     swapped = stats.swapped_preemptions_total
-    preempted = {"swap": swapped, "recompute": stats.preemptions_total - swapped}
+    preempted = {
+        "swap": swapped,
+        "recompute": stats.preemptions_total - swapped,
+        "pause": stats.pauses_total,
+    }
     yield _counters("sessiond_preemptions", "Turns put back to wait.", "kind", preempted)
     drafts = {"accepted": stats.accepted_drafts_total, "rejected": stats.rejected_drafts_total}
     yield _counters("sessiond_draft_tokens", "Tokens guessed and checked.", "outcome", drafts)

@@ -64,6 +64,7 @@ ByteSize = Annotated[int, BeforeValidator(_read_bytes, json_schema_input_type=st
 Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_read_list)]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Milliseconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Watermark = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Pause = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
@@ -157,6 +158,22 @@ class Settings(BaseSettings):
         "where that is faster; no reply changes. 0 turns it off.",
     )
     max_queue: int = Field(1024, ge=0, description="Turns that may wait for a place.")
+    demand_high_watermark: Watermark = Field(
+        16.0,
+        description="New turns are refused (429) while those that run or wait want more KV than so "
+        "many pools; 0 sets no bound.",
+    )
+    demand_warn_watermark: Watermark = Field(
+        0.9,
+        description="The log warns when turns that run or wait want as much KV as so many pools; "
+        "0: never.",
+    )
+    max_preemptions: int = Field(
+        3,
+        ge=0,
+        description="How often a turn may lose its memory to others; after that it waits until it "
+        "can't happen again, or its reply is cut.",
+    )
     enable_prefix_caching: bool = Field(
         True, description="Reuse KV blocks that begin with the same tokens."
     )
@@ -312,6 +329,7 @@ class Settings(BaseSettings):
             target_inter_token_ms=self.target_inter_token_ms,
             num_speculative_tokens=self.num_speculative_tokens,
             max_num_waiting=self.max_queue,
+            max_preemptions=self.max_preemptions,
             enable_prefix_caching=self.enable_prefix_caching,
             retain_kv=self.retain_kv,
             idle_prefill=self.idle_prefill,

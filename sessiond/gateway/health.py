@@ -56,8 +56,17 @@ class HealthApi:
 
     async def capacity(self, request: Request) -> Response:  # noqa: ARG002 -- the same
         """`GET /health/capacity`: free + cached + active = total."""
-        accepting = self._engine.available and not self._gateway.connections.draining
-        return json_response(capacity_object(await self._stats(), self._engine.info, accepting))
+        demand = self._gateway.service.demand
+        accepting = (
+            self._engine.available and not self._gateway.connections.draining and not demand.is_high
+        )
+        capacity = capacity_object(await self._stats(), self._engine.info, accepting)
+        pressure = {
+            "level": "high" if demand.is_high else "warning" if demand.is_warning else "none",
+            "demand_tokens": demand.tokens,
+            "demand_ratio": round(demand.ratio, 3),
+        }
+        return json_response({**capacity, "pressure": pressure})
 
     async def models(self, request: Request) -> Response:  # noqa: ARG002 -- the same
         """`GET /v1/models`."""
@@ -109,6 +118,8 @@ class HealthApi:
             restarts=self._engine.restarts,
             sockets=self._gateway.connections.open_count,
             leaked_blocks=self._leaked_blocks,
+            demand=self._gateway.service.demand.ratio,
+            warnings=self._gateway.service.demand.warnings,
         )
         return Response(self._gateway.metrics.render(poll), media_type=CONTENT_TYPE)
 

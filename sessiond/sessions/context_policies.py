@@ -48,7 +48,7 @@ class ContextPolicies:
         if choice.type == NONE:
             if request.truncation != "auto":
                 return None
-            choice = PolicyChoice(type=_WINDOW, fidelity=choice.fidelity)
+            choice = PolicyChoice(type=_WINDOW, fidelity=choice.fidelity, oversize=choice.oversize)
         self.check(choice)
         return choice
 

@@ -17,9 +17,9 @@ class DrainRate:
         """A turn ended."""
         self._ends_s.append(now_s)
 
-    def retry_after_s(self, now_s: float) -> int:
-        """When one place will be free: the mean time between ends, 1 to 60 whole seconds."""
+    def retry_after_s(self, now_s: float, places: int = 1) -> int:
+        """When so many places will be free, by the mean time between ends: 1 to 60 seconds."""
         if not self._ends_s:
             return 1
         mean_s = (now_s - self._ends_s[0]) / len(self._ends_s)
-        return min(max(ceil(mean_s), 1), _LONGEST_S)
+        return min(max(ceil(mean_s * places), 1), _LONGEST_S)

@@ -12,6 +12,7 @@ from engine.errors import EngineUnavailableError
 from engine.messages import (
     TruncateContext,
     TurnCounts,
+    TurnDegraded,
     TurnDelta,
     TurnDone,
     TurnEnding,
@@ -19,7 +20,15 @@ from engine.messages import (
     TurnIncomplete,
     TurnStarted,
 )
-from sessiond.facts import TextDelta, TurnBegun, TurnError, TurnFinished, TurnQueued, TurnUsage
+from sessiond.facts import (
+    SessionDegraded,
+    TextDelta,
+    TurnBegun,
+    TurnError,
+    TurnFinished,
+    TurnQueued,
+    TurnUsage,
+)
 from sessiond.sessions.endings import KeptEnd, LostEnd, end_of, failed, usage_of
 from sessiond.sessions.lifecycle import Event
 from sessiond.sessions.live import Placement
@@ -52,6 +61,8 @@ class TurnDriver:
         self._engine = parts.engine
         self._store = parts.store
         self._limits = parts.limits
+        self._demand = parts.demand
+        self._on_degraded = parts.on_degraded
         self._clock = parts.clock
 
     async def drive(self, turn: Turn, events: TurnEvents) -> tuple[TurnFinished, Event | None]:
@@ -94,7 +105,11 @@ class TurnDriver:
                         turn.log.put(TurnBegun())
                         if event.rebuilt_exact:
                             _rebuilt_exact(turn)
+                    case TurnDegraded():
+                        session_id = turn.accepted.session_id
+                        turn.log.put(SessionDegraded(session_id=session_id, step=event.step))
                     case TurnDelta():
+                        self._demand.grow(turn.accepted.response_id, event.tokens)
                         turn.log.put(TextDelta(text=event.text))
                     case TurnDone() | TurnIncomplete() | TurnFailed():
                         if event.counts.rebuilt_exact:
@@ -110,7 +125,7 @@ class TurnDriver:
         def after(stack: ExitStack, seconds: float, action: Callable[[], None]) -> None:
             stack.callback(loop.call_later(max(0.0, seconds), action).cancel)
 
-        after(until_started, _QUEUED_AFTER_S, lambda: turn.log.put(TurnQueued()))
+        after(until_started, _QUEUED_AFTER_S, lambda: self._queued(turn))
         if self._limits.queue_timeout_s:
             after(
                 until_started,
@@ -119,6 +134,10 @@ class TurnDriver:
             )
         for seconds in self._time_left(turn):
             after(until_ended, seconds, lambda: turn.end_early(keep=True, reason="deadline"))
+
+    def _queued(self, turn: Turn) -> None:
+        turn.log.put(TurnQueued())
+        self._on_degraded("queue")
 
     def _time_left(self, turn: Turn) -> list[float]:
         left = []

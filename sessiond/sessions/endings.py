@@ -1,6 +1,6 @@
 """What the engine's ending of a turn means for its row, its session and its client. Pure."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import assert_never
 
 from engine.messages import TurnCounts, TurnDone, TurnEnding, TurnFailed, TurnIncomplete
@@ -53,14 +53,14 @@ def end_of(
             finished = TurnFinished(
                 status="incomplete",
                 text=ending.text,
-                usage=usage_of(ending.counts, plan.shape),
+                usage=_usage(ending, plan),
                 reason=_reason(ending, accepted, plan),
             )
             return _lost(finished, user_id, accepted, now)
         case TurnFailed():
             return failed(
                 TurnError(code=ending.code, message=ending.message),
-                usage_of(ending.counts, plan.shape),
+                _usage(ending, plan),
                 user_id=user_id,
                 accepted=accepted,
                 now=now,
@@ -75,6 +75,13 @@ def failed(
     """End a turn without an answer."""
     finished = TurnFinished(status="failed", text="", usage=usage, error=error)
     return _lost(finished, user_id, accepted, now)
+
+
+def _usage(ending: TurnEnding, plan: TurnPlan) -> TurnUsage:
+    usage = usage_of(ending.counts, plan.shape)
+    if plan.is_cut and usage.context == "full":
+        return replace(usage, context="trimmed")
+    return usage
 
 
 def usage_of(counts: TurnCounts, shape: Shape) -> TurnUsage:
@@ -107,7 +114,7 @@ def _kept(  # noqa: PLR0913, PLR0917 -- the parts of one ending, private
     now: float,
 ) -> KeptEnd:
     finished = TurnFinished(
-        status=status, text=ending.text, usage=usage_of(ending.counts, plan.shape), reason=reason
+        status=status, text=ending.text, usage=_usage(ending, plan), reason=reason
     )
     row = KeptTurn(
         id=accepted.response_id,
@@ -169,7 +176,7 @@ def _reason(ending: TurnIncomplete, accepted: TurnAccepted, plan: TurnPlan) -> I
             return "context_length"  # what was asked for did not fit under the policy's cap
         case "disconnected":
             return "cancelled"  # the client that would be told is gone
-        case "max_output_tokens" | "cancelled" | "deadline" | "context_length":
+        case "max_output_tokens" | "cancelled" | "deadline" | "memory_pressure" | "context_length":
             return ending.reason
         case _:
             assert_never(ending.reason)

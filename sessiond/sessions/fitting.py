@@ -11,7 +11,13 @@ from sessiond.sessions.summaries import Summary
 from sessiond.store.shape import Fidelity, Shape, View, dropped_places
 
 Reason = Literal[
-    "trimmed", "summarized", "summary_failed", "rebuilt_exact", "instructions", "policy"
+    "trimmed",
+    "summarized",
+    "summary_failed",
+    "rebuilt_exact",
+    "instructions",
+    "policy",
+    "oversize",
 ]
 
 
@@ -83,6 +89,19 @@ def fit(before: Shape, after: Shape, *, fidelity: Fidelity | None, new_front: bo
         return Fit(shape=after, view=view)
     edit = Edit(at=before.tokens, dropped=dropped_places(before, after))
     return Fit(shape=after, view=view, edit=edit)
+
+
+def cut_short(session_id: str, shape: Shape, input_tokens: int, kept: int) -> ContextChanged:
+    """What the client is told of a turn that was too long, of whose input so much is kept."""
+    return ContextChanged(
+        session_id=session_id,
+        reason="oversize",
+        dropped_turns=0,
+        tokens_before=shape.tokens + input_tokens,
+        tokens_after=shape.tokens + kept,
+        context="trimmed",
+        fidelity=shape.fidelity,
+    )
 
 
 def changed(session_id: str, reason: Reason, before: Shape, after: Shape) -> ContextChanged:

@@ -9,7 +9,8 @@ class ServiceLimits:
 
     A `turn_timeout_s`, `queue_timeout_s` or `session_ttl_s` of 0 is none. `max_outstanding` counts
     turns that run or wait; `max_cold_contexts` the sessions without KV whose ids the engine still
-    remembers.
+    remembers. The watermarks say in pools how much KV turns that run or wait may want before a
+    warning is logged, and before new ones are refused; 0: never.
     An engine may hang: `ask_timeout_s` bounds questions to it, `cancel_timeout_s` the wait for the
     end of a turn that it was told to stop. `summary_wait_s` bounds how long a turn waits for a
     summary, `background_summary_s` how long one is worked on that nobody waits for; there are
@@ -26,6 +27,8 @@ class ServiceLimits:
 
     default_max_output_tokens: int = 1024
     max_outstanding: int = 1024
+    demand_warn_watermark: float = 0.9
+    demand_high_watermark: float = 16.0
     turn_timeout_s: float = 0.0
     queue_timeout_s: float = 0.0
     http_hold_s: float = 60.0

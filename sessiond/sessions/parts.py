@@ -4,6 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from engine.client import EngineClient
+from sessiond.facts import Rung
+from sessiond.sessions.demand import Demand
+from sessiond.sessions.drain_rate import DrainRate
 from sessiond.sessions.limits import ServiceLimits
 from sessiond.sessions.live import LiveSessions
 from sessiond.store.store import Store
@@ -11,7 +14,10 @@ from sessiond.store.store import Store
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """`clock` gives unix seconds; `new_id("resp")` gives `resp_…`, never the same twice."""
+    """`clock` gives unix seconds; `new_id("resp")` gives `resp_…`, never the same twice.
+
+    `on_degraded` is called with each step of the ladder that a turn meets.
+    """
 
     engine: EngineClient
     store: Store
@@ -20,3 +26,6 @@ class Parts:
     clock: Callable[[], float]
     new_id: Callable[[str], str]
     new_seed: Callable[[], int]
+    drain_rate: DrainRate
+    demand: Demand
+    on_degraded: Callable[[Rung], None]

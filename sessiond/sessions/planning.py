@@ -1,5 +1,6 @@
 """What a turn will do to its session's context: decided before anything is written or computed."""
 
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, replace
 from typing import assert_never
 
@@ -21,6 +22,7 @@ from sessiond.sessions.fitting import (
     Reason,
     changed,
     conversation_view,
+    cut_short,
     fit,
     kept,
     open_tokens,
@@ -28,6 +30,7 @@ from sessiond.sessions.fitting import (
 )
 from sessiond.sessions.live import LiveSession, LiveSessions
 from sessiond.sessions.message_digest import of_front, with_items
+from sessiond.sessions.oversize import keep_end
 from sessiond.sessions.parts import Parts
 from sessiond.sessions.quotas import Quotas
 from sessiond.sessions.summaries import Patience, Summaries
@@ -45,7 +48,7 @@ class TurnPlan:
     `epoch`: since when this replica owns the session. `digest`: of all that was said in the
     context and the turn's input; None: not known.
     `shape` is what the model sees before the turn's own ids. `view` and `edit`: see `Fit`. `trims`:
-    a context policy might have dropped turns.
+    a context policy might have dropped turns; `is_cut`: only the end of its input is there.
     """
 
     epoch: int
@@ -56,6 +59,7 @@ class TurnPlan:
     view: View | None
     edit: Edit | None
     trims: bool
+    is_cut: bool
     input_ids: tuple[int, ...]
     awaits_reply: bool
     max_output_tokens: int
@@ -151,7 +155,12 @@ class Planner:
             quota=await self._quotas.of(live.user_id),
         )
         choice = await self._policies.in_force(live, request)
+        whole = len(input_ids)
+        input_ids = await self._shortened(begin, choice, items, input_ids)
+        begin = replace(begin, input_tokens=len(input_ids))
         fitted, max_output_tokens, changes = await self._fit(begin, choice, runs=runs)
+        if len(input_ids) < whole:
+            changes += (cut_short(live.id, fitted.shape, whole, len(input_ids)),)
         return TurnPlan(
             epoch=live.epoch,
             parent_id=live.tip_id,
@@ -161,6 +170,7 @@ class Planner:
             view=fitted.view,
             edit=fitted.edit,
             trims=choice is not None,
+            is_cut=len(input_ids) < whole,
             input_ids=input_ids,
             awaits_reply=_awaits_reply(live, request.input, generate=request.generate),
             max_output_tokens=max_output_tokens,
@@ -184,6 +194,30 @@ class Planner:
         if choice is None or runs:  # else what is dropped is decided when a turn runs
             room = replace(room, before=fitted.shape.tokens + begin.input_tokens)
         return fitted, self._admit(begin.request, room), _changes(begin, fitted, reason)
+
+    async def _shortened(
+        self,
+        begin: _Beginning,
+        choice: PolicyChoice | None,
+        items: tuple[InputItem, ...],
+        input_ids: tuple[int, ...],
+    ) -> tuple[int, ...]:
+        """The turn's input, or its end, where that is wanted and it could never fit."""
+        request = begin.request
+        if choice is None or choice.oversize != "keep_end" or request.truncation != "auto":
+            return input_ids
+        room = self._room(begin, choice)
+        if room.before + room.close + request.generate <= room.most:
+            return input_ids
+        reply = request.max_output_tokens or self._limits.default_max_output_tokens
+        # as much as is kept free for a reply that did not say how long it may get
+        spared = min(reply, max(1, room.most // 4)) if request.generate else 0
+        most_tokens = room.most - (room.before - begin.input_tokens) - room.close - spared
+
+        def encode(part: Sequence[InputItem]) -> Awaitable[tuple[int, ...]]:
+            return self._transcript.delta(part, generate=request.generate)
+
+        return await keep_end(items, most_tokens, encode) or input_ids
 
     def _room(self, begin: _Beginning, choice: PolicyChoice | None) -> Room:
         """The room for what can't be dropped: front, what awaits a reply, the turn itself."""

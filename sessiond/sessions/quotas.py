@@ -24,7 +24,6 @@ from sessiond.quota import (
     rate_headers,
     refusal,
 )
-from sessiond.sessions.drain_rate import DrainRate
 from sessiond.sessions.live import LiveSession
 from sessiond.sessions.parts import Parts
 from sessiond.sessions.questions import ask_in_time
@@ -47,7 +46,7 @@ class Quotas:
     """`on_refused` is called with the limit's name whenever one refuses a request.
 
     Limits are remembered for `quota_fresh_s`, for what is decided before SQL is asked: it has the
-    last word. `drain_rate` tells when a turn will have ended; `give_way` closes one of a user's
+    last word. `give_way` closes one of a user's
     sessions that nobody misses, for another one, if there is such.
     """
 
@@ -55,7 +54,6 @@ class Quotas:
         self,
         parts: Parts,
         *,
-        drain_rate: DrainRate,
         give_way: GiveWay,
         on_refused: Callable[[str], None],
     ) -> None:
@@ -64,7 +62,7 @@ class Quotas:
         self._sessions = parts.sessions
         self._limits = parts.limits
         self._clock = parts.clock
-        self._drain_rate = drain_rate
+        self._drain_rate = parts.drain_rate
         self._give_way = give_way
         self._on_refused = on_refused
         self._known: OrderedDict[str, _Known] = OrderedDict()  # the last read is last

@@ -1,6 +1,20 @@
 """Refusals that several parts of the service give. Pure."""
 
-from sessiond.errors import RequestError
+from sessiond.errors import ErrorCode, RequestError
+from sessiond.facts import Rung
+
+
+def rung_of(code: ErrorCode) -> Rung | None:
+    """The step of the ladder that such a refusal is; None: it has nothing to do with pressure."""
+    match code:
+        case "request_too_large":
+            return "refuse_impossible"
+        case "queue_timeout":
+            return "queue_timeout"
+        case "queue_full":
+            return "refuse_new"
+        case _:
+            return None
 
 
 def busy(session_id: str) -> RequestError:

@@ -6,14 +6,14 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 from engine.client import TurnEvents
-from sessiond.errors import RequestError
+from sessiond.errors import ErrorCode, RequestError
 from sessiond.facts import AttachmentId, TurnFinished
 from sessiond.sessions.bound import BoundTurn
-from sessiond.sessions.drain_rate import DrainRate
 from sessiond.sessions.driver import TurnDriver
 from sessiond.sessions.foresight import Foresight
 from sessiond.sessions.lifecycle import Event
 from sessiond.sessions.parts import Parts
+from sessiond.sessions.refusals import rung_of
 from sessiond.sessions.replays import Replay, Replays
 from sessiond.sessions.retention import Retention
 from sessiond.sessions.starter import TurnStarter
@@ -25,14 +25,13 @@ logger = logging.getLogger(__name__)
 class TurnRunner:
     """Every bound turn leaves its session on one of three ways: dropped, refused, driven."""
 
-    def __init__(  # noqa: PLR0913 -- all that has a part in a turn
+    def __init__(
         self,
         parts: Parts,
         *,
         starter: TurnStarter,
         foresight: Foresight,
         retention: Retention,
-        drain_rate: DrainRate,
         on_turn_ended: Callable[[TurnFinished], None],
     ) -> None:
         self._starter = starter
@@ -42,7 +41,9 @@ class TurnRunner:
         self._on_turn_ended = on_turn_ended
         self._limits = parts.limits
         self._clock = parts.clock
-        self._drain_rate = drain_rate
+        self._drain_rate = parts.drain_rate
+        self._demand = parts.demand
+        self._on_degraded = parts.on_degraded
         self.replays = Replays(
             ttl_s=parts.limits.replay_ttl_s, max_bytes=parts.limits.replay_memory_bytes
         )
@@ -164,7 +165,9 @@ class TurnRunner:
         try:
             self._check_draining()
             turn, events = await self._starter.start(bound)
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, RequestError):
+                self._note_rung(error.code)
             bound.live.leave(bound.claim)
             self._settle(bound)
             raise
@@ -184,6 +187,12 @@ class TurnRunner:
         turn.log.put(finished)  # the session is free: its reader may begin the next turn
         self.replays.end(bound.response_id, self._clock())
         self._on_turn_ended(finished)
+        if finished.error is not None:
+            self._note_rung(finished.error.code)
+
+    def _note_rung(self, code: ErrorCode) -> None:
+        if (rung := rung_of(code)) is not None:
+            self._on_degraded(rung)
 
     def _settle(self, bound: BoundTurn) -> None:
         if not bound.live.stored and not bound.live.seat.is_taken:
@@ -191,12 +200,14 @@ class TurnRunner:
         else:
             self._retention.settle(bound.live, bound.attachment)
         del self._bound[bound.response_id]
+        self._demand.leave(bound.response_id)
         self._drain_rate.ended(self._clock())
         bound.is_told.set()
         bound.ended.set()
 
     def _full(self) -> RequestError:
         most = self._limits.max_outstanding
+        self._on_degraded("refuse_new")
         return RequestError(
             "queue_full",
             f"{most} turns run or wait, which is the most there may be",

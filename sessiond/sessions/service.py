@@ -16,6 +16,7 @@ from sessiond.facts import (
     ItemPage,
     PolicyChoice,
     ResponseView,
+    Rung,
     SessionPage,
     SessionView,
     TurnFinished,
@@ -30,6 +31,7 @@ from sessiond.sessions.chats import Chats
 from sessiond.sessions.compaction import Compaction
 from sessiond.sessions.context_policies import ContextPolicies, MakePolicy
 from sessiond.sessions.conversations import Conversations
+from sessiond.sessions.demand import Demand
 from sessiond.sessions.drain_rate import DrainRate
 from sessiond.sessions.following import Followers
 from sessiond.sessions.foresight import Foresight
@@ -69,7 +71,8 @@ class SessionService:
 
     `clock` gives unix seconds; `new_id("resp")` gives `resp_…`, never the same twice.
     `on_turn_ended` is called once per turn, whether or not someone reads its facts;
-    `on_quota_refused` with the name of the limit that refused a request.
+    `on_quota_refused` with the name of the limit that refused a request, `on_degraded` with each
+    step of the ladder that a turn meets before the engine has it.
     """
 
     def __init__(  # noqa: PLR0913 -- the whole wiring, each part by its name
@@ -84,10 +87,13 @@ class SessionService:
         new_seed: Callable[[], int],
         on_turn_ended: Callable[[TurnFinished], None] = lambda _: None,
         on_quota_refused: Callable[[str], None] = lambda _: None,
+        on_degraded: Callable[[Rung], None] = lambda _: None,
         ignore_eos: bool = False,
         default_policy: PolicyChoice = _NO_POLICY,
         make_policy: MakePolicy = _BUILT_IN.make,
     ) -> None:
+        drain_rate = DrainRate()
+        self.demand = Demand(limits, drain_rate)
         parts = Parts(
             engine=engine,
             store=store,
@@ -96,12 +102,13 @@ class SessionService:
             clock=clock,
             new_id=new_id,
             new_seed=new_seed,
+            drain_rate=drain_rate,
+            demand=self.demand,
+            on_degraded=on_degraded,
         )
         transcript = Transcript(text, ignore_eos=ignore_eos)
-        drain_rate = DrainRate()
         self.quotas = Quotas(
             parts,
-            drain_rate=drain_rate,
             give_way=lambda caller, base: self.conversations.close_idle_fork(caller, keep=base),
             on_refused=on_quota_refused,
         )
@@ -126,7 +133,6 @@ class SessionService:
             starter=starter,
             foresight=Foresight(planner=planner, compaction=self._compaction),
             retention=self._retention,
-            drain_rate=drain_rate,
             on_turn_ended=on_turn_ended,
         )
         self.cancelling = Cancelling(parts, runner=self._runner)

@@ -51,6 +51,7 @@ class TurnStarter:
         self._placer = placer
         self._transcript = transcript
         self._limits = parts.limits
+        self._demand = parts.demand
         self._quotas = quotas
         self._clock = parts.clock
         self._new_id = parts.new_id
@@ -97,6 +98,12 @@ class TurnStarter:
             patience = self._patience(bound)
             plan = await self._planner.plan(bound.live, bound.request, patience=patience)
             accepted = self._accept(bound, plan)
+            self._demand.admit(
+                bound.response_id,
+                plan.start_tokens + len(plan.input_ids),
+                pool_tokens=self._engine.info.total_blocks * self._engine.info.block_size,
+                now_s=self._clock(),
+            )
             try:
                 account = await self._store_running(bound, plan, accepted)
             except NotOwnerError:

@@ -16,6 +16,7 @@ from engine.messages import (
     SetContext,
     SubmitTurn,
     TruncateContext,
+    TurnDegraded,
     TurnDelta,
     TurnDone,
     TurnFailed,
@@ -220,8 +221,10 @@ class SummaryWriter:
 async def _ending(events: TurnEvents) -> TurnDone | TurnIncomplete:
     async for event in events:
         match event:
-            case TurnStarted() | TurnDelta():
+            case TurnStarted() | TurnDelta() | TurnDegraded():
                 pass
+            case TurnIncomplete(reason="memory_pressure"):
+                raise NotNowError("memory is short")
             case TurnDone() | TurnIncomplete(rolled_back=False):
                 return event
             case TurnFailed(code="queue_full"):

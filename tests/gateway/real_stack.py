@@ -110,6 +110,7 @@ async def real_stack(
         new_seed=lambda: 7,
         on_turn_ended=metrics.turn_ended,
         on_quota_refused=metrics.quota_refused,
+        on_degraded=metrics.degraded,
         default_policy=policy,
     )
     key_watch = KeyWatch(

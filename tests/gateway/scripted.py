@@ -20,6 +20,9 @@ from sessiond.facts import (
     TurnFinished,
     TurnUsage,
 )
+from sessiond.sessions.demand import Demand
+from sessiond.sessions.drain_rate import DrainRate
+from sessiond.sessions.limits import ServiceLimits
 
 USAGE = TurnUsage(new_tokens=5, output_tokens=2, ttft_ms=1.0, total_ms=2.0)
 INFO = EngineInfo(
@@ -194,6 +197,7 @@ class ScriptedService:
         self.bind_error = None
         self.quotas = ScriptedQuotas()
         self.database_failure = None
+        self.demand = Demand(ServiceLimits(), DrainRate())
 
     async def start(self):
         pass

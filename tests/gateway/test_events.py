@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from sessiond.errors import RequestError
 from sessiond.facts import (
     ContextChanged,
+    SessionDegraded,
     TextDelta,
     TurnAccepted,
     TurnBegun,
@@ -182,6 +183,19 @@ def test_a_changed_context_shares_the_numbers_and_is_told_at_the_end():
         "tokens_after": 12,
         "context": "full",
         "fidelity": "exact",
+    }
+
+
+def test_pressure_shares_the_numbers_too():
+    degraded = SessionDegraded(session_id="conv_1", step="preempt")
+    events = play([TurnBegun(), TextDelta(text="Hel"), degraded, TextDelta(text="lo"), finished()])
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    assert events[5] == {
+        "type": "session.degraded",
+        "sequence_number": 5,
+        "session": "conv_1",
+        "step": "preempt",
+        "reason": "memory_pressure",
     }
 
 

@@ -1,12 +1,15 @@
 """Health, capacity, models, metrics and the audit."""
 
+from typing import get_args
+
 import httpx
 import pytest
 from msgspec import structs
 from prometheus_client.parser import text_string_to_metric_families
 
+from engine.messages import Degradation
 from engine.tier_reports import TierInfo
-from sessiond.facts import TurnFinished, TurnUsage
+from sessiond.facts import Rung, TurnFinished, TurnUsage
 from sessiond.gateway.health import capacity_object
 from tests.gateway.schemas import strict
 from tests.gateway.scripted import INFO, STATS, TIER, ScriptedEngine, ScriptedService, reply
@@ -70,6 +73,7 @@ async def test_capacity_tells_blocks_that_add_up():
             "pool_bytes": INFO.pool_bytes,
         },
         "fits": {"1024": 1, "4096": 0},
+        "pressure": {"level": "none", "demand_tokens": 0, "demand_ratio": 0.0},
     }
     assert (
         capacity["free_blocks"] + capacity["cached_blocks"] + capacity["active_blocks"]
@@ -184,6 +188,16 @@ async def test_metrics_tell_turns_and_the_moment():
         ("sessiond_prefill_tokens_total", ("source", "reused")): 100,
         ("sessiond_generated_tokens_total",): 40,
         ("sessiond_preemptions_total", ("kind", "recompute")): 1,
+        ("sessiond_preemptions_total", ("kind", "pause")): 0,
+        ("sessiond_kv_demand_ratio",): 0,
+        ("sessiond_pressure_warnings_total",): 0,
+        **dict.fromkeys(
+            (
+                ("sessiond_degradations_total", ("step", step))
+                for step in (*get_args(Rung), *get_args(Degradation))
+            ),
+            0,
+        ),
         ("sessiond_draft_tokens_total", ("outcome", "accepted")): 5,
         ("sessiond_draft_tokens_total", ("outcome", "rejected")): 3,
         ("sessiond_evictions_total", ("action", "drop"), ("policy", "lru")): 2,
@@ -218,5 +232,5 @@ async def test_no_label_names_a_session_or_a_user():
     labels = {name for key in found for name, _ in key[1:]}
     assert labels <= {
         "outcome", "path", "tier", "state", "source", "kind", "policy", "action", "cause", "le",
-        "reason", "engine", "model_name", "block_size", "num_gpu_blocks",
+        "reason", "step", "engine", "model_name", "block_size", "num_gpu_blocks",
     }  # fmt: skip

@@ -265,6 +265,29 @@ async def overflow(talk, **fields):
     return turns
 
 
+async def test_the_end_of_a_turn_that_is_too_long_is_kept_where_both_sides_say_so(two_users):
+    text = "".join(chr(ord("a") + number % 26) for number in range(900))
+    keep_end = {"type": "sliding_window", "fidelity": "exact", "oversize": "keep_end"}
+    async with (
+        two_users(max_model_len=512) as running,
+        socket_of(running) as talk,
+        http_of(running) as http,
+    ):
+        session, _ = await talk.chat(1)
+        answer = await http.put(f"/v1/sessions/{session}/policy", json=keep_end)
+        assert answer.status_code == 200
+        refused = (await talk.turn(text, conversation=session))[-1]
+        assert (refused["type"], refused["error"]["code"]) == ("error", "context_length_exceeded")
+        events = await talk.turn(text, conversation=session, truncation="auto")
+        told = [(change["reason"], change["dropped_turns"]) for change in changes(events)]
+        assert told == [("trimmed", 1), ("oversize", 0)]
+        response = events[-1]["response"]
+        assert response["sessiond"]["context"] == "trimmed"
+        assert response["usage"]["input_tokens"] == changes(events)[1]["tokens_after"] < 512
+        after = await talk.turn("and then?", conversation=session)
+        assert after[-1]["type"] in {"response.completed", "response.incomplete"}
+
+
 @pytest.mark.parametrize("fidelity", ["exact", "shifted"])
 async def test_t21_a_full_window_keeps_the_system_prompt_and_tells_the_counts(two_users, fidelity):
     window = PolicyChoice(type="sliding_window", fidelity=fidelity)

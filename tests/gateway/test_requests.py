@@ -332,6 +332,8 @@ def test_a_context_policy_is_one_entry_with_its_parameters():
     assert create(context_management=[shifted]).policy == PolicyChoice(
         type="last_turns", parameters={"turns": 5, "trim_to": 0.5}, fidelity="shifted"
     )
+    end = {"type": "none", "oversize": "keep_end"}
+    assert create(context_management=[end]).policy == PolicyChoice(type="none", oversize="keep_end")
 
 
 @pytest.mark.parametrize(
@@ -342,6 +344,7 @@ def test_a_context_policy_is_one_entry_with_its_parameters():
         (["none"], "context_management[0]"),
         ([{}], "context_management[0].type"),
         ([{"type": "none", "fidelity": "roughly"}], "context_management[0].fidelity"),
+        ([{"type": "none", "oversize": "keep_start"}], "context_management[0].oversize"),
         ([{"type": "last_turns", "turns": True}], "context_management[0].turns"),
         ([{"type": "last_turns", "turns": [5]}], "context_management[0].turns"),
         ([{f"p{number}": 1 for number in range(17)}], "context_management[0]"),

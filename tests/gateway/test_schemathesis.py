@@ -113,7 +113,7 @@ def of_this_server(document):
     for pairs in (item, part):  # what nobody looks at may be anything, but for numbers too long
         pairs |= {name: {"type": ["string", "null"]} for name, one in pairs.items() if not one}
     for policy in schemas["Policy"]["anyOf"]:
-        for name in policy["properties"].keys() - {"type", "fidelity"}:
+        for name in policy["properties"].keys() - {"type", "fidelity", "oversize"}:
             policy["properties"][name] = narrowed(policy["properties"][name])
     document["components"]["schemas"] = schemas
     return document

@@ -351,6 +351,9 @@ class RandomOperations:
             case TurnIncomplete(reason="cancelled", rolled_back=True):
                 assert ending.kept_ids == []
                 return
+            case TurnIncomplete(reason="memory_pressure"):
+                reply = ending.kept_ids[:-2]
+                assert reply == self._reply(session, before)[: len(reply)]
             case TurnIncomplete(reason="cancelled"):
                 assert ending.kept_ids[-2:] == _CLOSE
                 reply = ending.kept_ids[:-2]

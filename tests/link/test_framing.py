@@ -31,6 +31,7 @@ from engine.messages import (
     SubmitTurn,
     TruncateContext,
     TurnCounts,
+    TurnDegraded,
     TurnDelta,
     TurnDone,
     TurnFailed,
@@ -73,6 +74,7 @@ FROM_WORKER = [
     Batch(
         outputs=[
             TurnDelta(turn=T, text="é", tokens=1),
+            TurnDegraded(turn=T, step="limit_running"),
             TurnDone(turn=T, text="é", kept_ids=[1], counts=TurnCounts(ttft_ms=1.5)),
             TurnIncomplete(
                 turn=T,

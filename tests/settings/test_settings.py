@@ -196,6 +196,7 @@ def test_every_engine_setting_reaches_the_engine():
         "target_inter_token_ms": 50.0,
         "num_speculative_tokens": 2,
         "max_queue": 3,
+        "max_preemptions": 5,
         "enable_prefix_caching": False,
         "retain_kv": False,
         "idle_prefill": False,

@@ -121,6 +121,13 @@ def _server_schemas() -> dict[str, Json]:
                 "sessions": _counts("live", "idle", "parked"),
                 "memory": _counts("free_bytes", "weights_bytes", "activation_bytes", "pool_bytes"),
                 "fits": {"type": "object", "additionalProperties": COUNT},
+                "pressure": answer(
+                    {
+                        "level": words(["none", "warning", "high"]),
+                        "demand_tokens": COUNT,
+                        "demand_ratio": NUMBER,
+                    }
+                ),
             }
         ),
         "Memory": answer(

@@ -139,6 +139,7 @@ def _one_policy(name: str, parameters: Mapping[str, Any]) -> Json:
     properties = {
         "type": const(name),
         "fidelity": nullable(words(policies.FIDELITIES)),
+        "oversize": nullable(words(policies.OVERSIZES)),
         **{key: _policy_parameter(annotation) for key, annotation in parameters.items()},
     }
     return body(properties, required=["type"])

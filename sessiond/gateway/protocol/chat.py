@@ -11,6 +11,7 @@ from sessiond.errors import STATUS
 from sessiond.facts import (
     ContextChanged,
     InputItem,
+    SessionDegraded,
     TextDelta,
     TurnAccepted,
     TurnBegun,
@@ -154,7 +155,7 @@ class ChatEncoder:
                 if self._include_usage:
                     yield {**self._object("chat.completion.chunk"), "choices": [],
                            "usage": chat_usage(fact.usage)}  # fmt: skip
-            case TurnQueued() | TurnBegun() | ContextChanged():
+            case TurnQueued() | TurnBegun() | ContextChanged() | SessionDegraded():
                 return  # there is no word for it in this API
             case _:
                 assert_never(fact)

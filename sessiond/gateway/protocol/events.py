@@ -7,6 +7,7 @@ from typing import assert_never
 from sessiond.errors import RequestError
 from sessiond.facts import (
     ContextChanged,
+    SessionDegraded,
     SessionView,
     TextDelta,
     TurnAccepted,
@@ -88,6 +89,13 @@ class ResponseEncoder:
                 yield from self._delta(fact.text)
             case ContextChanged():
                 yield self._context_changed(fact)
+            case SessionDegraded():
+                yield self._event(
+                    "session.degraded",
+                    session=fact.session_id,
+                    step=fact.step,
+                    reason=fact.reason,
+                )
             case TurnFinished():
                 yield from self._finish(fact)
             case _:

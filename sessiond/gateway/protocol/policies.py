@@ -14,6 +14,7 @@ from sessiond.gateway.protocol.resources import Json
 MAX_TTL_S = 30 * 24 * 3600
 MAX_PARAMETERS = 16
 FIDELITIES: tuple[Literal["exact", "shifted"], ...] = ("exact", "shifted")
+OVERSIZES: tuple[Literal["refuse", "keep_end"], ...] = ("refuse", "keep_end")
 _RETENTIONS: tuple[Literal["release", "park", "hold"], ...] = ("release", "park", "hold")
 _PRIORITIES: tuple[Literal["low", "normal", "high"], ...] = ("low", "normal", "high")
 UPDATE_KEYS = frozenset({"context_management", "retention", "ttl_s", "priority"})
@@ -43,7 +44,7 @@ def decode_context_management(value: object) -> PolicyChoice | None:
 
 
 def decode_policy(value: object, name: str = "") -> PolicyChoice:
-    """Read one policy: its type, its fidelity, and beside them its parameters.
+    """Read one policy: its type, fidelity and `oversize`, and beside them its parameters.
 
     `name` is that of the field that holds it; "": the whole body does.
 
@@ -55,19 +56,22 @@ def decode_policy(value: object, name: str = "") -> PolicyChoice:
         fields.refuse(name or "policy", f"{len(pairs)} fields", f"up to {MAX_PARAMETERS} fields")
     parameters: dict[str, int | float | str] = {}
     for key, one in pairs.items():
-        if key in {"type", "fidelity"} or one is None:
+        if key in {"type", "fidelity", "oversize"} or one is None:
             continue
         if isinstance(one, bool) or not isinstance(one, int | float | str):
             fields.refuse(f"{where}{key[:64]}", one, "a number or a string")
         # JSON does not tell 1.0 from 1
         parameters[key] = int(one) if isinstance(one, float) and one.is_integer() else one
-    fidelity = pairs.get("fidelity")
+    fidelity, oversize = pairs.get("fidelity"), pairs.get("oversize")
     return PolicyChoice(
         type=fields.text(f"{where}type", pairs.get("type"), longest=64),
         parameters=parameters,
         fidelity="exact"
         if fidelity is None
         else fields.one_of(f"{where}fidelity", fidelity, FIDELITIES),
+        oversize="refuse"
+        if oversize is None
+        else fields.one_of(f"{where}oversize", oversize, OVERSIZES),
     )
 
 
@@ -92,4 +96,5 @@ def decode_session_update(pairs: dict[str, object]) -> SessionUpdate:
 
 def policy_object(choice: PolicyChoice) -> Json:
     """Build a policy as `decode_policy` reads it."""
-    return {"type": choice.type, **choice.parameters, "fidelity": choice.fidelity}
+    packed: Json = {"type": choice.type, **choice.parameters, "fidelity": choice.fidelity}
+    return packed if choice.oversize == "refuse" else {**packed, "oversize": choice.oversize}

@@ -1,0 +1,96 @@
+"""How much of the pool the turns at work want; warns, then refuses. Asyncio thread only."""
+
+import logging
+from math import ceil
+
+from sessiond.errors import RequestError
+from sessiond.sessions.drain_rate import DrainRate
+from sessiond.sessions.limits import ServiceLimits
+
+logger = logging.getLogger(__name__)
+
+_CALM = 0.9  # of the watermark: below that the next crossing is worth a warning again
+
+
+class Demand:
+    """What turns that run or wait for the engine have in their contexts, in tokens.
+
+    Idle sessions don't count: they give way. At the warning watermark the log says so, once until
+    it is calm again; turns that would go beyond the high one are refused, unless no other is there:
+    it fits the pool. `warnings` counts.
+    """
+
+    def __init__(self, limits: ServiceLimits, drain_rate: DrainRate) -> None:
+        self._warn_at = limits.demand_warn_watermark
+        self._high = limits.demand_high_watermark
+        self._drain_rate = drain_rate
+        self._tokens: dict[str, int] = {}
+        self._total = 0
+        self._pool_tokens = 1
+        self._is_calm = True
+        self.warnings = 0
+
+    @property
+    def tokens(self) -> int:
+        """What is wanted now."""
+        return self._total
+
+    @property
+    def ratio(self) -> float:
+        """In pools: above 1 turns wait for others, or give way to them."""
+        return self._total / self._pool_tokens
+
+    @property
+    def is_high(self) -> bool:
+        """Whether hardly any turn would be taken now."""
+        return bool(self._high) and self.ratio >= self._high
+
+    @property
+    def is_warning(self) -> bool:
+        """Whether the warning holds."""
+        return not self._is_calm
+
+    def admit(self, turn_id: str, tokens: int, *, pool_tokens: int, now_s: float) -> None:
+        """Count a turn that is about to begin, or is planned anew.
+
+        Raises:
+            RequestError: it would go beyond the high watermark. It is not counted then.
+        """
+        self.leave(turn_id)
+        self._pool_tokens = pool_tokens
+        most = self._high * pool_tokens
+        if self._high and self._tokens and self._total + tokens > most:
+            excess = self._total + tokens - most
+            ends = ceil(excess * len(self._tokens) / max(1, self._total))
+            raise RequestError(
+                "queue_full",
+                f"{len(self._tokens)} turns want {self._total} tokens of KV and this one {tokens}; "
+                f"new ones are taken up to {most:.0f} ({self._high:g} pools)",
+                retry_after_s=self._drain_rate.retry_after_s(now_s, ends),
+            )
+        self._tokens[turn_id] = 0
+        self.grow(turn_id, tokens)
+
+    def grow(self, turn_id: str, tokens: int) -> None:
+        """A turn has got longer."""
+        if turn_id not in self._tokens:
+            return
+        self._tokens[turn_id] += tokens
+        self._total += tokens
+        if self._is_calm and self._warn_at and self.ratio >= self._warn_at:
+            self._is_calm = False
+            self.warnings += 1
+            logger.warning(
+                "memory gets short: %d turns want %d of the pool's %d tokens of KV (%.0f %%)%s",
+                len(self._tokens),
+                self._total,
+                self._pool_tokens,
+                100 * self.ratio,
+                f"; above {self._high:g} pools new ones are refused" if self._high else "",
+            )
+
+    def leave(self, turn_id: str) -> None:
+        """A turn has ended, or never began."""
+        self._total -= self._tokens.pop(turn_id, 0)
+        if self.ratio < _CALM * self._warn_at:
+            self._is_calm = True
