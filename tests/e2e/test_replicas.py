@@ -45,7 +45,7 @@ async def test_a_conversation_moves_between_servers_and_never_runs_on_both(pair,
 
         session = moved[0].session_id
         tip, a.tip = a.tip, None
-        running = await a.send(LONG, conversation=session, max_output_tokens=300)
+        running = await a.send(LONG, conversation=session, max_output_tokens=3000)
         await until_text(a, running)
         b.tip = None
         refused = await b.ask(SECOND, conversation=session)
