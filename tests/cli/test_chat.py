@@ -109,6 +109,8 @@ class Terminal:
     def __init__(self, url, **environment):
         main = (
             "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0);"  # so that Ctrl-C signals
+            # what runs the tests may ignore Ctrl-C itself, as a job in the background does
+            "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
             "import typer; from sessiond.cli.chat import chat; typer.run(chat)"
         )
         self._master, slave = pty.openpty()

@@ -11,6 +11,7 @@ from sessiond.store.errors import StoreError
 from sessiond.store.store import Store
 from tests.sessions.quota_words import FRONT, limit, refusal_of, to_minute, use_of, use_when
 from tests.sessions.world import ANN, BOB, SOCKET, ByteFormat, World, ask, finish, settled, until
+from tests.soak import SOAK
 
 
 class TestCharges:
@@ -243,7 +244,8 @@ class TestTimers:
         await world.stop()
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(20 if SOAK else 4))
 async def test_200_turns_at_once_take_no_token_too_many_and_sql_has_the_sum_of_the_events(
     url, engine, seed
 ):
