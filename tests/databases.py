@@ -16,13 +16,22 @@ MOST_USES = 50
 
 # Between them and SQL lie the sessions, which are tested on both kinds.
 ABOVE_SQL = ("gateway", "cli", "docs")
+# Whole servers whose clients are the subject; restarts, kills and replicas are tried on both kinds.
+ABOVE_SQL_TOO = (
+    "e2e/test_chat_command.py",
+    "e2e/test_client_examples.py",
+    "e2e/test_dialogues.py",
+    "e2e/test_reclaim.py",
+    "e2e/test_sdk_clients.py",
+    "e2e/test_serve.py",
+)
 
 
 def pytest_addoption(parser):
     parser.addoption(
         "--all-databases",
         action="store_true",
-        help=f"run tests/{', tests/'.join(ABOVE_SQL)} on Postgres, too",
+        help=f"run tests/{', tests/'.join((*ABOVE_SQL, *ABOVE_SQL_TOO))} on Postgres, too",
     )
 
 
@@ -30,13 +39,13 @@ def pytest_collection_modifyitems(config, items):
     """Tests far above SQL run on SQLite alone unless asked for: each kind takes as long again."""
     if config.getoption("--all-databases"):
         return
-    folders = {Path(__file__).parent / name for name in ABOVE_SQL}
+    above = {Path(__file__).parent / name for name in (*ABOVE_SQL, *ABOVE_SQL_TOO)}
     left_out = [
         item
         for item in items
         if getattr(item, "callspec", None)
         and item.callspec.params.get("database_kind") == "postgres"
-        and folders & set(item.path.parents)
+        and above & {item.path, *item.path.parents}
     ]
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if item not in set(left_out)]
