@@ -3,6 +3,7 @@
 import os
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from engine.model.kernels.build import HERE, LIBRARY_NAME, BuildError, build, find_compiler, sources
 
@@ -11,6 +12,13 @@ pytest_plugins = ["tests.databases"]
 # Before torch is imported, as the engine's process does: threads that spin at a barrier collapse
 # when another process wants a core.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+
+# Both measure the machine, not the code.
+settings.register_profile(
+    "any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("any-machine")
 
 
 @pytest.fixture(scope="session")

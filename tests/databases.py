@@ -2,6 +2,7 @@
 
 import contextlib
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -10,15 +11,27 @@ from sessiond.store import migrate
 
 KINDS = ("sqlite", "postgres")
 
+# What rows leave behind adds up, though they are deleted.
+MOST_USES = 50
+
 # Between them and SQL lie the sessions, which are tested on both kinds.
 ABOVE_SQL = ("gateway", "cli", "docs")
+# Whole servers whose clients are the subject; restarts, kills and replicas are tried on both kinds.
+ABOVE_SQL_TOO = (
+    "e2e/test_chat_command.py",
+    "e2e/test_client_examples.py",
+    "e2e/test_dialogues.py",
+    "e2e/test_reclaim.py",
+    "e2e/test_sdk_clients.py",
+    "e2e/test_serve.py",
+)
 
 
 def pytest_addoption(parser):
     parser.addoption(
         "--all-databases",
         action="store_true",
-        help=f"run tests/{', tests/'.join(ABOVE_SQL)} on Postgres, too",
+        help=f"run tests/{', tests/'.join((*ABOVE_SQL, *ABOVE_SQL_TOO))} on Postgres, too",
     )
 
 
@@ -26,13 +39,13 @@ def pytest_collection_modifyitems(config, items):
     """Tests far above SQL run on SQLite alone unless asked for: each kind takes as long again."""
     if config.getoption("--all-databases"):
         return
-    folders = {Path(__file__).parent / name for name in ABOVE_SQL}
+    above = {Path(__file__).parent / name for name in (*ABOVE_SQL, *ABOVE_SQL_TOO)}
     left_out = [
         item
         for item in items
         if getattr(item, "callspec", None)
         and item.callspec.params.get("database_kind") == "postgres"
-        and folders & set(item.path.parents)
+        and above & {item.path, *item.path.parents}
     ]
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if item not in set(left_out)]
@@ -63,12 +76,38 @@ def migrated_file(tmp_path_factory):
     return path
 
 
+class Shelf:
+    """Migrated Postgres databases without rows. To make one takes ten times as long as to clear it.
+
+    Whoever changes the schema takes an empty database instead.
+    """
+
+    def __init__(self, server):
+        self._server = server
+        self._template = server.create()
+        migrate.upgrade(server.url(self._template))
+        self._free = []
+        self._uses = Counter()
+
+    def take(self):
+        """The name of one, for one user."""
+        name = self._free.pop() if self._free else self._server.create(self._template)
+        self._uses[name] += 1
+        return name
+
+    def put_back(self, name):
+        """Its user is done."""
+        if self._uses[name] == MOST_USES:
+            self._server.drop(name)
+        else:
+            self._server.clear(name)
+            self._free.append(name)
+
+
 @pytest.fixture(scope="session")
-def migrated_template(postgres):
-    """A Postgres database with the newest schema, to be copied."""
-    name = postgres.create()
-    migrate.upgrade(postgres.url(name))
-    return name
+def shelf(postgres):
+    """Migrated databases of the run's Postgres."""
+    return Shelf(postgres)
 
 
 @pytest.fixture(scope="session", params=KINDS)
@@ -90,9 +129,15 @@ def lend_database(request, database_kind, tmp_path_factory):
             yield sqlite_url(path)
             return
         server = request.getfixturevalue("postgres")
-        name = server.create(request.getfixturevalue("migrated_template") if migrated else None)
-        yield server.url(name)
-        server.drop(name)
+        if migrated:
+            shelf = request.getfixturevalue("shelf")
+            name = shelf.take()
+            yield server.url(name)
+            shelf.put_back(name)
+        else:
+            name = server.create()
+            yield server.url(name)
+            server.drop(name)
 
     return lend
 

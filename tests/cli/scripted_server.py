@@ -77,7 +77,7 @@ class ScriptedServer:
         for frame in play.frames:
             connection.send(frame if isinstance(frame, str) else json.dumps(frame))
         if play.after_cancel:
-            self.received.append(json.loads(connection.recv(timeout=10)))
+            self.received.append(json.loads(connection.recv(timeout=60)))
             for frame in play.after_cancel:
                 connection.send(json.dumps(frame))
 

@@ -63,7 +63,7 @@ async def running(app: SmallApp, *, drain_limit_s: float = 60.0):
     )
     server = asyncio.create_task(serve_until_signal(app, GatewayLimits(), listener, hooks))
     url = url_of(listener).replace("http", "ws", 1)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await listening.wait()
         yield url, server, told
 
@@ -157,7 +157,7 @@ async def test_small_answers_are_not_held_back():
     server = await asyncio.start_server(lambda _, writer: seen.put(writer), sock=listener)
     async with server:
         _, client = await asyncio.open_connection(*listener.getsockname())
-        writer = await asyncio.wait_for(seen.get(), 10)
+        writer = await asyncio.wait_for(seen.get(), 60)
         taken = writer.get_extra_info("socket")
         assert taken.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
         for one in (client, writer):

@@ -9,7 +9,7 @@ BLOCK = 16
 SYSTEM_PROMPT = 16  # the whole block of the default system prompt, which all chats of a user share
 
 
-def wait_until(holds, *, within_s=30.0, what="the condition"):
+def wait_until(holds, *, within_s=120.0, what="the condition"):
     """Wait for a condition; its last value is returned."""
     deadline_s = time.monotonic() + within_s
     while not (value := holds()):
@@ -27,7 +27,7 @@ def active_blocks(server):
         return None
 
 
-def assert_all_blocks_come_back(server, *, within_s=30.0):
+def assert_all_blocks_come_back(server, *, within_s=120.0):
     """No session holds a block any more, nothing leaked, the auditor agrees."""
     wait_until(
         lambda: active_blocks(server) == 0,

@@ -1,9 +1,4 @@
 import pytest
-from hypothesis import settings
-
-# a deadline measures the machine, not the code
-settings.register_profile("gateway", deadline=None)
-settings.load_profile("gateway")
 
 
 @pytest.fixture

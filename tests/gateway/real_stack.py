@@ -61,7 +61,7 @@ class Stack:
 
     async def idle(self):
         """Wait until no session holds a block; nothing leaked."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while (await self.stats()).active_blocks:  # noqa: ASYNC110 -- asks the engine's thread
                 await asyncio.sleep(0.005)
         stats = await self.stats()

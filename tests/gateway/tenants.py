@@ -38,7 +38,7 @@ class Person:
             base_url=self.running.served.http_url,
             headers=self.headers,
             trust_env=False,
-            timeout=20,
+            timeout=60,
         )
 
     @contextlib.asynccontextmanager
@@ -77,7 +77,7 @@ class Line:
     async def hear(self, *kinds):
         """Read to the first event of these kinds; of any kind when none is named."""
         while True:
-            event = json.loads(await asyncio.wait_for(self.ws.recv(), 20))
+            event = json.loads(await asyncio.wait_for(self.ws.recv(), 60))
             validate_event(event)
             if not kinds or event["type"] in kinds:
                 return event
@@ -88,7 +88,7 @@ class Line:
 
     async def closed(self):
         """Read to the close; returns its code."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             with contextlib.suppress(ConnectionClosed):
                 while True:  # a client that does not read hears of no close
                     await self.ws.recv()

@@ -74,6 +74,13 @@ async def running(stack):
         yield running
 
 
+def stop_timers(running):
+    """From now on there are no statements but those of requests."""
+    service = running.served.service
+    for task in (service._reaper, service.quotas._timer, service._replica._task):
+        task.cancel()
+
+
 async def things_of(person):
     """A session with a response and its items."""
     [response] = await person.chat("a secret")
@@ -126,6 +133,7 @@ async def test_over_every_path_with_an_id(running):
     ann, eve = await Person.join(running, "ann"), await Person.join(running, "eve")
     ids = await things_of(ann)
     await running.idle()  # the hold after a request is over: nothing changes by itself
+    stop_timers(running)
     before = await everything_of(ann, ids)
     found = list(paths(running.served.server.config.app))
     assert len(found) >= 17
@@ -142,6 +150,7 @@ async def test_over_every_path_with_an_id(running):
 async def test_over_ids_in_bodies_and_queries(running):
     ann, eve = await Person.join(running, "ann"), await Person.join(running, "eve")
     ids, own = await things_of(ann), await things_of(eve)
+    stop_timers(running)
     async with eve.http() as http:
         for name, value in (
             ("conversation", ids.session_id),
@@ -168,6 +177,7 @@ async def test_over_a_turn_that_runs(running):
     """In memory there is more of it than in SQL."""
     ann, eve = await Person.join(running, "ann"), await Person.join(running, "eve")
     idle = await things_of(ann)
+    stop_timers(running)
     running.model.gate = threading.Event()
     async with ann.socket() as line, eve.http() as http:
         await line.create("more", conversation=idle.session_id, max_output_tokens=8)
@@ -208,6 +218,7 @@ def filled(frame, ids):
 async def test_over_every_event_of_a_socket(running, runs):
     ann, eve = await Person.join(running, "ann"), await Person.join(running, "eve")
     ids = await things_of(ann)
+    stop_timers(running)
     async with ann.socket() as victim, eve.socket() as line:
         if runs:
             running.model.gate = threading.Event()
@@ -219,7 +230,7 @@ async def test_over_every_event_of_a_socket(running, runs):
             for who in (ids.nobody(), ids, ids.nobody()):
                 with statements() as sql:
                     await line.ws.send(filled(frame, who))
-                    event = await asyncio.wait_for(line.ws.recv(), 20)
+                    event = await asyncio.wait_for(line.ws.recv(), 60)
                 answers.append((who.hidden(event), sql))
             assert answers[1] == answers[2], frame
             assert json.loads(answers[1][0])["status"] == 404

@@ -25,7 +25,7 @@ async def get(path, engine=None, draining=False, turns=()):
     async with serving(gateway) as served:
         if draining:
             gateway.connections.begin_drain()
-        async with httpx.AsyncClient(base_url=served.http_url, trust_env=False) as http:
+        async with httpx.AsyncClient(base_url=served.http_url, trust_env=False, timeout=60) as http:
             return await http.get(path)
 
 

@@ -19,7 +19,7 @@ from tests.gateway.schemas import validate, validate_event
 
 
 def http_of(running):
-    return httpx.AsyncClient(base_url=running.served.http_url, trust_env=False, timeout=10)
+    return httpx.AsyncClient(base_url=running.served.http_url, trust_env=False, timeout=60)
 
 
 async def said(http, text, **fields):
@@ -122,7 +122,7 @@ async def hear(ws, *kinds):
     """Events to the first of these kinds."""
     events = []
     while not events or events[-1]["type"] not in kinds:
-        events.append(json.loads(await asyncio.wait_for(ws.recv(), 10)))
+        events.append(json.loads(await asyncio.wait_for(ws.recv(), 60)))
     return events
 
 
@@ -350,7 +350,7 @@ async def test_a_follower_that_reads_too_slowly_is_told_so():
 async def test_a_request_with_a_key_is_answered_once_on_each_database(stack):
     async with stack() as running, http_of(running) as http:
         fields = {"json": {"input": "hi"}, "headers": {"Idempotency-Key": "mine"}}
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             first = await http.post("/v1/responses", **fields)
             again = await http.post("/v1/responses", **fields)
         assert first.status_code == again.status_code == 200

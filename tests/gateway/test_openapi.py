@@ -46,7 +46,7 @@ def document(**changes):
 async def test_the_document_is_valid_and_has_exactly_the_routes(stack):
     async with (
         stack(keys=True) as running,
-        httpx.AsyncClient(base_url=running.served.http_url, trust_env=False) as http,
+        httpx.AsyncClient(base_url=running.served.http_url, trust_env=False, timeout=60) as http,
     ):
         answer = await http.get("/openapi.json")  # without a key
         assert answer.status_code == 200

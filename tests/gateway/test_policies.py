@@ -34,7 +34,7 @@ def two_users(stack):
 def http_of(running, key="ann"):
     headers = {"Authorization": f"Bearer {key}"}
     return httpx.AsyncClient(
-        base_url=running.served.http_url, headers=headers, trust_env=False, timeout=20
+        base_url=running.served.http_url, headers=headers, trust_env=False, timeout=60
     )
 
 
@@ -55,7 +55,7 @@ class Talk:
         await self._ws.send(json.dumps(frame))
 
     async def hear(self):
-        event = json.loads(await asyncio.wait_for(self._ws.recv(), 20))
+        event = json.loads(await asyncio.wait_for(self._ws.recv(), 60))
         validate_event(event)
         return event
 

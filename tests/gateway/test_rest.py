@@ -15,7 +15,7 @@ from tests.gateway.serving import gateway_of, serving
 
 
 def client_of(served):
-    return httpx.AsyncClient(base_url=served.http_url, trust_env=False, timeout=10)
+    return httpx.AsyncClient(base_url=served.http_url, trust_env=False, timeout=60)
 
 
 def sdk_of(served):
@@ -96,12 +96,12 @@ async def test_a_cut_request_cancels_its_turn_at_once(stream):
             b"POST /v1/responses HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%b"
             % (len(request), request)
         )
-        await asyncio.wait_for(begun.wait(), 10)
+        await asyncio.wait_for(begun.wait(), 60)
         if stream:
             await reader.readuntil(b"output_text.delta")
         writer.close()
         await writer.wait_closed()
-        await asyncio.wait_for(service.bound[0].cancelled.wait(), 10)
+        await asyncio.wait_for(service.bound[0].cancelled.wait(), 60)
         assert service.turns[0].reasons == ["disconnected"]
         assert service.bound[0].keep is False
 
@@ -160,7 +160,7 @@ async def test_a_body_over_the_limit_is_refused_unread():
         reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
         writer.write(b"POST /v1/responses HTTP/1.1\r\nHost: localhost\r\n")
         writer.write(b"Transfer-Encoding: chunked\r\n\r\n1400\r\n" + b"x" * 5120 + b"\r\n")
-        assert (await asyncio.wait_for(reader.readline(), 10)).startswith(b"HTTP/1.1 413")
+        assert (await asyncio.wait_for(reader.readline(), 60)).startswith(b"HTTP/1.1 413")
         writer.close()
 
 

@@ -72,7 +72,7 @@ async def play(connection, request):
     await connection.response.create(**pairs)
     events = []
     while not events or events[-1]["type"] not in TERMINAL:
-        event = await asyncio.wait_for(connection.recv(), 10)
+        event = await asyncio.wait_for(connection.recv(), 60)
         events.append(event.to_dict())
         validate_event(events[-1])
     return events
@@ -191,7 +191,7 @@ async def test_the_accumulator_of_the_sdk_takes_every_order_we_send(stack):
                 await lane.send({"type": "response.create", "model": MODEL, **pairs})
                 accumulator = ResponsesWebSocketAccumulator()
                 while True:
-                    event = await asyncio.wait_for(lane.recv(), 10)
+                    event = await asyncio.wait_for(lane.recv(), 60)
                     accumulator.add_event(event)
                     if event.type == "response.created" and pairs.get("max_output_tokens") == 999:
                         await running_cancel(session, event.response.id)

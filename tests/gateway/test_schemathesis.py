@@ -61,7 +61,9 @@ def played(report):
 
 
 async def document_of(running):
-    async with httpx.AsyncClient(base_url=running.served.http_url, trust_env=False) as http:
+    async with httpx.AsyncClient(
+        base_url=running.served.http_url, trust_env=False, timeout=60
+    ) as http:
         return (await http.get("/openapi.json")).json()
 
 

@@ -137,7 +137,7 @@ async def test_scripts_of_an_allowed_origin_may_read_answers_and_others_get_noth
     gateway = gateway_of(ScriptedService(lambda _: reply("x")))
     async with (
         serving(gateway, allowed_origins=[page]) as served,
-        httpx.AsyncClient(base_url=served.http_url, trust_env=False) as http,
+        httpx.AsyncClient(base_url=served.http_url, trust_env=False, timeout=60) as http,
     ):
         asks = {
             "Access-Control-Request-Method": "POST",
@@ -178,7 +178,7 @@ def test_a_host_header_is_taken_apart():
 )
 async def test_the_check_holds_on_http_and_on_sockets(headers, param):
     async with serving(gateway_of(ScriptedService(lambda _: reply("x")))) as served:
-        async with httpx.AsyncClient(base_url=served.http_url, trust_env=False) as http:
+        async with httpx.AsyncClient(base_url=served.http_url, trust_env=False, timeout=60) as http:
             for path in ("/health/live", "/v1/responses", "/metrics", "/nowhere"):
                 response = await http.get(path, headers=headers)
                 assert response.status_code == 403

@@ -41,7 +41,7 @@ async def say(ws, text, **pairs):
     pairs = {"temperature": 0, "max_output_tokens": 40, **pairs}
     await ws.send(json.dumps({"type": "response.create", "input": text, **pairs}))
     while True:
-        event = json.loads(await asyncio.wait_for(ws.recv(), 30))
+        event = json.loads(await asyncio.wait_for(ws.recv(), 60))
         validate_event(event)
         if event["type"] in ENDINGS:
             assert event["type"] in {"response.completed", "response.incomplete"}, event
@@ -66,7 +66,7 @@ async def sing(running, canary, turns=4):
 
 async def until(running, condition):
     """Wait until the engine's numbers are so."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not condition(await running.stats()):  # noqa: ASYNC110 -- asks the engine's thread
             await asyncio.sleep(0.005)
 
@@ -161,7 +161,7 @@ def total_pages(response):
 
 
 def http_of(running):
-    return httpx.AsyncClient(base_url=running.served.http_url, trust_env=False, timeout=20)
+    return httpx.AsyncClient(base_url=running.served.http_url, trust_env=False, timeout=60)
 
 
 def slots_on_disk(folder):

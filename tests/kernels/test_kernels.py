@@ -11,7 +11,9 @@ from tests.kernels import support
 from tests.kernels.support import Shape
 
 few = settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 seeds = st.integers(0, 2**16)
 columns = st.integers(1, 5).map(lambda pairs: 64 * pairs)

@@ -174,7 +174,7 @@ def out_of_memory(_config: EngineConfig, _emit: Emit) -> tuple[EchoLoop, EngineI
 
 def fake_model(config: EngineConfig, emit: Emit) -> tuple[EngineLoop, EngineInfo]:
     """The real loop over the fake model: 256 blocks."""
-    info = msgspec.structs.replace(INFO, model="fake", total_blocks=256)
+    info = msgspec.structs.replace(INFO, model="fake", total_blocks=256, max_model_len=4000)
     engine_loop = EngineLoop(
         config=config,
         num_blocks=info.total_blocks,

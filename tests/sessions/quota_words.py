@@ -22,7 +22,7 @@ async def use_of(world, user_id="ann"):
 
 async def use_when(world, condition):
     """What is taken as soon as it is so; timers of the service bring it about."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not condition(use := await use_of(world)):  # noqa: ASYNC110 -- no event of its own
             await asyncio.sleep(0.001)
     return use

@@ -24,8 +24,8 @@ class StepGate:
     def wait(self, timeout):
         return self._steps.acquire(timeout=timeout)
 
-    def open(self):
-        self._steps.release(10_000)
+    def open(self, steps=10_000):
+        self._steps.release(steps)
 
 
 class Rig:

@@ -90,7 +90,7 @@ async def test_t50_turns_that_are_written_hold_no_connection(world, engine):
     await asyncio.sleep(0)
     for pool in (world.store._database._writer.pool, world.store._database._reader.pool):
         assert pool.checkedout() == 0
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         assert len((await world.service.list_sessions(ANN, 100, None)).sessions) == 50
         _, finished = await auto(world, engine)
     assert finished.status == "completed"

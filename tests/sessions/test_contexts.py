@@ -319,7 +319,7 @@ def delta(said, *, generate):
 
 @pytest.mark.timeout(3600 if SOAK else 300)
 @settings(
-    max_examples=2000 if SOAK else 60,
+    max_examples=2000 if SOAK else 30,
     derandomize=not SOAK,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],

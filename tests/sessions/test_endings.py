@@ -198,7 +198,7 @@ class TestDisconnect:
         await asyncio.sleep(0)
         run.cancel()
         await settled(run)
-        await asyncio.wait_for(bound.ended.wait(), 5)
+        await asyncio.wait_for(bound.ended.wait(), 60)
         assert engine.running() == []
 
 
@@ -386,7 +386,7 @@ class TestDrain:
         engine.auto = False
         turn = await speaking(world, engine)
         await world.stop()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await turn.bound.ended.wait()
 
 

@@ -1,5 +1,8 @@
 """Forks that are asked for, and sessions that go back to an earlier response."""
 
+import asyncio
+from contextlib import contextmanager
+
 import pytest
 
 from engine.messages import CloseContext, ForkContext, SetContext, TruncateContext
@@ -153,6 +156,22 @@ async def test_a_busy_session_is_not_rewound(world, engine):
     engine.finish(turn.accepted.response_id)
 
 
+@contextmanager
+def answered_step_by_step(rig):
+    """The engine answers between two steps: each question lets it make one."""
+    ask = rig.engine.ask
+
+    async def stepping(query):
+        answer = asyncio.create_task(ask(query))
+        await asyncio.sleep(0)  # the engine has the question
+        rig.model.gate.open(1)
+        return await answer
+
+    rig.engine.ask = stepping
+    yield
+    rig.engine.ask = ask
+
+
 class TestOnTheRealLoop:
     @pytest.fixture
     async def rig(self):
@@ -173,9 +192,11 @@ class TestOnTheRealLoop:
         first, _ = await world.turn(greedy(long))
         session = first.accepted.session_id
         at_first = await world.context(session)
-        rig.model.gate = StepGate(3)
+        rig.model.gate = StepGate(1)
         parent = await world.begin(greedy("goes on", conversation=session))
-        views = [await world.service.fork_session(ANN, session) for _ in range(4)]
+        with answered_step_by_step(rig):
+            views = [await world.service.fork_session(ANN, session) for _ in range(4)]
+        assert not parent.bound.ended.is_set()
         rig.model.gate.open()
         told = await finish(parent)
         assert told.text == reply_after([*at_first, *message("user", "goes on"), 259])

@@ -11,6 +11,7 @@ from sessiond.store.errors import StoreError
 from sessiond.store.store import Store
 from tests.sessions.quota_words import FRONT, limit, refusal_of, to_minute, use_of, use_when
 from tests.sessions.world import ANN, BOB, SOCKET, ByteFormat, World, ask, finish, settled, until
+from tests.soak import SOAK
 
 
 class TestCharges:
@@ -243,7 +244,8 @@ class TestTimers:
         await world.stop()
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(20 if SOAK else 4))
 async def test_200_turns_at_once_take_no_token_too_many_and_sql_has_the_sum_of_the_events(
     url, engine, seed
 ):
@@ -298,7 +300,7 @@ async def test_t50_no_connection_is_held_while_replies_are_written(world, engine
     turns = [await world.begin(ask("hi"), lane=f"lane{number}") for number in range(50)]
     await until(lambda: world.store.connections_in_use == 0)
     other = Store(url)  # nobody holds SQLite's lock either
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await other.quotas.set_quota("bob", {"max_sessions": 1}, 0.0)
     await other.close()
     for turn in turns:

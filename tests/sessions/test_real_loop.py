@@ -170,6 +170,7 @@ async def test_a_cancelled_turn_keeps_what_its_reader_saw(world, rig):
     session = turn.accepted.session_id
     before = await world.context(session)
     rig.model.script(list(b"a long reply that never ends" * 40))
+    rig.model.gate = StepGate(8)
     cancelled = await world.begin(greedy("tell", conversation=session, max_output_tokens=500))
     seen = asyncio.Event()
 
@@ -184,6 +185,7 @@ async def test_a_cancelled_turn_keeps_what_its_reader_saw(world, rig):
     reading = asyncio.create_task(read())
     await seen.wait()
     cancelled.cancel(keep=True)
+    rig.model.gate.open()
     finished = await reading
     assert (finished.status, finished.reason) == ("incomplete", "cancelled")
     after = [*before, *message("user", "tell"), *message("assistant", finished.text)]

@@ -36,7 +36,7 @@ async def test_those_that_wait_come_first_in_first_out():
     for current, following in ((0, 1), (1, 3)):
         assert not seat.holds(claims[following])
         seat.leave(claims[current])
-        await asyncio.wait_for(claims[following].granted(), 1)
+        await asyncio.wait_for(claims[following].granted(), 60)
         assert seat.holds(claims[following])
     seat.leave(claims[3])
     seat.leave(claims[3])
@@ -53,5 +53,5 @@ async def test_the_one_that_closes_comes_next_and_the_others_are_refused():
     with pytest.raises(RequestError, match="gone"):
         await waiting.granted()
     seat.leave(holder)
-    await asyncio.wait_for(closing.granted(), 1)
+    await asyncio.wait_for(closing.granted(), 60)
     assert seat.holds(closing)

@@ -144,11 +144,11 @@ async def finish(turn: Turn) -> TurnFinished:
 
 async def until(condition: Callable[[], object]) -> None:
     """Wait, a few loop turns at a time, for what other tasks bring about."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110 -- what is awaited has no event of its own
             await asyncio.sleep(0.001)
 
 
 async def settled(*work: Awaitable[Any]) -> list[Any]:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         return await asyncio.gather(*work, return_exceptions=True)

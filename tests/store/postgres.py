@@ -36,6 +36,27 @@ _OPTIONS = {
 }
 
 
+_CUT_OTHERS = """
+SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity
+WHERE datname = current_database() AND pid <> pg_backend_pid()
+"""
+# Far less work than TRUNCATE where there are few rows.
+_DELETE_ROWS = """
+DO $$
+DECLARE one record;
+BEGIN
+    SET LOCAL session_replication_role = replica;  -- in any order, whatever refers to what
+    FOR one IN SELECT tablename AS name FROM pg_tables
+        WHERE schemaname = 'public' AND tablename <> 'alembic_version'
+    LOOP
+        EXECUTE format('DELETE FROM %I', one.name);
+    END LOOP;
+    PERFORM setval(format('%I', sequencename)::regclass, start_value, false)
+        FROM pg_sequences WHERE schemaname = 'public';
+END $$
+"""
+
+
 class PostgresUnavailableError(Exception):
     """There is no Postgres server on this machine, in words."""
 
@@ -76,6 +97,12 @@ class PostgresServer:
         )
         return name
 
+    def clear(self, database: str) -> None:
+        """Cut its connections and delete its rows: it is as after the migrations, at less cost."""
+        with psycopg.connect(self._address(database), autocommit=True) as connection:
+            connection.execute(_CUT_OTHERS)
+            connection.execute(_DELETE_ROWS)
+
     def drop(self, database: str) -> None:
         """Delete a database, whoever is connected to it."""
         self._execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(database)))
@@ -107,8 +134,8 @@ class PostgresServer:
         with psycopg.connect(self._address(), autocommit=True) as connection:
             connection.execute(statement)
 
-    def _address(self) -> str:
-        return f"host=127.0.0.1 port={self._port} user=postgres dbname=postgres connect_timeout=5"
+    def _address(self, database: str = "postgres") -> str:
+        return f"host=127.0.0.1 port={self._port} user=postgres dbname={database} connect_timeout=5"
 
     def _is_ready(self) -> bool:
         try:

@@ -11,6 +11,7 @@ from sessiond.quota import Quota, charged_tokens
 from sessiond.store.errors import QuotaExceededError, StoreError
 from sessiond.store.records import NewReservation
 from sessiond.store.store import Store
+from tests.soak import SOAK
 from tests.store.rows import kept, lost, prompt, session, turn
 
 NOON = 1_800_014_400.0  # a minute and a day begin 14,400 s before
@@ -193,7 +194,8 @@ class TestSettling:
         assert (await use_of(store)).byte_seconds == 2e12
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(20 if SOAK else 4))
 async def test_200_turns_at_once_never_take_more_than_there_is_by_one_token(url, store, seed):
     """Two servers, turns that end while others begin. Every limit is reached, none is passed."""
     chance = random.Random(seed)

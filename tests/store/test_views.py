@@ -12,6 +12,7 @@ from sessiond.facts import TurnUsage
 from sessiond.store.records import NewSummary
 from sessiond.store.shape import Shape, Span, SummaryRef, View, dropped_places
 from sessiond.store.store import Store
+from tests.soak import SOAK
 from tests.store.rows import kept, prompt, session, turn
 
 FRONT = [1, 2]
@@ -187,7 +188,13 @@ def joined(spans):
     return tuple(result)
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@pytest.mark.soak
+@settings(
+    max_examples=500 if SOAK else 20,
+    derandomize=not SOAK,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 @given(plan=st.lists(steps, min_size=3, max_size=14))
 def test_what_sql_says_is_visible_is_what_the_edits_leave(lend_database, plan):
     async def run(url):

@@ -116,7 +116,9 @@ def test_dialogues_as_deltas_equal_the_whole_rendering(chat_format, smollm2_ids)
 
 @pytest.mark.real_model
 @settings(
-    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=300,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(
     messages=st.lists(

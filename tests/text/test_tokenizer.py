@@ -17,7 +17,7 @@ from tests.text.toy import write_folder, write_gguf
 
 DATA = Path(__file__).parents[1] / "data"
 SHARED_FIXTURES = settings(
-    deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 
 
