@@ -30,6 +30,10 @@ def test_bytes_that_are_mutated_are_read_or_refused(name):
     assert at_random(name, RUNS, SEED) > RUNS
 
 
+def unforgiving(_, call):
+    call()
+
+
 @pytest.mark.parametrize("name", TARGETS)
 def test_every_seed_is_right(name):
     """Or mutations of it would be refused for the same reason always."""
@@ -37,7 +41,7 @@ def test_every_seed_is_right(name):
     if name not in refused:
         target = TARGETS[name]
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("tests.fuzz.targets.error_of", lambda _, call: [call()] and None)
+            patch.setattr("tests.fuzz.targets.error_of", unforgiving)
             for data in target.seeds:
                 if name != "small-bodies":
                     target.judge(data)

@@ -129,10 +129,12 @@ def mapping(name: str, value: object) -> dict[str, object]:
     return value
 
 
-def sequence(name: str, value: object) -> list[object]:
-    """Take a JSON array."""
+def sequence(name: str, value: object, *, most: int | None = None) -> list[object]:
+    """Take a JSON array, of at most `most` entries."""
     if not isinstance(value, list):
         refuse(name, value, "an array")
+    if most is not None and len(value) > most:
+        refuse(name, f"{len(value)} entries", f"an array of up to {most}")
     return value
 
 
