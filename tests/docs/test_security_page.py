@@ -4,7 +4,7 @@ import re
 
 from tests.docs.blocks import ROOT
 
-ROW = re.compile(r"^\| (?:a|the|dependencies)[^|]* \| .* \| ([^|]*) \|$", re.MULTILINE)
+ROW = re.compile(r"^\| (?:a |the |dependencies)[^|]* \| .* \| ([^|]*) \|$", re.MULTILINE)
 
 
 def test_every_defence_names_tests_that_there_are():

@@ -13,7 +13,7 @@ from tests.fuzz.structured import STRUCTURED, as_bytes
 from tests.gateway.tenants import Line
 from tests.soak import SOAK
 
-COUNT = 3000 if SOAK else 240
+COUNT = 3000 if SOAK else 180
 SEED = 20260701
 PROBE_EVERY = 12
 PATHS = ("/v1/responses", "/v1/chat/completions", "/v1/conversations", "/v1/conversations/c/items")
