@@ -187,5 +187,5 @@ def test_folder_without_readable_weights_is_refused(tmp_path):
     with pytest.raises(ModelFileError, match=r"gone\.safetensors: cannot be read"):
         load(tmp_path)
     index.write_text("[]")
-    with pytest.raises(ModelFileError, match="damaged"):
+    with pytest.raises(ModelFileError, match=r"a JSON object|damaged"):
         load(tmp_path)
