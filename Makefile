@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: serve test test-isa check bench soak sanitize clean
+.PHONY: serve test test-isa check bench soak fuzz sanitize clean
 
 serve: $(VENV)/.installed
 	@$(BIN)/sessiond serve $(ARGS)
@@ -26,6 +26,7 @@ check: $(VENV)/.installed-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest tests/docs
+	@$(BIN)/python -m tests.audit
 
 bench: $(VENV)/.installed-dev
 	@$(BIN)/sessiond model pull
@@ -34,6 +35,11 @@ bench: $(VENV)/.installed-dev
 soak: $(VENV)/.installed-dev
 	@$(BIN)/sessiond model pull
 	SESSIOND_SOAK=1 $(BIN)/python -m pytest -m soak $(ARGS)
+
+# readers of foreign bytes, guided by coverage where atheris has a wheel
+fuzz: $(VENV)/.installed-dev
+	@$(PIP) --editable '.[dev,fuzz]' || echo "atheris can't be installed here: inputs are mutated at random"
+	$(BIN)/python -m tests.fuzz $(ARGS)
 
 sanitize: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest tests/kernels/test_sanitizers.py $(ARGS)

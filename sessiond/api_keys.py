@@ -12,6 +12,7 @@ _IN_TEXT = re.compile(
     r"(?P<known>(?<![A-Za-z0-9])sk-[0-9a-f]{16}\.)[A-Za-z0-9_-]+"
     r"|(?P<other>(?<![A-Za-z0-9])sk-)[A-Za-z0-9._-]{8,}"
     r"|(?P<place>openai-insecure-api-key\.|(?i:bearer)[ +]+)(?!sk-)[^\s\"',;)\]}]+"
+    r"|(?P<url>://[^\s:/@?#]*:)[^\s/?#]+(?=@)"  # the password of a database
 )
 SALT_BYTES = 16
 _REMOVED = "[removed]"
@@ -71,7 +72,7 @@ def without_keys(text: str) -> str:
 
 
 def _cut(found: re.Match[str]) -> str:
-    return (found["known"] or found["other"] or found["place"]) + _REMOVED
+    return next(kept for kept in found.groups() if kept is not None) + _REMOVED
 
 
 def _digest(secret: str, salt: bytes) -> bytes:

@@ -17,6 +17,7 @@ from sessiond.gateway.admin import AdminApi
 from sessiond.gateway.admission import Admittance
 from sessiond.gateway.chat_api import ChatApi
 from sessiond.gateway.conversations import ConversationsApi
+from sessiond.gateway.head_bounds import HeadBounds
 from sessiond.gateway.health import HealthApi
 from sessiond.gateway.jobs import database_error, internal_error
 from sessiond.gateway.openapi_api import OpenApi
@@ -80,12 +81,13 @@ def _admin_routes(gateway: Gateway) -> list[BaseRoute]:
 def _middleware(
     gateway: Gateway, allowed_hosts: Iterable[str], allowed_origins: Iterable[str]
 ) -> list[Middleware]:
-    """From the outside in: which requests, of which pages, of whom."""
+    """From the outside in: requests of which size, of which pages, of whom."""
     origins = [plain_origin(origin) for origin in allowed_origins]
     stack = [
+        Middleware(HeadBounds),
         Middleware(
             HostOriginCheck, allowed_hosts=tuple(allowed_hosts), allowed_origins=tuple(origins)
-        )
+        ),
     ]
     if origins:  # scripts of those pages may read the answers, too
         stack.append(

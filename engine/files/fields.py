@@ -7,7 +7,12 @@ from typing import Any
 
 from engine.errors import ModelFileError
 
+MAX_SIZE = 2**24
+MAX_FEW = 2**12  # of layers and heads, and of what one head holds: each is a list somewhere
+_MAX_NUMBER = 1e30
+_MAX_CONFIG_BYTES = 16 * 2**20
 _ABSENT: Any = object()
+_MAX_SHOWN = 200
 
 
 class Fields:
@@ -41,20 +46,22 @@ class Fields:
 
     def wrong(self, name: str, value: object, allowed: str) -> ModelFileError:
         """Make the error for a value that can't be used."""
-        return ModelFileError(f"{self.path}: {self._prefix}{name}={value!r}: allowed is {allowed}")
+        return ModelFileError(
+            f"{self.path}: {self._prefix}{name}={repr(value)[:_MAX_SHOWN]}: allowed is {allowed}"
+        )
 
-    def size(self, name: str, default: int = _ABSENT) -> int:
-        """Return a whole number of 1 or more."""
+    def size(self, name: str, default: int = _ABSENT, *, most: int = MAX_SIZE) -> int:
+        """Return a whole number from 1 to `most`."""
         value = self._get(name, default)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise self.wrong(name, value, "a whole number of 1 or more")
+        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
+            raise self.wrong(name, value, f"a whole number of 1 or more, up to {most}")
         return value
 
     def count(self, name: str, default: int) -> int:
-        """Return a whole number of 0 or more."""
+        """Return a whole number from 0 to `MAX_SIZE`."""
         value = self._get(name, default)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-            raise self.wrong(name, value, "a whole number of 0 or more")
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_SIZE:
+            raise self.wrong(name, value, f"a whole number of 0 or more, up to {MAX_SIZE}")
         return value
 
     def optional_size(self, name: str) -> int | None:
@@ -62,10 +69,11 @@ class Fields:
         return self.count(name, 0) or None
 
     def number(self, name: str, default: float = _ABSENT) -> float:
-        """Return a number above 0."""
+        """Return a number above 0, and not beyond reason."""
         value = self._get(name, default)
-        if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
-            raise self.wrong(name, value, "a number above 0")
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not 0 < value <= _MAX_NUMBER:
+            raise self.wrong(name, value, f"a number above 0, up to {_MAX_NUMBER:g}")
         return float(value)
 
     def flag(self, name: str, *, default: bool) -> bool:
@@ -120,18 +128,30 @@ class Fields:
         return default
 
 
+def read_object(path: Path, *, most_bytes: int) -> dict[str, Any]:
+    """Read a file that holds a JSON object.
+
+    Raises:
+        ModelFileError: missing, unreadable, too large, or not a JSON object.
+    """
+    try:
+        size = path.stat().st_size
+        if size > most_bytes:
+            raise ModelFileError(f"{path}: {size} bytes: allowed are up to {most_bytes}")
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ModelFileError(f"{path}: cannot be read ({error})") from error
+    except (ValueError, RecursionError) as error:
+        raise ModelFileError(f"{path}: not valid JSON ({str(error)[:200]})") from error
+    if not isinstance(values, dict):
+        raise ModelFileError(f"{path}: allowed is a JSON object")
+    return values
+
+
 def read_config_json(path: Path) -> Fields:
     """Read a folder's config.json.
 
     Raises:
         ModelFileError: missing, unreadable, or not a JSON object.
     """
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ModelFileError(f"{path}: cannot be read ({error})") from error
-    except ValueError as error:
-        raise ModelFileError(f"{path}: not valid JSON ({error})") from error
-    if not isinstance(values, dict):
-        raise ModelFileError(f"{path}: allowed is a JSON object")
-    return Fields(path, values)
+    return Fields(path, read_object(path, most_bytes=_MAX_CONFIG_BYTES))

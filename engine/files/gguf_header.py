@@ -27,6 +27,12 @@ _SCALARS = {
 }
 _STRING, _ARRAY = 8, 9
 _MAX_DIMENSIONS = 4
+_MAX_NESTED = 4  # arrays in arrays
+_MAX_ALIGNMENT = 2**16
+# A vocabulary of 260,000 has about 1.5 million values with its merges and scores.
+_MAX_VALUES = 2**22
+_MAX_TEXT_BYTES = 2**24
+_LEAST_KEY, _LEAST_TENSOR = 13, 24  # bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +63,7 @@ def read_gguf_header(path: Path) -> GgufHeader:
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return _Cursor(data, path).header()
-    except (struct.error, UnicodeDecodeError, IndexError, KeyError, OverflowError) as error:
+    except (struct.error, UnicodeDecodeError, LookupError, OverflowError, MemoryError) as error:
         raise ModelFileError(f"{path}: damaged GGUF header ({error!r})") from error
     except (OSError, ValueError) as error:
         raise ModelFileError(f"{path}: cannot be read ({error})") from error
@@ -68,6 +74,7 @@ class _Cursor:
         self._data = data
         self._path = path
         self._at = 0
+        self._values = 0
 
     def header(self) -> GgufHeader:
         if self._data[:4] != _MAGIC:
@@ -77,15 +84,39 @@ class _Cursor:
         if version not in (2, 3):
             raise ModelFileError(f"{self._path}: GGUF version {version}; known are 2 and 3")
         tensor_count, key_count = self._scalar("Q"), self._scalar("Q")
+        if key_count * _LEAST_KEY + tensor_count * _LEAST_TENSOR > len(self._data):
+            counts = f"{key_count} keys and {tensor_count} tensors"
+            raise ModelFileError(f"{self._path}: {counts} do not fit the file")
+        self._spend(key_count + tensor_count)
         metadata = {self._string(): self._value(self._scalar("I")) for _ in range(key_count)}
         infos = [self._tensor() for _ in range(tensor_count)]
-        alignment = int(metadata.get("general.alignment", 32))
-        start = -(-self._at // alignment) * alignment
+        start = self._start_of_data(metadata.get("general.alignment", 32))
         tensors = {
             name: TensorInfo(name=name, shape=shape, ggml_type=kind, offset=start + offset)
             for name, shape, kind, offset in infos
         }
+        if len(metadata) < key_count or len(tensors) < tensor_count:
+            raise ModelFileError(f"{self._path}: a key or a tensor stands there twice")
+        beyond = next((one for one in tensors.values() if one.offset > len(self._data)), None)
+        if beyond is not None:
+            raise ModelFileError(f"{self._path}: tensor {beyond.name!r} begins beyond the file")
         return GgufHeader(path=self._path, metadata=metadata, tensors=tensors)
+
+    def _start_of_data(self, alignment: object) -> int:
+        if not isinstance(alignment, int) or not 1 <= alignment <= _MAX_ALIGNMENT:
+            raise ModelFileError(
+                f"{self._path}: general.alignment={str(alignment)[:80]}: "
+                f"allowed is 1 to {_MAX_ALIGNMENT}"
+            )
+        return -(-self._at // alignment) * alignment
+
+    def _spend(self, count: int) -> None:
+        """Bound what all the lists together hold: a byte of the file is an object in memory."""
+        self._values += count
+        if self._values > _MAX_VALUES:
+            raise ModelFileError(
+                f"{self._path}: more than {_MAX_VALUES} values in the header, which is no model's"
+            )
 
     def _scalar(self, code: str) -> Any:
         (value,) = struct.unpack_from("<" + code, self._data, self._at)
@@ -93,7 +124,12 @@ class _Cursor:
         return value
 
     def _string(self) -> str:
-        return self._bytes(self._scalar("Q")).decode()
+        length = self._scalar("Q")
+        if length > _MAX_TEXT_BYTES:
+            raise ModelFileError(
+                f"{self._path}: a text of {length} bytes: allowed are up to {_MAX_TEXT_BYTES}"
+            )
+        return self._bytes(length).decode()
 
     def _bytes(self, length: int) -> bytes:
         end = self._at + length
@@ -103,21 +139,24 @@ class _Cursor:
         self._at = end
         return chunk
 
-    def _value(self, kind: int) -> Any:
+    def _value(self, kind: int, depth: int = 0) -> Any:
         if kind == _STRING:
             return self._string()
         if kind == _ARRAY:
-            return self._array()
+            return self._array(depth + 1)
         return self._scalar(_SCALARS[kind])
 
-    def _array(self) -> list[Any]:
+    def _array(self, depth: int) -> list[Any]:
+        if depth > _MAX_NESTED:
+            raise ModelFileError(f"{self._path}: arrays nested more than {_MAX_NESTED} deep")
         kind, count = self._scalar("I"), self._scalar("Q")
         if count > len(self._data):
             raise ModelFileError(f"{self._path}: an array of {count} values does not fit the file")
+        self._spend(count)
         if kind in _SCALARS:
             layout = f"<{count}{_SCALARS[kind]}"
             return list(struct.unpack(layout, self._bytes(struct.calcsize(layout))))
-        return [self._value(kind) for _ in range(count)]
+        return [self._value(kind, depth) for _ in range(count)]
 
     def _tensor(self) -> tuple[str, tuple[int, ...], int, int]:
         name = self._string()

@@ -5,7 +5,7 @@ import struct
 from pathlib import Path
 
 from engine.errors import ModelFileError
-from engine.files.fields import Fields, read_config_json
+from engine.files.fields import MAX_FEW, MAX_SIZE, Fields, read_config_json
 from engine.files.gguf_header import GgufHeader, read_gguf_header
 from engine.files.model_spec import ModelSpec, RopeSpec
 
@@ -19,6 +19,7 @@ _HF_ARCHITECTURES = {
 }
 _DEFAULT_THETA = 10_000.0
 _GGML_F32 = 0
+_LEAST_BYTES_OF_VALUE = 0.5  # Q4_0 has 18 bytes for 32
 
 
 def read_spec(path: Path) -> ModelSpec:
@@ -43,12 +44,12 @@ def _spec_of_gguf(header: GgufHeader) -> ModelSpec:
         everything.one_of("general.architecture", tuple(_GGUF_ARCHITECTURES))
     ]
     fields = everything.under(architecture)
-    num_heads = fields.size("attention.head_count")
+    num_heads = fields.size("attention.head_count", most=MAX_FEW)
     hidden_size = fields.size("embedding_length")
-    head_dim = fields.size("attention.key_length", hidden_size // num_heads)
+    head_dim = fields.size("attention.key_length", hidden_size // num_heads, most=MAX_FEW)
     fields.require("attention.value_length", head_dim, default=head_dim)
     fields.require("rope.dimension_count", head_dim, default=head_dim)
-    num_layers = fields.size("block_count")
+    num_layers = fields.size("block_count", most=MAX_FEW)
     window = fields.optional_size("attention.sliding_window")
     return _checked(
         header.path,
@@ -80,6 +81,10 @@ def _rows(header: GgufHeader, name: str) -> int:
     info = header.tensors.get(name)
     if info is None or len(info.shape) != 2:
         raise ModelFileError(f"{header.path}: tensor {name!r} is missing or not a matrix")
+    if not 1 <= info.shape[1] <= MAX_SIZE:
+        raise ModelFileError(
+            f"{header.path}: tensor {name!r} has {info.shape[1]} rows: allowed are 1 to {MAX_SIZE}"
+        )
     return info.shape[1]
 
 
@@ -98,8 +103,14 @@ def _gguf_rope(header: GgufHeader, fields: Fields, head_dim: int) -> RopeSpec:
             )
         with header.path.open("rb") as file:
             file.seek(info.offset)
-            stored = struct.unpack(f"<{head_dim // 2}f", file.read(4 * (head_dim // 2)))
-        divisors = [factor * value for value in stored]
+            raw = file.read(4 * (head_dim // 2))
+        if len(raw) < 4 * (head_dim // 2):
+            raise ModelFileError(f"{header.path}: tensor 'rope_freqs.weight' ends beyond the file")
+        divisors = [factor * value for value in struct.unpack(f"<{head_dim // 2}f", raw)]
+        if not all(0 < value < math.inf for value in divisors):
+            raise ModelFileError(
+                f"{header.path}: rope_freqs.weight holds values that are no divisors"
+            )
     return _rope(theta, divisors)
 
 
@@ -110,10 +121,10 @@ def _spec_of_folder(folder: Path) -> ModelSpec:
     fields.require("mlp_bias", False, default=False)
     fields.require("quantization_config", None, default=None)
     fields.require("partial_rotary_factor", 1.0, default=1.0)
-    num_heads = fields.size("num_attention_heads")
+    num_heads = fields.size("num_attention_heads", most=MAX_FEW)
     hidden_size = fields.size("hidden_size")
-    head_dim = fields.size("head_dim", hidden_size // num_heads)
-    num_layers = fields.size("num_hidden_layers")
+    head_dim = fields.size("head_dim", hidden_size // num_heads, most=MAX_FEW)
+    num_layers = fields.size("num_hidden_layers", most=MAX_FEW)
     window, window_layers = _folder_window(fields, architecture, num_layers)
     return _checked(
         fields.path,
@@ -211,4 +222,18 @@ def _checked(path: Path, spec: ModelSpec) -> ModelSpec:
         )
     if spec.head_dim % 2:
         raise ModelFileError(f"{path}: head dimension {spec.head_dim}: allowed is an even number")
+    _check_bytes(path, spec)
     return spec
+
+
+def _check_bytes(path: Path, spec: ModelSpec) -> None:
+    """Refuse sizes that the files can't hold, before memory is taken for them."""
+    files = [spec.path] if spec.format == "gguf" else list(spec.path.glob("*.safetensors"))
+    held = sum(file.stat().st_size for file in files)
+    queries, keys = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
+    layer = 2 * (queries + keys) + 3 * spec.intermediate_size
+    values = spec.hidden_size * (spec.vocab_size + spec.num_layers * layer)
+    if files and values * _LEAST_BYTES_OF_VALUE > held:
+        raise ModelFileError(
+            f"{path}: its sizes make a model of {values} values, which {held} bytes can't hold"
+        )

@@ -1,11 +1,12 @@
 """Says which files of a safetensors folder hold the weights. Reads none."""
 
-import json
 from pathlib import Path
 
 from engine.errors import ModelFileError
+from engine.files.fields import read_object
 
 _INDEX = "model.safetensors.index.json"
+_MOST_BYTES = 64 * 2**20
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -16,12 +17,23 @@ def weight_files(folder: Path) -> list[Path]:
     """
     index = folder / _INDEX
     if index.exists():
-        try:
-            names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ModelFileError(f"{index}: damaged ({error!r})") from error
-        return [folder / name for name in sorted(names)]
+        weight_map = read_object(index, most_bytes=_MOST_BYTES).get("weight_map")
+        if not isinstance(weight_map, dict):
+            raise ModelFileError(f"{index}: damaged (weight_map is no object)")
+        return [
+            folder / name for name in sorted({_plain(index, one) for one in weight_map.values()})
+        ]
     paths = sorted(folder.glob("*.safetensors"))
     if not paths:
         raise ModelFileError(f"{folder}: holds no *.safetensors file")
     return paths
+
+
+def _plain(index: Path, name: object) -> str:
+    """A name of a file in the same folder: a model's file leads to no other place."""
+    if not isinstance(name, str) or Path(name).name != name or not name.endswith(".safetensors"):
+        shown = repr(name)[:100]
+        raise ModelFileError(
+            f"{index}: weight_map names {shown}: allowed are names of *.safetensors beside it"
+        )
+    return name

@@ -8,10 +8,13 @@ from typing import Any
 import tokenizers
 
 from engine.errors import ModelFileError
+from engine.files.fields import read_object
 from engine.text.byte_level_bpe import byte_of_letter
 from engine.text.vocabulary import Encode, Vocabulary, all_stop_ids, parser
 
 _WHOLE = {"post_processor": None, "truncation": None, "padding": None}  # the text and no more
+_MOST_BYTES = 256 * 2**20
+_MOST_IDS = 2**22
 _CONFIGS = ("generation_config.json", "config.json")
 
 
@@ -28,15 +31,15 @@ def read_folder_vocabulary(folder: Path) -> Vocabulary:
             "transformers: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
         )
     plan = read_json(path)
-    ordinary = _build(path, _ordinary(plan))
+    ordinary = _build(path, _ordinary(path, plan))
     encode = _encoder(ordinary)
-    listed = plan.get("added_tokens") or []
-    added = {token["content"]: int(token["id"]) for token in listed}
+    listed = _added_tokens(path, plan)
+    added = {token["content"]: token["id"] for token in listed}
     config = read_json(folder / "tokenizer_config.json")
     eos_id = added.get(spelling(config.get("eos_token")) or "")
     ends = [end for name in _CONFIGS for end in _eos_ids(read_json(folder / name))]
     return Vocabulary(
-        texts=_texts(plan, ordinary, listed),
+        texts=_texts(path, plan, ordinary, listed),
         added=added,
         bos_id=added.get(spelling(config.get("bos_token")) or ""),
         eos_id=eos_id if eos_id is not None else next(iter(ends), None),
@@ -53,15 +56,7 @@ def read_json(path: Path) -> dict[str, Any]:
     Raises:
         ModelFileError: the file is there but holds no JSON object.
     """
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError) as error:
-        raise ModelFileError(f"{path}: cannot be read ({error})") from error
-    if not isinstance(value, dict):
-        raise ModelFileError(f"{path}: holds {type(value).__name__}, not an object")
-    return value
+    return read_object(path, most_bytes=_MOST_BYTES) if path.exists() else {}
 
 
 def spelling(token: Any) -> str | None:
@@ -74,11 +69,27 @@ def spelling(token: Any) -> str | None:
 def _build(path: Path, plan: Mapping[str, Any]) -> tokenizers.Tokenizer:
     try:
         return tokenizers.Tokenizer.from_str(json.dumps(plan))
-    except Exception as error:  # the library raises plain Exception
-        raise ModelFileError(f"{path}: {error}") from error
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # the library raises plain Exception; its panics are none
+        raise ModelFileError(f"{path}: {str(error)[:500]}") from error
 
 
-def _ordinary(plan: Mapping[str, Any]) -> dict[str, Any]:
+def _added_tokens(path: Path, plan: Mapping[str, Any]) -> list[dict[str, Any]]:
+    listed = plan.get("added_tokens")
+    found = [] if listed is None else listed
+    for token in found if isinstance(found, list) else [found]:
+        match token:
+            case {"content": str(), "id": int(number)} if 0 <= number < _MOST_IDS:
+                pass
+            case _:
+                shown = str(token)[:100]
+                allowed = f"objects with content, and an id from 0 to {_MOST_IDS - 1}"
+                raise ModelFileError(f"{path}: added_tokens has {shown}: allowed are {allowed}")
+    return found
+
+
+def _ordinary(path: Path, plan: Mapping[str, Any]) -> dict[str, Any]:
     """The same tokenizer without added tokens: it reads all text as ordinary.
 
     Text that is encoded alone always follows an added token, so the mark that some families put
@@ -86,8 +97,12 @@ def _ordinary(plan: Mapping[str, Any]) -> dict[str, Any]:
     """
     ordinary = {**plan, **_WHOLE, "added_tokens": []}
     pre = plan.get("pre_tokenizer") or {}
+    if not isinstance(pre, dict):
+        raise ModelFileError(f"{path}: pre_tokenizer is no object")
     steps = pre.get("pretokenizers")
     if steps is not None:
+        if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
+            raise ModelFileError(f"{path}: pretokenizers is no list of objects")
         ordinary["pre_tokenizer"] = {**pre, "pretokenizers": [_without_first(s) for s in steps]}
     elif pre:
         ordinary["pre_tokenizer"] = _without_first(pre)
@@ -120,16 +135,20 @@ def _encoder(tokenizer: tokenizers.Tokenizer) -> Encode:
 
 def _eos_ids(config: Mapping[str, Any]) -> list[int]:
     ends = config.get("eos_token_id")
-    return [ends] if isinstance(ends, int) else list(ends or [])
+    listed = ends if isinstance(ends, list) else [ends]
+    return [end for end in listed if type(end) is int and 0 <= end < _MOST_IDS]
 
 
 def _texts(
+    path: Path,
     plan: Mapping[str, Any],
     tokenizer: tokenizers.Tokenizer,
     added: Sequence[Mapping[str, Any]],
 ) -> list[bytes]:
     pieces: dict[str, int] = tokenizer.get_vocab()
-    last_id = max([*pieces.values(), *(int(token["id"]) for token in added)], default=-1)
+    last_id = max([*pieces.values(), *(token["id"] for token in added)], default=-1)
+    if last_id >= _MOST_IDS:
+        raise ModelFileError(f"{path}: a token has id {last_id}: allowed are up to {_MOST_IDS - 1}")
     texts = [b""] * (last_id + 1)
     byte_of = byte_of_letter()
     byte_level = '"ByteLevel"' in json.dumps([plan.get("decoder"), plan.get("pre_tokenizer")])
@@ -139,7 +158,7 @@ def _texts(
         else:
             texts[token_id] = _sentencepiece_text(piece)
     for token in added:
-        texts[int(token["id"])] = b"" if token.get("special") else token["content"].encode()
+        texts[token["id"]] = b"" if token.get("special") else token["content"].encode()
     return texts
 
 

@@ -22,9 +22,11 @@ def read_gguf_vocabulary(path: Path) -> Vocabulary:
     """
     metadata = read_gguf_header(path).metadata
     pattern = _pattern(path, metadata)
-    tokens: list[str] = _need(path, metadata, "tokenizer.ggml.tokens")
-    types: list[int] = metadata.get("tokenizer.ggml.token_type") or [_NORMAL] * len(tokens)
-    merges: list[str] = _need(path, metadata, "tokenizer.ggml.merges")
+    tokens: list[str] = _list(path, metadata, "tokenizer.ggml.tokens", str)
+    merges: list[str] = _list(path, metadata, "tokenizer.ggml.merges", str)
+    types: list[int] = [_NORMAL] * len(tokens)
+    if metadata.get("tokenizer.ggml.token_type"):
+        types = _list(path, metadata, "tokenizer.ggml.token_type", int)
     if len(types) != len(tokens):
         raise ModelFileError(f"{path}: {len(tokens)} tokens but {len(types)} token types")
     kinds = list(zip(tokens, types, strict=True))
@@ -38,9 +40,7 @@ def read_gguf_vocabulary(path: Path) -> Vocabulary:
         encode, backend = build_encoder(pieces, pairs, pattern)
     except ValueError as error:
         raise ModelFileError(f"{path}: {error}") from error
-    bos_id, eos_id, eot_id = (
-        metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("bos", "eos", "eot")
-    )
+    bos_id, eos_id, eot_id = (_id(metadata, name, len(tokens)) for name in ("bos", "eos", "eot"))
     return Vocabulary(
         texts=[_text(token, kind, byte_of) for token, kind in kinds],
         added=added,
@@ -57,13 +57,13 @@ def _pattern(path: Path, metadata: Mapping[str, Any]) -> Pattern:
     model = _need(path, metadata, "tokenizer.ggml.model")
     if model != "gpt2":
         raise ModelFileError(
-            f"{path}: tokenizer.ggml.model={model!r}: only 'gpt2' (byte-level BPE) is read from "
-            "GGUF; use the model's safetensors folder with its tokenizer.json"
+            f"{path}: tokenizer.ggml.model={str(model)[:80]!r}: only 'gpt2' (byte-level BPE) is "
+            "read from GGUF; use the model's safetensors folder with its tokenizer.json"
         )
     name = metadata.get("tokenizer.ggml.pre", "")
-    if name not in PATTERNS:
+    if not isinstance(name, str) or name not in PATTERNS:
         known = ", ".join(PATTERNS)
-        raise ModelFileError(f"{path}: tokenizer.ggml.pre={name!r}: known are {known}")
+        raise ModelFileError(f"{path}: tokenizer.ggml.pre={str(name)[:80]!r}: known are {known}")
     return PATTERNS[name]
 
 
@@ -71,6 +71,19 @@ def _need(path: Path, metadata: Mapping[str, Any], key: str) -> Any:
     if key not in metadata:
         raise ModelFileError(f"{path}: the file has no {key}")
     return metadata[key]
+
+
+def _list(path: Path, metadata: Mapping[str, Any], key: str, kind: type) -> list[Any]:
+    found = _need(path, metadata, key)
+    if not isinstance(found, list) or not all(type(one) is kind for one in found):
+        raise ModelFileError(f"{path}: {key} is no list of {kind.__name__}")
+    return found
+
+
+def _id(metadata: Mapping[str, Any], name: str, count: int) -> int | None:
+    """The id of a token that there is; some converters write one that there isn't."""
+    found = metadata.get(f"tokenizer.ggml.{name}_token_id")
+    return found if type(found) is int and 0 <= found < count else None
 
 
 def _text(token: str, kind: int, byte_of: Mapping[str, int]) -> bytes:

@@ -1,20 +1,20 @@
 """A model's own chat template, rendered in a sandbox. The clock is frozen by the caller."""
 
-import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import NoReturn, Protocol
 
 import jinja2
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from engine.errors import TemplateError
 from engine.files.gguf_header import read_gguf_header
 from engine.text.folder_vocabulary import read_json
+from engine.text.template_bounds import BoundedEnvironment
 
 Message = Mapping[str, str]
+_LONGEST_REASON = 500
 
 
 class Render(Protocol):
@@ -39,14 +39,11 @@ class JinjaTemplate:
     def __init__(self, source: str, *, bos_token: str, eos_token: str) -> None:
         self.source = source
         self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
-        environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
-        )
-        environment.filters["tojson"] = _to_json
         try:
-            self._template = environment.from_string(source)
-        except jinja2.TemplateError as error:
-            raise TemplateError(f"the chat template can't be compiled: {error}") from error
+            self._environment = BoundedEnvironment({"raise_exception": _refuse})
+            self._template = self._environment.compiled(source)
+        except Exception as error:  # deep nesting, long numbers: the compilers fail in many ways
+            raise TemplateError(f"the chat template can't be compiled: {_reason(error)}") from error
 
     def at(self, now: datetime) -> Render:
         """The template with its clock stopped."""
@@ -54,17 +51,17 @@ class JinjaTemplate:
 
     def _render(self, now: datetime, messages: Sequence[Message], *, generate: bool = False) -> str:
         try:
-            return self._template.render(
+            return self._environment.render(
+                self._template,
+                now,
                 messages=[dict(message) for message in messages],
                 add_generation_prompt=generate,
                 tools=None,
-                raise_exception=_refuse,
-                strftime_now=now.strftime,
                 **self._tokens,
             )
         except Exception as error:  # the template is foreign code and may fail in any way
             roles = ", ".join(message["role"] for message in messages)
-            raise TemplateError(f"the chat template refuses [{roles}]: {error}") from error
+            raise TemplateError(f"the chat template refuses [{roles}]: {_reason(error)}") from error
 
 
 def read_template_source(path: Path) -> str:
@@ -101,5 +98,5 @@ def _refuse(message: str) -> NoReturn:
     raise jinja2.TemplateError(message)
 
 
-def _to_json(value: Any, indent: int | None = None) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=indent)
+def _reason(error: Exception) -> str:
+    return (str(error) or type(error).__name__)[:_LONGEST_REASON]

@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+MAX_HEAD_BYTES = 64 * 1024
+"""Of a request's line and headers together, and so of each URL, id, key and name in them."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayLimits:

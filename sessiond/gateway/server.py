@@ -3,7 +3,7 @@
 import uvicorn
 from starlette.types import ASGIApp
 
-from sessiond.gateway.limits import GatewayLimits
+from sessiond.gateway.limits import MAX_HEAD_BYTES, GatewayLimits
 from sessiond.gateway.websocket_protocol import GatewayWebSocketProtocol
 
 BACKLOG = 2048
@@ -16,6 +16,7 @@ def uvicorn_config(app: ASGIApp, limits: GatewayLimits) -> uvicorn.Config:
         app,
         lifespan="on",
         http="h11",
+        h11_max_incomplete_event_size=MAX_HEAD_BYTES,
         ws=GatewayWebSocketProtocol,
         ws_per_message_deflate=False,  # 40 KiB per idle socket, for text that is sent in small bits
         ws_max_size=limits.max_frame_bytes,

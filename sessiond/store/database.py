@@ -114,7 +114,7 @@ class Database:
             async with engine.begin() as connection:
                 return await work(connection)
         except sa.exc.SQLAlchemyError as error:
-            raise StoreError(str(error)) from error
+            raise StoreError(_without_detail(error)) from error
 
     async def _finish(self, transaction: Coroutine[Any, Any, T]) -> T:
         """Run to the end even when the caller is cancelled: a cut transaction loses a connection.
@@ -168,7 +168,7 @@ def parse_url(url: str) -> URL:
     """
     try:
         parsed = make_url(url)
-    except sa.exc.ArgumentError as error:
+    except (sa.exc.ArgumentError, ValueError) as error:  # the latter: a port that is no number
         raise StoreConfigError(url, _ALLOWED) from error
     if parsed.drivername == "sqlite+aiosqlite":
         if parsed.database in {None, "", ":memory:"}:
@@ -192,12 +192,18 @@ def writer_engine(url: URL, *, connections: int = CONNECTIONS) -> AsyncEngine:
                 pool_size=connections,
                 max_overflow=0,
                 connect_args={"connect_timeout": _CONNECT_TIMEOUT_S},
+                hide_parameters=True,  # errors are logged, and these hold what was said
             )
         except ImportError as error:
             shown = url.render_as_string(hide_password=True)
             allowed = f"one whose driver is installed; {error.name} comes with the extra [postgres]"
             raise StoreConfigError(shown, allowed) from error
     return _sqlite(url, begin="BEGIN IMMEDIATE", connections=1)
+
+
+def _without_detail(error: sa.exc.SQLAlchemyError) -> str:
+    """What failed, without the rows that Postgres quotes: they hold what was said."""
+    return " ".join(line for line in str(error).splitlines() if not line.startswith("DETAIL:"))
 
 
 def _is_deadlock(error: BaseException | None) -> bool:
@@ -217,7 +223,11 @@ def _is_sqlite(url: URL) -> bool:
 
 def _sqlite(url: URL, *, begin: str, connections: int) -> AsyncEngine:
     engine = create_async_engine(
-        url, poolclass=sa.AsyncAdaptedQueuePool, pool_size=connections, max_overflow=0
+        url,
+        poolclass=sa.AsyncAdaptedQueuePool,
+        pool_size=connections,
+        max_overflow=0,
+        hide_parameters=True,  # errors are logged, and these hold what was said
     )
 
     def prepare(connection: Any, _record: object) -> None:

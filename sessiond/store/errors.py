@@ -1,6 +1,10 @@
 """What the store raises. Nothing of SQLAlchemy leaves the package."""
 
+import re
+
 from sessiond.quota import Account, Wanted
+
+_PASSWORD = re.compile("//([^:@/]*):.*@")  # also where the URL can't be taken apart
 
 
 class StoreError(Exception):
@@ -11,7 +15,8 @@ class StoreConfigError(StoreError):
     """The database's URL can't work."""
 
     def __init__(self, url: str, allowed: str) -> None:
-        super().__init__(f"db={url!r}: allowed is {allowed}")
+        shown = _PASSWORD.sub(r"//\1:[removed]@", url)
+        super().__init__(f"db={shown!r}: allowed is {allowed}")
         self.url = url
 
 

@@ -9,7 +9,7 @@ import typer.main
 from sessiond.__main__ import build_cli
 from tests.docs.blocks import ROOT, code_blocks
 
-PAGES = ["README.md", "CONTRIBUTING.md", "benchmarks/LOG.md"]
+PAGES = ["README.md", "CONTRIBUTING.md", "SECURITY.md", "benchmarks/LOG.md"]
 PAGES += [str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs").rglob("*.md"))]
 
 

@@ -47,6 +47,7 @@ def server(folder, users):
     assert server.stop() == 0
     assert "Traceback" not in server.log, server.log
     assert "sk-" not in server.log
+    assert "Nobody but Ann" not in server.log  # the engine's process writes there, too
 
 
 def socket(server, key):

@@ -83,12 +83,14 @@ async def real_stack(
     keys_every_s=0.02,
     num_blocks=NUM_BLOCKS,
     tiers=None,
+    text=None,
     **limits,
 ):
     """Serve until the block ends; then everything must have been given back.
 
 
     `keys`: callers have to show one; `running.served.gateway.accounts` makes them.
+    `text`: the chat format; None: that of bytes.
     `tiers`: made of the model's blocks; None: there are none.
     """
     model = FakeModel(num_blocks=num_blocks, block_size=16, draw=draw or Draw(stop_every=8))
@@ -103,7 +105,7 @@ async def real_stack(
     service = SessionService(
         store=store,
         engine=engine,
-        text=ByteFormat(),
+        text=text or ByteFormat(),
         limits=service_limits or ServiceLimits(http_hold_s=0.05, reap_every_s=0.02),
         clock=time.time,
         new_id=new_id,

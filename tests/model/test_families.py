@@ -177,7 +177,7 @@ def test_folder_without_readable_weights_is_refused(tmp_path):
     make_oracle("llama").save_pretrained(tmp_path)
     path = tmp_path / "model.safetensors"
     path.write_bytes(path.read_bytes()[:1000])
-    with pytest.raises(ModelFileError, match="cannot be read"):
+    with pytest.raises(ModelFileError, match=r"can.t hold|cannot be read"):
         load(tmp_path)
     path.unlink()
     with pytest.raises(ModelFileError, match="holds no"):
@@ -187,5 +187,5 @@ def test_folder_without_readable_weights_is_refused(tmp_path):
     with pytest.raises(ModelFileError, match=r"gone\.safetensors: cannot be read"):
         load(tmp_path)
     index.write_text("[]")
-    with pytest.raises(ModelFileError, match="damaged"):
+    with pytest.raises(ModelFileError, match=r"a JSON object|damaged"):
         load(tmp_path)

@@ -225,7 +225,7 @@ def test_missing_and_strange_files_are_refused_with_what_to_do(tmp_path):
         load_tokenizer(tmp_path / "bare")
     broken = write_folder(tmp_path / "broken")
     (broken / "tokenizer.json").write_text("{")
-    with pytest.raises(ModelFileError, match=r"tokenizer\.json: cannot be read"):
+    with pytest.raises(ModelFileError, match=r"tokenizer\.json: not valid JSON"):
         load_tokenizer(broken)
     (broken / "tokenizer.json").write_text('{"model": {"type": "New"}}')
     with pytest.raises(ModelFileError, match=r"tokenizer\.json: "):

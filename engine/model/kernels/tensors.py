@@ -1,11 +1,11 @@
 """Reads matrices and vectors from model files, as quantised as they are. No torch."""
 
-import json
+import math
 import mmap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,7 @@ from engine.errors import ModelFileError
 from engine.files.gguf_header import read_gguf_header
 from engine.files.gguf_names import gguf_name
 from engine.files.model_spec import ModelSpec
+from engine.files.safetensors_header import StoredTensor, read_safetensors_header
 from engine.files.weight_files import weight_files
 from engine.model.kernels.library import Bytes, Format
 from engine.model.kernels.matrix import Floats, Matrix, round_to_bfloat
@@ -98,7 +99,7 @@ class _Gguf:
                 f"allowed is a multiple of {kind.values}"
             )
         row_bytes = shape[-1] // kind.values * kind.num_bytes
-        end = info.offset + row_bytes * int(np.prod(shape[:-1]))
+        end = info.offset + row_bytes * math.prod(shape[:-1])
         if end > len(self._data):
             raise ModelFileError(f"{self._path}: tensor {info.name!r} ends beyond the file")
         raw = self._data[info.offset : end].reshape(*shape[:-1], row_bytes)
@@ -151,24 +152,11 @@ class _Safetensors:
     pairs_interleaved = False
 
     def __init__(self, spec: ModelSpec) -> None:
-        self._places: dict[str, tuple[Path, dict[str, Any], Bytes]] = {}
+        self._places: dict[str, tuple[Path, StoredTensor]] = {}
         self._folder = spec.path
         for path in weight_files(spec.path):
-            self._open(path)
-
-    def _open(self, path: Path) -> None:
-        try:
-            with path.open("rb") as file:
-                data = np.frombuffer(
-                    mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), dtype=np.uint8
-                )
-            length = int(data[:8].view("<u8")[0])
-            header = json.loads(data[8 : 8 + length].tobytes())
-            for name, info in header.items():
-                if name != "__metadata__":
-                    self._places[name] = (path, info, data[8 + length :])
-        except (OSError, ValueError, IndexError, AttributeError) as error:
-            raise ModelFileError(f"{path}: cannot be read ({error})") from error
+            found = read_safetensors_header(path)
+            self._places |= {name: (path, tensor) for name, tensor in found.items()}
 
     def has(self, name: str) -> bool:
         return name in self._places
@@ -180,21 +168,27 @@ class _Safetensors:
     def read(self, name: str, shape: tuple[int, ...]) -> Matrix | Floats:
         if name not in self._places:
             raise ModelFileError(f"{self._folder}: tensor {name!r} is missing")
-        path, info, data = self._places[name]
-        _check_shape(path, name, tuple(info["shape"]), shape)
-        if info["dtype"] not in _SAFETENSORS_TYPES:
+        path, tensor = self._places[name]
+        _check_shape(path, name, tensor.shape, shape)
+        if tensor.dtype not in _SAFETENSORS_TYPES:
             raise ModelFileError(
-                f"{path}: tensor {name!r} has type {info['dtype']}: "
+                f"{path}: tensor {name!r} has type {tensor.dtype[:20]}: "
                 f"allowed is {', '.join(_SAFETENSORS_TYPES)}"
             )
-        start, end = info["data_offsets"]
-        if not 0 <= start <= end <= len(data):
-            raise ModelFileError(f"{path}: tensor {name!r} ends beyond the file")
         # copied: offsets need not be multiples of the item size
-        raw = np.frombuffer(data[start:end].tobytes(), _SAFETENSORS_TYPES[info["dtype"]])
-        if info["dtype"] == "BF16":
+        raw = np.frombuffer(_part(path, tensor), _SAFETENSORS_TYPES[tensor.dtype])
+        if tensor.dtype == "BF16":
             raw = (raw.astype(np.uint32) << 16).view(np.float32)
         return raw.astype(np.float32).reshape(shape)
+
+
+def _part(path: Path, tensor: StoredTensor) -> bytes:
+    try:
+        with path.open("rb") as file:
+            file.seek(tensor.start)
+            return file.read(tensor.end - tensor.start)
+    except OSError as error:
+        raise ModelFileError(f"{path}: cannot be read ({error})") from error
 
 
 def _check_shape(path: Path, name: str, found: tuple[int, ...], wanted: tuple[int, ...]) -> None:

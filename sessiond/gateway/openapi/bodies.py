@@ -98,9 +98,14 @@ def _input_item(roles: Iterable[Role]) -> Json:
     pairs |= {
         "type": nullable(const("message")),
         "role": words(roles),
-        "content": {"anyOf": [STRING, array(reference("TextPart"))]},
+        "content": content(),
     }
     return body(pairs, required=["role", "content"])
+
+
+def content() -> Json:
+    """What a message says: a text, or parts of one."""
+    return {"anyOf": [STRING, array(reference("TextPart"), maxItems=items.MAX_PARTS)]}
 
 
 def _text_part() -> Json:
@@ -153,10 +158,10 @@ def _policy_parameter(annotation: Any) -> Json:
 def _create_response() -> Json:
     used = sampling() | {
         "model": nullable(text(requests.MAX_MODEL)),
-        "input": {"anyOf": [NULL, STRING, array(reference("InputItem"))]},
+        "input": {"anyOf": [NULL, STRING, array(reference("InputItem"), maxItems=items.MAX_ITEMS)]},
         "instructions": nullable(STRING),
         "conversation": _conversation(),
-        "previous_response_id": nullable(STRING),
+        "previous_response_id": nullable(text(requests.MAX_ID)),
         "generate": nullable(BOOLEAN),
         "max_output_tokens": nullable(integer(1, MAX_INT)),
         "truncation": nullable(words(requests.TRUNCATIONS)),
@@ -164,7 +169,7 @@ def _create_response() -> Json:
         "background": nullable(BOOLEAN),
         "metadata": nullable(_turn_metadata()),
         "context_management": nullable(array(reference("Policy"), maxItems=1)),
-        "include": nullable(array(words(requests.INCLUDABLE))),
+        "include": nullable(array(words(requests.INCLUDABLE), maxItems=requests.MAX_INCLUDES)),
         "stream": nullable(BOOLEAN),
         "parallel_tool_calls": nullable(BOOLEAN),
         "max_tool_calls": nullable(integer(0, MAX_INT)),

@@ -1,6 +1,6 @@
 """Schemas of `/v1/chat/completions`."""
 
-from sessiond.gateway.openapi.bodies import LABELS, decided, neutral_schema, sampling
+from sessiond.gateway.openapi.bodies import LABELS, content, decided, neutral_schema, sampling
 from sessiond.gateway.openapi.words import (
     BOOLEAN,
     COUNT,
@@ -37,7 +37,7 @@ def _message() -> Json:
     neutral = {name: neutral_schema(one) for name, one in chat.NEUTRAL_PARTS.items()}
     said = {
         "role": words(ROLES),
-        "content": {"anyOf": [STRING, array(reference("TextPart"))]},
+        "content": content(),
     }
     return body(decided(chat.MESSAGE_KEYS, said | neutral, {}), required=["role", "content"])
 

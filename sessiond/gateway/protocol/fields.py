@@ -33,6 +33,7 @@ def refuse(name: str, value: object, allowed: str) -> NoReturn:
     Raises:
         RequestError: always, `invalid_value`.
     """
+    name = _plain(name)
     message = f"{name}={shown(value)}: allowed is {allowed}"
     raise RequestError("invalid_value", message, param=name)
 
@@ -43,6 +44,7 @@ def unsupported(name: str, value: object, allowed: str) -> NoReturn:
     Raises:
         RequestError: always, `unsupported_parameter`.
     """
+    name = _plain(name)
     message = f"{name}={shown(value)} is not supported: allowed is {allowed}"
     raise RequestError("unsupported_parameter", message, param=name)
 
@@ -127,11 +129,18 @@ def mapping(name: str, value: object) -> dict[str, object]:
     return value
 
 
-def sequence(name: str, value: object) -> list[object]:
-    """Take a JSON array."""
+def sequence(name: str, value: object, *, most: int | None = None) -> list[object]:
+    """Take a JSON array, of at most `most` entries."""
     if not isinstance(value, list):
         refuse(name, value, "an array")
+    if most is not None and len(value) > most:
+        refuse(name, f"{len(value)} entries", f"an array of up to {most}")
     return value
+
+
+def _plain(name: str) -> str:
+    """A name that the sender may have made up, on one line of ASCII: logs and terminals see it."""
+    return name if name.isascii() and name.isprintable() else json.dumps(name)[1:-1]
 
 
 def _listed(words: Sequence[str] | frozenset[str]) -> str:

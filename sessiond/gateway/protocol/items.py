@@ -5,6 +5,8 @@ from sessiond.gateway.protocol import fields
 
 ROLES: tuple[Role, ...] = ("user", "assistant", "system", "developer")
 MAX_ADDED = 20  # to a conversation, at a time
+MAX_ITEMS = 10_000
+MAX_PARTS = 1000
 TEXT_PARTS = ("input_text", "output_text", "text")
 # ids, statuses and annotations come back from clients that resend what they were sent
 ITEM_KEYS = frozenset({"type", "id", "role", "content", "status", "phase", "object"})
@@ -23,6 +25,7 @@ def decode_input(value: object, name: str = "input") -> tuple[InputItem, ...]:
         return (InputItem(role="user", text=value),)
     if not isinstance(value, list):
         fields.refuse(name, value, "a string or an array of message items")
+    fields.sequence(name, value, most=MAX_ITEMS)
     return tuple(_item(f"{name}[{index}]", item) for index, item in enumerate(value))
 
 
@@ -46,6 +49,7 @@ def decode_content(name: str, value: object) -> str:
         return value
     if not isinstance(value, list):
         fields.refuse(name, value, "a string or an array of text parts")
+    fields.sequence(name, value, most=MAX_PARTS)
     return "".join(_part(f"{name}[{index}]", part) for index, part in enumerate(value))
 
 

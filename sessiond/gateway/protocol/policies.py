@@ -13,6 +13,8 @@ from sessiond.gateway.protocol.resources import Json
 
 MAX_TTL_S = 30 * 24 * 3600
 MAX_PARAMETERS = 16
+MAX_PARAMETER_NAME = 64
+MAX_PARAMETER = 1024
 FIDELITIES: tuple[Literal["exact", "shifted"], ...] = ("exact", "shifted")
 OVERSIZES: tuple[Literal["refuse", "keep_end"], ...] = ("refuse", "keep_end")
 _RETENTIONS: tuple[Literal["release", "park", "hold"], ...] = ("release", "park", "hold")
@@ -60,6 +62,9 @@ def decode_policy(value: object, name: str = "") -> PolicyChoice:
             continue
         if isinstance(one, bool) or not isinstance(one, int | float | str):
             fields.refuse(f"{where}{key[:64]}", one, "a number or a string")
+        if len(key) > MAX_PARAMETER_NAME or (isinstance(one, str) and len(one) > MAX_PARAMETER):
+            allowed = f"a name of up to {MAX_PARAMETER_NAME} characters, of a number or a string of"
+            fields.refuse(f"{where}{key[:64]}", one, f"{allowed} up to {MAX_PARAMETER}")
         # JSON does not tell 1.0 from 1
         parameters[key] = int(one) if isinstance(one, float) and one.is_integer() else one
     fidelity, oversize = pairs.get("fidelity"), pairs.get("oversize")

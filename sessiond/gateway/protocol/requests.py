@@ -32,6 +32,7 @@ MAX_STOP_CHARS = 256
 MAX_METADATA = 16
 MAX_METADATA_KEY = 64
 MAX_METADATA_VALUE = 512
+MAX_INCLUDES = 32
 MAX_DEADLINE_MS = 24 * 3600 * 1000
 TRUNCATIONS: tuple[Literal["auto", "disabled"], ...] = ("auto", "disabled")
 FRAME_TYPES: tuple[
@@ -187,19 +188,21 @@ def decode_frame(frame: dict[str, object]) -> ClientFrame:
             fields.only_known(frame, _CANCEL_KEYS)
             return CancelFrame(
                 stream_id=stream_id,
-                response_id=fields.optional_text("response_id", frame.get("response_id")),
+                response_id=fields.optional_text(
+                    "response_id", frame.get("response_id"), longest=MAX_ID
+                ),
                 keep=fields.boolean("keep", frame.get("keep"), default=True),
             )
         case "session.update":
             fields.only_known(frame, _UPDATE_KEYS)
             return UpdateFrame(
                 stream_id=stream_id,
-                session=fields.text("session", frame.get("session")),
+                session=fields.text("session", frame.get("session"), longest=MAX_ID),
                 update=decode_session_update(frame),
             )
         case "session.close":
             fields.only_known(frame, _CLOSE_KEYS)
-            session = fields.text("session", frame.get("session"))
+            session = fields.text("session", frame.get("session"), longest=MAX_ID)
             return CloseFrame(stream_id=stream_id, session=session)
         case _:
             assert_never(kind)
@@ -254,7 +257,9 @@ def _turn_request(pairs: dict[str, object]) -> TurnRequest:
     _check_without_effect(pairs)
     metadata = decode_metadata(pairs.get("metadata"))
     conversation = _conversation(pairs.get("conversation"))
-    previous = fields.optional_text("previous_response_id", pairs.get("previous_response_id"))
+    previous = fields.optional_text(
+        "previous_response_id", pairs.get("previous_response_id"), longest=MAX_ID
+    )
     if conversation is not None and previous is not None:
         message = f"previous_response_id={fields.shown(previous)} and conversation: allowed is one"
         raise RequestError("invalid_value", message, param="previous_response_id")
@@ -294,7 +299,8 @@ def _check_without_effect(pairs: dict[str, object]) -> None:
     fields.boolean("parallel_tool_calls", pairs.get("parallel_tool_calls"), default=True)
     optional_integer("max_tool_calls", pairs, 0)
     include = pairs.get("include")
-    for index, part in enumerate(fields.sequence("include", [] if include is None else include)):
+    listed = fields.sequence("include", [] if include is None else include, most=MAX_INCLUDES)
+    for index, part in enumerate(listed):
         if part not in INCLUDABLE:
             fields.unsupported(f"include[{index}]", part, ", ".join(INCLUDABLE))
 

@@ -1,0 +1,78 @@
+"""Reads the header of a safetensors file: what each tensor is and where it lies. Never weights.
+
+Format: https://github.com/huggingface/safetensors, a length, a JSON object, then raw tensors.
+"""
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from engine.errors import ModelFileError
+
+MAX_HEADER_BYTES = 100_000_000  # the format's own bound
+_LENGTH_BYTES = 8
+_MAX_DIMENSIONS = 8
+_ITEM_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredTensor:
+    """One tensor; `start` and `end` are bytes from the start of the file."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    end: int
+
+
+def read_safetensors_header(path: Path) -> dict[str, StoredTensor]:
+    """Tensors by name; every one lies in the file and has the size that its shape says.
+
+    Raises:
+        ModelFileError: the file can't be read, or its header is damaged.
+    """
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
+            most = min(size - _LENGTH_BYTES, MAX_HEADER_BYTES)
+            if not 2 <= length <= most:
+                raise ModelFileError(
+                    f"{path}: cannot be read (a header of {length} bytes: allowed are 2 to {most})"
+                )
+            header = json.loads(file.read(length))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ModelFileError(f"{path}: cannot be read ({str(error)[:200]})") from error
+    if not isinstance(header, dict):
+        raise ModelFileError(f"{path}: cannot be read (the header is no object)")
+    start = _LENGTH_BYTES + length
+    return {
+        name: _tensor(path, name, info, start, size)
+        for name, info in header.items()
+        if name != "__metadata__"
+    }
+
+
+def _tensor(path: Path, name: str, info: Any, start: int, size: int) -> StoredTensor:
+    shown = name[:100]
+    match info:
+        case {"dtype": str(dtype), "shape": list(shape), "data_offsets": [int(first), int(last)]}:
+            pass
+        case _:
+            message = (
+                f"{path}: tensor {shown!r}: allowed is an object with dtype, shape and offsets"
+            )
+            raise ModelFileError(message)
+    if len(shape) > _MAX_DIMENSIONS or any(type(one) is not int or one < 0 for one in shape):
+        raise ModelFileError(f"{path}: tensor {shown!r} has a shape that is none")
+    if not 0 <= first <= last <= size - start:
+        raise ModelFileError(f"{path}: tensor {shown!r} ends beyond the file")
+    item = _ITEM_BYTES.get(dtype)  # other types are refused by whoever wants the tensor
+    if item is not None and math.prod(shape) * item != last - first:
+        raise ModelFileError(
+            f"{path}: tensor {shown!r} of shape {shape} has {last - first} bytes: "
+            f"allowed are {math.prod(shape) * item}"
+        )
+    return StoredTensor(dtype=dtype, shape=tuple(shape), start=start + first, end=start + last)

@@ -1,0 +1,34 @@
+"""Bounds what stands before a request's body: URL and headers together. Pure ASGI.
+
+uvicorn's own bound is looked at only while a head is incomplete: one that comes in a single piece
+passes it.
+"""
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from sessiond.errors import RequestError
+from sessiond.gateway.limits import MAX_HEAD_BYTES
+from sessiond.gateway.refusal import refuse_connection
+
+
+class HeadBounds:
+    """ASGI middleware: 413 where the head is over `MAX_HEAD_BYTES`."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, or refuse it."""
+        if scope["type"] in {"http", "websocket"} and head_bytes(scope) > MAX_HEAD_BYTES:
+            message = f"URL and headers are over {MAX_HEAD_BYTES} bytes"
+            await refuse_connection(
+                RequestError("request_too_large", message), scope, receive, send
+            )
+            return
+        await self._app(scope, receive, send)
+
+
+def head_bytes(scope: Scope) -> int:
+    """About what the head took on the wire."""
+    headers = sum(len(name) + len(value) + 4 for name, value in scope["headers"])
+    return headers + len(scope["raw_path"] or b"") + len(scope["query_string"])
