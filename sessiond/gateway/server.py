@@ -3,6 +3,7 @@
 import uvicorn
 from starlette.types import ASGIApp
 
+from sessiond.gateway.http_protocol import http_protocol
 from sessiond.gateway.limits import GatewayLimits
 from sessiond.gateway.websocket_protocol import GatewayWebSocketProtocol
 
@@ -15,7 +16,7 @@ def uvicorn_config(app: ASGIApp, limits: GatewayLimits) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         lifespan="on",
-        http="h11",
+        http=http_protocol(limits.request_timeout_s),
         ws=GatewayWebSocketProtocol,
         ws_per_message_deflate=False,  # 40 KiB per idle socket, for text that is sent in small bits
         ws_max_size=limits.max_frame_bytes,

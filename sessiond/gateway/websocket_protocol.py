@@ -3,44 +3,58 @@
 What is changed, each on uvicorn 0.54 and websockets 17: a close frame waits for no flow control; a
 peer that answers no pings, or reads nothing while the connection closes, is forgotten soon, not
 when TCP gives it up; bad UTF-8 closes 1007 with the frame that shows it, without a traceback in the
-log; a close amid a message in fragments is a close like any other; fragments take the memory of
-their bytes, not of their number; a denial response counts as a finished handshake; pongs that are
-not read don't pile up.
+log; a close or a ping amid a message in fragments is one like any other; fragments take the memory
+of their bytes, not of their number; a denial response counts as a finished handshake; pongs that
+are not read don't pile up.
 """
 
 import codecs
 import logging
 from asyncio import TimerHandle
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from uvicorn._types import ASGISendEvent
 from uvicorn.config import Config
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
-from websockets.frames import Frame, Opcode
+from websockets.exceptions import PayloadTooBig
+from websockets.frames import CTRL_OPCODES, Frame, Opcode
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
 ABORT_AFTER_S = 1.0
+_MOST_CONTROL_BYTES = 125
 _NOT_UTF8 = 1007
 
 _Utf8Decoder = codecs.getincrementaldecoder("utf-8")
 
 
 class GatewayServerProtocol(ServerProtocol):
-    """The protocol without I/O."""
+    """The protocol without I/O: control frames between fragments (RFC 6455, section 5.4) are such.
+
+    The base class takes a close there for a mistake, and a ping for a part of the message, which
+    may be as long as is allowed already.
+    """
+
+    def __init__(self, *, max_size: int, logger: logging.Logger) -> None:
+        super().__init__(max_size=max_size + _MOST_CONTROL_BYTES, logger=logger)
+        self._max_bytes = max_size
 
     def recv_frame(self, frame: Frame) -> None:
-        """Take a frame; a close frame may come between fragments (RFC 6455, section 5.4)."""
+        """Take a frame."""
         if frame.opcode is Opcode.CLOSE:
             self.current_size = None
+        elif frame.opcode not in CTRL_OPCODES:
+            size = len(frame.data) + (self.current_size or 0)
+            if size > self._max_bytes:
+                raise PayloadTooBig(size, self._max_bytes)
         super().recv_frame(frame)
 
 
 class GatewayWebSocketProtocol(WebSocketsSansIOProtocol):
     """Given to `uvicorn.Config(ws=…)`."""
 
-    close_timeout: float = 5.0
+    close_within_s: ClassVar[float] = 5.0
     _owed_pong: bytes = b""
 
     def __init__(
@@ -50,6 +64,7 @@ class GatewayWebSocketProtocol(WebSocketsSansIOProtocol):
         self.conn = GatewayServerProtocol(
             max_size=config.ws_max_size, logger=logging.getLogger("uvicorn.error")
         )
+        self.close_timeout = self.close_within_s
         self._message = bytearray()  # what has come of one in fragments
         self._utf8 = _Utf8Decoder()
         self._abort_timer: TimerHandle | None = None
