@@ -60,9 +60,13 @@ class RawPeer:
         return self._frames.pop(0)
 
     async def close_code(self):
-        """Read to the close frame, then to the end. None: it has no code; 1006: there is none."""
+        """Read to the close frame, answer it, read to the end.
+
+        None: it has no code; 1006: there is none.
+        """
         while (found := await self.next()) is not None:
             if found.opcode is Opcode.CLOSE:
+                self.send(frame(Opcode.CLOSE, bytes(found.data)))
                 assert await self.next() is None, "frames after the close"
                 return int.from_bytes(found.data[:2], "big") if found.data else None
         return 1006
