@@ -96,6 +96,12 @@ class SmallSocket(asyncio.Protocol):
         self._client.send_text(text.encode())
         self._flush()
 
+    def leave(self) -> None:
+        """Say goodbye; the server ends the connection."""
+        if self.is_open:
+            self._client.send_close(1000)
+            self._flush()
+
     def abort(self) -> None:
         """Leave without a word."""
         if self._transport is not None:
