@@ -34,7 +34,7 @@ def close(code, reason=b""):
 
 
 class RawPeer:
-    """See the module's docstring. Answers nothing by itself."""
+    """See the module's docstring. Answers pings, but only while it reads."""
 
     def __init__(self, reader, writer, client):
         self._reader = reader
@@ -57,7 +57,10 @@ class RawPeer:
             self._client.receive_data(data)
             events = self._client.events_received()
             self._frames += [event for event in events if isinstance(event, Frame)]
-        return self._frames.pop(0)
+        found = self._frames.pop(0)
+        if found.opcode is Opcode.PING:
+            self.send(frame(Opcode.PONG, bytes(found.data)))
+        return found
 
     async def close_code(self):
         """Read to the close frame, answer it, read to the end.
@@ -72,11 +75,14 @@ class RawPeer:
         return 1006
 
     async def is_answered(self):
-        """Whether a ping has its pong, whatever else comes before it."""
+        """Whether a ping has its pong; what comes before that is still to be read."""
         self.send(frame(Opcode.PING, b"still there?"))
+        before = []
         while (found := await self.next()) is not None:
             if found.opcode is Opcode.PONG and bytes(found.data) == b"still there?":
+                self._frames = before + self._frames
                 return True
+            before.append(found)
         return False
 
 
