@@ -6,7 +6,8 @@ import threading
 
 from websockets.frames import Opcode
 
-from sessiond.gateway.limits import GatewayLimits
+from sessiond.assembly import _gateway_limits
+from sessiond.settings import Settings
 from tests.sockets.raw_peer import frame, raw_peer
 
 ENDINGS = {"response.completed", "response.incomplete", "response.failed", "error"}
@@ -124,7 +125,7 @@ async def test_frames_without_end_are_bounded_and_refused_not_kept(stack):
 
 
 def test_t47_no_silence_lasts_longer_than_15_seconds():
-    limits = GatewayLimits()
+    limits = _gateway_limits(Settings())
     assert limits.ping_interval_s <= 15
     assert limits.heartbeat_s <= 15
 
