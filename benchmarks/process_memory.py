@@ -53,6 +53,15 @@ def pss_bytes(pid: int) -> int:
     return _fields(Path(f"/proc/{pid}/smaps_rollup"))["Pss"]
 
 
+def rss_bytes(pid: int) -> int:
+    """Resident memory, shared pages counted in full, as `ps` shows it.
+
+    Raises:
+        OSError: there is no such process.
+    """
+    return _fields(Path(f"/proc/{pid}/status"))["VmRSS"]
+
+
 def cpu_s(pid: int) -> float:
     """User and system time of all its threads, in seconds; ticks are hundredths."""
     text = Path(f"/proc/{pid}/stat").read_text()

@@ -5,6 +5,7 @@ import contextlib
 import logging
 import signal
 import socket
+import sys
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 
@@ -17,12 +18,18 @@ from sessiond.gateway.server import uvicorn_config
 logger = logging.getLogger(__name__)
 
 
+GONE_AFTER_S = 30.0
+
+
 class PortTakenError(Exception):
     """The address can't be listened on; says which and why."""
 
 
-def bind(host: str, port: int) -> socket.socket:
+def bind(host: str, port: int, *, gone_after_s: float = GONE_AFTER_S) -> socket.socket:
     """Take the address before slow work begins. Nothing is accepted until the server listens.
+
+    A connection whose peer takes nothing of what was sent for `gone_after_s`, be it that it has
+    vanished or that it reads no answer, ends by itself (Linux).
 
     Raises:
         PortTakenError: it is in use, or not ours.
@@ -33,6 +40,9 @@ def bind(host: str, port: int) -> socket.socket:
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if sys.platform == "linux":  # else TCP tries for a quarter of an hour, or for ever
+            gone_after_ms = int(1000 * gone_after_s)
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, gone_after_ms)
         listener.bind((host, port))
     except OSError as error:
         listener.close()

@@ -11,8 +11,8 @@ class GatewayLimits:
     """Bytes, seconds and counts.
 
     A peer that vanished is noticed within `ping_interval_s + ping_timeout_s`; one that stops
-    reading is closed after `send_timeout_s` without progress; `ask_timeout_s` bounds questions
-    about the state of the engine.
+    reading is closed after `send_timeout_s` without progress; a request has to have come whole
+    within `request_timeout_s`; `ask_timeout_s` bounds questions about the state of the engine.
     """
 
     max_frame_bytes: int = 1024 * 1024
@@ -24,5 +24,6 @@ class GatewayLimits:
     ping_interval_s: float = 15.0
     ping_timeout_s: float = 15.0
     heartbeat_s: float = 15.0
+    request_timeout_s: float = 30.0
     ask_timeout_s: float = 5.0
     retry_after_s: int = 5

@@ -3,6 +3,7 @@
 import uvicorn
 from starlette.types import ASGIApp
 
+from sessiond.gateway.http_protocol import http_protocol
 from sessiond.gateway.limits import MAX_HEAD_BYTES, GatewayLimits
 from sessiond.gateway.websocket_protocol import GatewayWebSocketProtocol
 
@@ -15,8 +16,8 @@ def uvicorn_config(app: ASGIApp, limits: GatewayLimits) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         lifespan="on",
-        http="h11",
         h11_max_incomplete_event_size=MAX_HEAD_BYTES,
+        http=http_protocol(limits.request_timeout_s),
         ws=GatewayWebSocketProtocol,
         ws_per_message_deflate=False,  # 40 KiB per idle socket, for text that is sent in small bits
         ws_max_size=limits.max_frame_bytes,

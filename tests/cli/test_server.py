@@ -1,8 +1,10 @@
 import asyncio
 import contextlib
+import errno
 import os
 import signal
 import socket
+import sys
 
 import pytest
 from websockets.asyncio.client import connect
@@ -163,3 +165,16 @@ async def test_small_answers_are_not_held_back():
         for one in (client, writer):
             one.close()
             await one.wait_closed()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="an option of Linux")
+def test_a_peer_that_reads_no_answer_does_not_keep_its_connection():
+    with bind("127.0.0.1", 0, gone_after_s=0.2) as listener, socket.socket() as peer:
+        listener.listen()
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        peer.connect(listener.getsockname())
+        accepted, _ = listener.accept()
+        accepted.settimeout(60)  # of Python's, which has no number
+        with accepted, pytest.raises(TimeoutError) as told:
+            accepted.sendall(bytes(2**26))
+        assert told.value.errno == errno.ETIMEDOUT

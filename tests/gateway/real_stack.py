@@ -29,6 +29,7 @@ from tests.gateway.serving import Served, serving
 MODEL = "fake"
 NO_POLICY = PolicyChoice(type="none")
 NUM_BLOCKS = 256
+ENGINE_CONFIG = {"max_num_seqs": 8, "max_num_batched_tokens": 64}
 
 
 class ByteFormat:
@@ -84,17 +85,20 @@ async def real_stack(
     num_blocks=NUM_BLOCKS,
     tiers=None,
     text=None,
+    engine_config=None,
     **limits,
 ):
     """Serve until the block ends; then everything must have been given back.
 
-
     `keys`: callers have to show one; `running.served.gateway.accounts` makes them.
     `text`: the chat format; None: that of bytes.
     `tiers`: made of the model's blocks; None: there are none.
+    `engine_config`: fields that are not as in `ENGINE_CONFIG`.
     """
+    config = EngineConfig(model=MODEL, **(ENGINE_CONFIG | (engine_config or {})))
+    info = msgspec.structs.replace(INFO, total_blocks=num_blocks, max_model_len=max_model_len)
     model = FakeModel(num_blocks=num_blocks, block_size=16, draw=draw or Draw(stop_every=8))
-    engine = InProcessEngine(lambda emit: _loop(model, emit, num_blocks, max_model_len, tiers))
+    engine = InProcessEngine(lambda emit: _loop(model, emit, config, info, tiers))
     store = Store(url)
     metrics = Metrics()
     numbers = itertools.count(1)
@@ -143,12 +147,10 @@ async def real_stack(
         await engine.stop()
 
 
-def _loop(model, emit, num_blocks, max_model_len, tiers):
-    config = EngineConfig(model=MODEL, max_num_seqs=8, max_num_batched_tokens=64)
-    info = msgspec.structs.replace(INFO, total_blocks=num_blocks, max_model_len=max_model_len)
+def _loop(model, emit, config, info, tiers):
     loop = EngineLoop(
         config=config,
-        num_blocks=num_blocks,
+        num_blocks=info.total_blocks,
         kv_bytes_per_block=info.kv_bytes_per_token * 16,
         max_model_len=info.max_model_len,
         fingerprint=info.fingerprint,

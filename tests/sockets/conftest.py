@@ -1,0 +1,3 @@
+from tests.gateway.conftest import stack
+
+__all__ = ["stack"]
