@@ -136,6 +136,7 @@ class EngineLoop:
 
     def close(self) -> None:
         """Write what the tiers lack, for a few seconds at most, and close them."""
+        self._memory.dead_pages.forget()
         self._movement.close(_FLUSH_S, self._clock)
 
     def answer(self, query: Query) -> Answer:
@@ -191,6 +192,7 @@ class EngineLoop:
         turn left the queue) need not wait for it.
         """
         self._movement.note_ended()
+        self._memory.dead_pages.forget()
         self._erasure.resume()
         self._memory.eviction.relieve()
         if not self.has_work:
