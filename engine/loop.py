@@ -20,7 +20,16 @@ from engine.idle_prefill import IdlePrefill
 from engine.inspection import context_view, engine_stats, residency
 from engine.messages import CancelTurn, Command, SubmitTurn, TurnEvent
 from engine.pacing import Pace
-from engine.questions import Answer, GetAudit, GetContext, GetResidency, GetStats, Query
+from engine.process_memory import process_memory
+from engine.questions import (
+    Answer,
+    GetAudit,
+    GetContext,
+    GetProcess,
+    GetResidency,
+    GetStats,
+    Query,
+)
 from engine.scheduler import StepView, TurnLoad, Work, plan_step
 from engine.slot import Slot
 from engine.speculation import Speculation
@@ -158,6 +167,8 @@ class EngineLoop:
                     self._movement,
                     kv_bytes_per_block=self._kv_bytes_per_block,
                 )
+            case GetProcess():
+                return process_memory(memory.pool.total * self._kv_bytes_per_block)
             case GetContext(session=session):
                 return context_view(session, memory, self._kv_bytes_per_block)
             case GetResidency():

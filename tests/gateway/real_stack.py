@@ -92,7 +92,7 @@ async def real_stack(
     `tiers`: made of the model's blocks; None: there are none.
     """
     model = FakeModel(num_blocks=num_blocks, block_size=16, draw=draw or Draw(stop_every=8))
-    engine = InProcessEngine(lambda emit: _loop(model, emit, num_blocks, max_model_len, tiers))
+    engine = InProcessEngine(lambda emit: loop_of(model, emit, num_blocks, max_model_len, tiers))
     store = Store(url)
     metrics = Metrics()
     numbers = itertools.count(1)
@@ -140,7 +140,7 @@ async def real_stack(
         await engine.stop()
 
 
-def _loop(model, emit, num_blocks, max_model_len, tiers):
+def loop_of(model, emit, num_blocks, max_model_len, tiers):
     config = EngineConfig(model=MODEL, max_num_seqs=8, max_num_batched_tokens=64)
     info = msgspec.structs.replace(INFO, total_blocks=num_blocks, max_model_len=max_model_len)
     loop = EngineLoop(
