@@ -1,6 +1,7 @@
 """What this process holds of the machine, part by part. Reads /proc; elsewhere most parts are 0."""
 
 import ctypes
+import mmap
 import os
 import resource
 import sys
@@ -71,6 +72,17 @@ def process_memory(pool_bytes: int = 0) -> ProcessMemory:
         files_limit=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         threads=_count(_SELF / "task"),
     )
+
+
+def keep_out_of_dumps(address: int, num_bytes: int) -> None:
+    """Leave whole pages out of core dumps: KV is what people have said.
+
+    They are a mapping of their own by that, too, which is how `process_memory` knows the KV pool.
+    """
+    if sys.platform == "linux":
+        advise = ctypes.CDLL(None).madvise
+        advise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+        advise(address, num_bytes, mmap.MADV_DONTDUMP)
 
 
 def _heap() -> tuple[int, int]:

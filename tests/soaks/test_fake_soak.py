@@ -4,8 +4,8 @@
     make soak     50,000 and 50,000
 
 On the stack RSS rises until SQLite's page caches are full (2 MiB for each of five connections),
-which takes longer than CI has. There Python's own blocks are held to the limit, which count every object,
-and RSS without what SQLite says that it holds to a coarse one, for leaks in C.
+which takes longer than CI has. There Python's own blocks are held to the limit, which count every
+object, and RSS without what SQLite says that it holds to a coarse one, for leaks in C.
 """
 
 import time
