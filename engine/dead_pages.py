@@ -27,9 +27,12 @@ class DeadPages:
         self._usage = usage
         self._movement = movement
         self._cut: list[tuple[bytes, int, list[bytes]]] = []
+        self._ids: list[list[int]] = []  # freeing thousands of them takes longer than the rest
 
     def note(self, context: Context, length: int) -> None:
         """A context is about to be cut to its first `length` ids."""
+        if length < len(context.ids):
+            self._ids.append(context.ids[length:])
         if not self._movement.tiers or context.stages:
             return
         first, stop = map(context.partition.complete_count, (length, context.computed_len))
@@ -42,6 +45,7 @@ class DeadPages:
         As in `Movement.erase`.
         """
         cut, self._cut = self._cut, []
+        self._ids.clear()
         for salt, first, keys in cut:
             self._movement.erase(self.unwanted(salt, enumerate(keys, first)))
 
