@@ -6,8 +6,9 @@ from sessiond.store import migrate
 
 
 @pytest.fixture
-def sqlite_file(tmp_path):
-    """The URL of a migrated database."""
-    url = f"sqlite+aiosqlite:///{tmp_path / 'soak.db'}"
-    migrate.upgrade(url)
-    return url
+def sqlite_files(tmp_path):
+    """URLs of two migrated databases: of the soak, and of one that is traced."""
+    urls = [f"sqlite+aiosqlite:///{tmp_path / name}" for name in ("soak.db", "traced.db")]
+    for url in urls:
+        migrate.upgrade(url)
+    return urls
