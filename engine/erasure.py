@@ -48,9 +48,8 @@ class Erasure:
     def wipe(self, traces: Traces) -> None:
         """Overwrite, of a session that was closed, what no other of its user has; none hits it."""
         memory = self._memory
-        keys = [
-            key for page, key in traces.pages if not memory.is_wanted(traces.context, page, key)
-        ]
+        closed = traces.context
+        keys = memory.dead_pages.unwanted(closed.salt, traces.pages, closed=closed)
         memory.movement.erase(keys)
         self._late.update(keys)
         for block in traces.blocks:

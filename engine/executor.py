@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from engine.capacity import blocks_for
 from engine.context import Context
 from engine.counters import Counters
+from engine.dead_pages import DeadPages
 from engine.eviction import Eviction, PlacementConfig, TierFacts
 from engine.history import BadEditsError, History, Stage, without
 from engine.ids import BlockId, SessionId
@@ -55,6 +56,9 @@ class Executor:
             take=self.eviction.take,
             attach=self._attach_hits,
             recompute_s=recompute_s,
+        )
+        self.dead_pages = DeadPages(
+            self.contexts, usage=self.eviction.usage, movement=self.movement
         )
 
     # --- contexts ------------------------------------------------------------------------------
@@ -143,9 +147,8 @@ class Executor:
     def cut(self, context: Context, length: int) -> None:
         """Keep the first `length` ids and the KV behind them."""
         self.movement.abandon(context)
-        dead = self._pages_after(context, length)
+        self.dead_pages.note(context, length)
         self.pool.give(context.cut(length))
-        self.movement.erase(key for page, key in dead if not self.is_wanted(context, page, key))
 
     def release(self, context: Context) -> None:
         """Give back all KV of a context; its ids stay."""
@@ -376,18 +379,6 @@ class Executor:
         return len(self.cache.longest(keys, 0, sealed)) == sealed
 
     # --- tiers ---------------------------------------------------------------------------------
-
-    def _pages_after(self, context: Context, length: int) -> list[tuple[int, bytes]]:
-        """Pages beyond the first `length` ids that tiers may have, and their keys."""
-        if not self.movement.tiers or context.stages:
-            return []
-        first, stop = map(context.partition.complete_count, (length, context.computed_len))
-        return list(enumerate(context.keys(stop)[first:stop], first))
-
-    def is_wanted(self, context: Context, page: int, key: bytes) -> bool:
-        """Whether another session of the same user has the page."""
-        others = map(self.contexts.get, self.eviction.usage.sessions_of(context.salt))
-        return any(other is not context and other.has(page, key) for other in others if other)
 
     def tier_facts(self) -> TierFacts:
         """See `Holder`."""

@@ -20,7 +20,16 @@ from engine.inspection import context_view, engine_stats, residency
 from engine.messages import CancelTurn, Command, SubmitTurn, TurnEvent
 from engine.pacing import Pace
 from engine.pressure import Pressure
-from engine.questions import Answer, GetAudit, GetContext, GetResidency, GetStats, Query
+from engine.process_memory import process_memory
+from engine.questions import (
+    Answer,
+    GetAudit,
+    GetContext,
+    GetProcess,
+    GetResidency,
+    GetStats,
+    Query,
+)
 from engine.scheduler import StepView, TurnLoad, Work, plan_step
 from engine.slot import Slot
 from engine.speculation import Speculation
@@ -139,6 +148,7 @@ class EngineLoop:
 
     def close(self) -> None:
         """Write what the tiers lack, for a few seconds at most, and close them."""
+        self._memory.dead_pages.forget()
         self._movement.close(_FLUSH_S, self._clock)
 
     def answer(self, query: Query) -> Answer:
@@ -160,6 +170,8 @@ class EngineLoop:
                     self._movement,
                     kv_bytes_per_block=self._kv_bytes_per_block,
                 )
+            case GetProcess():
+                return process_memory(memory.pool.total * self._kv_bytes_per_block)
             case GetContext(session=session):
                 return context_view(session, memory, self._kv_bytes_per_block)
             case GetResidency():
@@ -194,6 +206,7 @@ class EngineLoop:
         turn left the queue) need not wait for it.
         """
         self._movement.note_ended()
+        self._memory.dead_pages.forget()
         self._erasure.resume()
         self._memory.eviction.relieve()
         if not self.has_work:

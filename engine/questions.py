@@ -3,6 +3,7 @@
 import msgspec
 
 from engine.ids import SessionId
+from engine.process_memory import ProcessMemory
 from engine.tier_reports import TierStats
 
 
@@ -12,6 +13,10 @@ class GetStats(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 class GetAudit(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Ask for a leak audit."""
+
+
+class GetProcess(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Ask what the engine's process holds, part by part. Takes milliseconds."""
 
 
 class GetContext(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -24,7 +29,7 @@ class GetResidency(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Ask who holds how much of the device's pool."""
 
 
-Query = GetStats | GetAudit | GetContext | GetResidency
+Query = GetStats | GetAudit | GetProcess | GetContext | GetResidency
 
 
 class PageView(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,4 +122,4 @@ class Residency(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     kv_bytes: dict[SessionId, float]
 
 
-Answer = EngineStats | AuditReport | ContextView | Residency
+Answer = EngineStats | AuditReport | ProcessMemory | ContextView | Residency

@@ -11,7 +11,8 @@ RestoredFrom = Literal["none", "host", "disk"]
 class TierInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A tier below the device; rates in bytes per second, as measured at start.
 
-    `reason`: where the tier was asked for and there is none, why, in words; else empty.
+    `path`: of its file. `reason`: where the tier was asked for and there is none, why, in words;
+    else both are empty.
     """
 
     name: TierName
@@ -19,6 +20,7 @@ class TierInfo(msgspec.Struct, frozen=True, kw_only=True):
     blocks: int = 0
     read_rate: float = 0.0
     write_rate: float = 0.0
+    path: str = ""
     reason: str = ""
 
 

@@ -312,6 +312,25 @@ class PageRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Census:
+    """What the service keeps in memory, counted.
+
+    `cold` of the `sessions_in_memory` have no KV; there are `max_cold` of these at most, and of
+    `replay_bytes` as many as `max_replay_bytes`. `turns` run or wait. A `session_ttl_s` of 0 is
+    none.
+    """
+
+    sessions_in_memory: int
+    cold: int
+    max_cold: int
+    turns: int
+    replays: int
+    replay_bytes: int
+    max_replay_bytes: int
+    session_ttl_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SessionView:
     """A session as `GET /v1/sessions/{id}` tells it: field names and order are the wire's.
 

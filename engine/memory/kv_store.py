@@ -15,6 +15,7 @@ from torch import Tensor
 from engine.errors import ConfigError
 from engine.files.model_spec import ModelSpec
 from engine.ids import BlockId
+from engine.process_memory import keep_out_of_dumps
 
 
 def kv_bytes_per_block(spec: ModelSpec, block_size: int, dtype: torch.dtype) -> int:
@@ -54,6 +55,8 @@ class KvStore:
                 num_blocks * self.bytes_per_block,
                 f"what the device can allocate ({error})",
             ) from error
+        if self._pool.device.type == "cpu":
+            keep_out_of_dumps(self._pool.data_ptr(), self._pool.nbytes)
         self._rows = self._pool.view(-1, heads, dim)
         self._bytes = self._pool.view(torch.uint8).view(num_blocks, self.bytes_per_block)
         self._block_stride = spec.num_layers * 2 * block_size  # rows from a block to the next

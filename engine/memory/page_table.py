@@ -1,6 +1,7 @@
 """A session's page table: which block slots hold the KV of which positions. Loop thread only."""
 
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import NamedTuple
 
 from engine.errors import Corruption
@@ -18,6 +19,9 @@ class PageEntry(NamedTuple):
     first: int
     last: int
     base: int
+
+
+_BLOCK = itemgetter(PageEntry._fields.index("block"))
 
 
 class WrongSpace(Corruption):
@@ -178,6 +182,9 @@ class PageTable:
             raise WrongSpace(kept_len, self.kept_len)
         dropped: list[BlockId] = []
         surplus = self.kept_len - kept_len
+        if not kept_len:  # a long session is given back in one go
+            dropped = list(map(_BLOCK, reversed(self._entries)))
+            self._entries, surplus = [], 0
         while surplus:
             block, first, last, base = self._entries.pop()
             if surplus > last - first:

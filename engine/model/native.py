@@ -29,6 +29,7 @@ from engine.model.kernels.library import (
 from engine.model.native_step import StepBuffers, raise_refusal
 from engine.model.native_weights import NativeWeights, has_quantized, load_native_weights
 from engine.model.sampler import draw
+from engine.process_memory import keep_out_of_dumps
 from engine.processors import usable_processors
 from engine.sizes.native import (
     BLOCK_TOKENS,
@@ -93,6 +94,7 @@ class NativeModel:
             pool = Memory(self._library, size)
         except MemoryError as error:
             raise ConfigError("kv_cache_memory", size, "what the machine can allocate") from error
+        keep_out_of_dumps(pool.bytes.ctypes.data, size)
         return NativeRunner(self, self._library, self._weights, pool, num_blocks)
 
 

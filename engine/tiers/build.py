@@ -66,6 +66,7 @@ def _told(tier: Tier, size: int) -> TierInfo:
         blocks=tier.index.capacity,
         read_rate=tier.rates.read,
         write_rate=tier.rates.write,
+        path=str(tier.store.path) if isinstance(tier.store, DiskStore) else "",
     )
 
 

@@ -1,10 +1,16 @@
-"""`sessiond doctor`: asks a running server whether its memory adds up."""
+"""`sessiond doctor`: asks a running server whether its memory adds up, and why it rises."""
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
-from engine.byte_size import format_bytes
+from engine.files.catalog import models_folder
 from sessiond.cli.ask_server import (
     DEFAULT_URL,
     JsonOption,
@@ -13,51 +19,89 @@ from sessiond.cli.ask_server import (
     print_json,
     server_at,
 )
+from sessiond.cli.doctor_words import show
 from sessiond.cli.fail import FAILED
+from sessiond.cli.server_api import ServerAddress, ServerApi
+from sessiond.diagnosis.explanations import explain, rises
+from sessiond.diagnosis.finding import Finding
+from sessiond.diagnosis.leftovers import find_leftovers
+from sessiond.diagnosis.memory_parts import Part
+from sessiond.settings import Settings
+
+OverOption = Annotated[
+    float, typer.Option("--over", min=0, help="Look twice, so many seconds apart: what rises?")
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """What the server said, and what that means. `rises` between two looks, the most first."""
+
+    report: dict[str, Any]
+    findings: Sequence[Finding] = ()
+    rises: Sequence[tuple[str, Part]] = field(default_factory=list)
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether the memory adds up."""
+        return bool(self.report.get("ok")) and not any(found.fault for found in self.findings)
 
 
 def doctor(
-    url: UrlOption = DEFAULT_URL, api_key: KeyOption = None, as_json: JsonOption = False
+    url: UrlOption = DEFAULT_URL,
+    api_key: KeyOption = None,
+    over_s: OverOption = 0.0,
+    as_json: JsonOption = False,
 ) -> None:
-    """Audit a server's memory: every block is free, cached or in use, and counted right.
+    """Audit a server's memory, and explain what it holds and what rises.
 
-    Exit code 1 if it is not. Says what arithmetic runs, too.
+    Every block is free, cached or in use, and counted right: exit code 1 if it is not. Looks at
+    what earlier servers left behind, too, where the server runs on this machine.
     """
     with server_at(url, api_key) as server:
-        report = server.memory()
-    sound = bool(report.get("ok"))
+        found = examine(server, over_s)
+    if "engine" in found.report and ServerAddress.parse(url).is_loopback:
+        found = _with_leftovers(found)
     if as_json:
-        print_json(report)
+        print_json(_as_json(found))
     else:
-        _show(report, sound)
-    raise typer.Exit(0 if sound else FAILED)
+        show(Console(highlight=False), found.report, found.findings, found.rises)
+    raise typer.Exit(0 if found.is_sound else FAILED)
 
 
-def _show(report: dict[str, object], sound: bool) -> None:
-    console = Console(highlight=False)
-    verdict = "[green]the memory adds up[/]" if sound else "[red]the memory does not add up[/]"
-    console.print(verdict)
-    violations = report.get("violations")
-    for violation in violations if isinstance(violations, list) else []:
-        console.print(f"  {violation}", markup=False)
-    if "arithmetic" in report:
-        console.print(str(report["arithmetic"]), markup=False)
-    tiers = report.get("tiers")
-    for tier in tiers if isinstance(tiers, list) else []:
-        console.print(_tier_line(tier), markup=False, soft_wrap=True)
-    table = Table.grid(padding=(0, 2))
-    for name, value in report.items():
-        if isinstance(value, int) and not isinstance(value, bool):
-            shown = format_bytes(value) if name.endswith("_bytes") else str(value)
-            table.add_row(name.removesuffix("_bytes").replace("_", " "), shown)
-    console.print(table)
+def examine(server: ServerApi, over_s: float) -> Diagnosis:
+    """Ask once, or twice; a server of an older version tells nothing to be explained."""
+    report = server.memory()
+    if "engine" not in report:
+        return Diagnosis(report=report)
+    earlier = report
+    if over_s:
+        time.sleep(over_s)
+        report = server.memory()
+    return Diagnosis(
+        report=report,
+        findings=explain(report, server.capacity()),
+        rises=rises(earlier, report) if over_s else [],
+    )
 
 
-def _tier_line(tier: dict[str, object]) -> str:
-    name, size = tier["name"], format_bytes(int(str(tier["bytes"])))
-    if "reason" in tier:
-        return f"no {name} tier of {size}: {tier['reason']}"
-    write = int(str(tier["write_bytes_per_s"]))
-    written = f"written at {format_bytes(write)}/s" if write else "full, so writing isn't measured"
-    read = format_bytes(int(str(tier["read_bytes_per_s"])))
-    return f"{name} tier of {size}: {tier['blocks']} blocks, read at {read}/s, {written}"
+def _with_leftovers(found: Diagnosis) -> Diagnosis:
+    left = find_leftovers(
+        found.report,
+        tier_folder=Path(
+            Settings.model_fields["disk_tier_path"].get_default(call_default_factory=True)
+        ),
+        models=models_folder(os.environ),
+    )
+    return Diagnosis(report=found.report, findings=[*found.findings, *left], rises=found.rises)
+
+
+def _as_json(found: Diagnosis) -> Mapping[str, Any]:
+    grown = [
+        {"process": process, "part": part.name, "bytes": part.num_bytes}
+        for process, part in found.rises
+    ]
+    return found.report | {
+        "findings": [asdict(finding) for finding in found.findings],
+        "rises": grown,
+    }

@@ -1,13 +1,25 @@
 """What operators and load balancers ask: health, capacity, models, metrics, the leak audit."""
 
+import asyncio
+from dataclasses import asdict
 from typing import cast
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from engine.messages import EngineInfo
-from engine.questions import Answer, AuditReport, EngineStats, GetAudit, GetStats, Query
+from engine.process_memory import ProcessMemory, process_memory
+from engine.questions import (
+    Answer,
+    AuditReport,
+    EngineStats,
+    GetAudit,
+    GetProcess,
+    GetStats,
+    Query,
+)
 from engine.tier_reports import TierInfo
 from sessiond.errors import RequestError
 from sessiond.gateway.parts import Gateway
@@ -82,7 +94,8 @@ class HealthApi:
 
     async def memory(self, request: Request) -> Response:  # noqa: ARG002 -- the same
         """`GET /admin/memory`: the leak audit, for admins."""
-        report = await self._audit()
+        report, stats = await self._audit(), await self._stats()
+        engine = cast("ProcessMemory", await self._ask(GetProcess()))
         return json_response(
             {
                 "ok": report.ok,
@@ -97,7 +110,12 @@ class HealthApi:
                 "disk_bytes": report.disk_bytes,
                 "rss_bytes": report.rss_bytes,
                 "arithmetic": self._engine.info.arithmetic,
+                "model": self._engine.info.model,
                 "tiers": [_tier_object(tier) for tier in self._engine.info.tiers],
+                "engine": _process_object(engine)
+                | {"weights_bytes": self._engine.info.weights_bytes},
+                "gateway": _process_object(process_memory()) | self._load(),
+                "sessions": session_counts(stats),
             }
         )
 
@@ -122,6 +140,14 @@ class HealthApi:
             warnings=self._gateway.service.demand.warnings,
         )
         return Response(self._gateway.metrics.render(poll), media_type=CONTENT_TYPE)
+
+    def _load(self) -> Json:
+        """What the gateway keeps, counted."""
+        return {
+            "sockets": self._gateway.connections.open_count,
+            "tasks": len(asyncio.all_tasks()),
+            **asdict(self._gateway.service.census()),
+        }
 
     def _model(self) -> Json:
         return model_object(self._engine.info.model, self._started_at)
@@ -148,9 +174,23 @@ def _tier_object(tier: TierInfo) -> Json:
         "name": tier.name,
         "bytes": tier.bytes,
         "blocks": tier.blocks,
+        "path": tier.path,
         "read_bytes_per_s": round(tier.read_rate),
         "write_bytes_per_s": round(tier.write_rate),
     }
+
+
+def session_counts(stats: EngineStats) -> Json:
+    """Sessions that the engine knows: all of them, and those without a turn."""
+    return {
+        "live": stats.contexts,
+        "idle": stats.contexts - stats.running - stats.parked,
+        "parked": stats.parked,
+    }
+
+
+def _process_object(memory: ProcessMemory) -> Json:
+    return msgspec.structs.asdict(memory)
 
 
 def capacity_object(stats: EngineStats, info: EngineInfo, accepting: bool) -> Json:
@@ -172,11 +212,7 @@ def capacity_object(stats: EngineStats, info: EngineInfo, accepting: bool) -> Js
         "running": stats.running,
         "waiting": stats.waiting,
         "max_num_seqs": info.max_num_seqs,
-        "sessions": {
-            "live": stats.contexts,
-            "idle": stats.contexts - stats.running - stats.parked,
-            "parked": stats.parked,
-        },
+        "sessions": session_counts(stats),
         "memory": {
             "free_bytes": info.free_bytes,
             "weights_bytes": info.weights_bytes,

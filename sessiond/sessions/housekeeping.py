@@ -3,7 +3,7 @@
 import asyncio
 import logging
 
-from sessiond.facts import AttachmentId
+from sessiond.facts import AttachmentId, Census
 from sessiond.sessions.conversations import Conversations
 from sessiond.sessions.parts import Parts
 from sessiond.sessions.placing import Placer
@@ -30,6 +30,7 @@ class Housekeeping:
         conversations: Conversations,
     ) -> None:
         self._store = parts.store
+        self._sessions = parts.sessions
         self._limits = parts.limits
         self._clock = parts.clock
         self._placer = placer
@@ -59,6 +60,20 @@ class Housekeeping:
             if not live.seat.is_taken:
                 self._retention.settle(live, attachment)
         await self._erase_dead()
+
+    def census(self) -> Census:
+        """Count what is kept."""
+        limits, replays = self._limits, self._runner.replays
+        return Census(
+            sessions_in_memory=len(self._sessions),
+            cold=self._retention.cold_count,
+            max_cold=limits.max_cold_contexts,
+            turns=len(self._runner.bound_turns()),
+            replays=len(replays),
+            replay_bytes=replays.size_bytes,
+            max_replay_bytes=limits.replay_memory_bytes,
+            session_ttl_s=limits.session_ttl_s,
+        )
 
     async def run(self) -> None:
         """Reap on a timer, for ever."""

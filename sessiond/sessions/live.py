@@ -149,6 +149,9 @@ class LiveSessions:
         self._clock = clock
         self._sessions: dict[SessionId, LiveSession] = {}
 
+    def __len__(self) -> int:
+        return len(self._sessions)
+
     def __iter__(self) -> Iterator[LiveSession]:
         return iter(tuple(self._sessions.values()))
 

@@ -58,6 +58,11 @@ class Replays:
     def __len__(self) -> int:
         return len(self._running) + len(self._ended)
 
+    @property
+    def size_bytes(self) -> int:
+        """What is kept of turns that ended, more or less."""
+        return self._bytes
+
     def begin(self, user_id: str, replay: Replay) -> None:
         """A turn is about to be told."""
         self._running[replay.accepted.response_id] = (user_id, replay)

@@ -40,6 +40,11 @@ class Retention:
         self._cold: OrderedDict[SessionId, None] = OrderedDict()  # the longest cold first
         self._dead: list[LiveSession] = []
 
+    @property
+    def cold_count(self) -> int:
+        """Sessions without KV whose ids the engine still knows."""
+        return len(self._cold)
+
     def attach(self, attachment: AttachmentId) -> None:
         """A socket came."""
         self._attachments.open(attachment)

@@ -11,6 +11,7 @@ from sessiond.facts import (
     UNSET,
     AttachmentId,
     Caller,
+    Census,
     ConversationView,
     InputItem,
     ItemPage,
@@ -270,6 +271,10 @@ class SessionService:
     async def detach(self, attachment: AttachmentId) -> None:
         """A socket left: sessions that no other holds are cancelled, rolled back and released."""
         await self._housekeeping.detach(attachment)
+
+    def census(self) -> Census:
+        """What is kept in memory, counted."""
+        return self._housekeeping.census()
 
     async def hold(self, session_id: str, seconds: float) -> None:
         """Keep an unattached session's KV for so long from now."""

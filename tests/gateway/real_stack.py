@@ -95,10 +95,9 @@ async def real_stack(
     `tiers`: made of the model's blocks; None: there are none.
     `engine_config`: fields that are not as in `ENGINE_CONFIG`.
     """
-    config = EngineConfig(model=MODEL, **(ENGINE_CONFIG | (engine_config or {})))
-    info = msgspec.structs.replace(INFO, total_blocks=num_blocks, max_model_len=max_model_len)
+    config, info = described(num_blocks, max_model_len, engine_config)
     model = FakeModel(num_blocks=num_blocks, block_size=16, draw=draw or Draw(stop_every=8))
-    engine = InProcessEngine(lambda emit: _loop(model, emit, config, info, tiers))
+    engine = InProcessEngine(lambda emit: loop_of(model, emit, config, info, tiers))
     store = Store(url)
     metrics = Metrics()
     numbers = itertools.count(1)
@@ -147,7 +146,15 @@ async def real_stack(
         await engine.stop()
 
 
-def _loop(model, emit, config, info, tiers):
+def described(num_blocks, max_model_len, engine_config=None):
+    """The config and the words of an engine of so many blocks."""
+    config = EngineConfig(model=MODEL, **(ENGINE_CONFIG | (engine_config or {})))
+    return config, msgspec.structs.replace(
+        INFO, total_blocks=num_blocks, max_model_len=max_model_len
+    )
+
+
+def loop_of(model, emit, config, info, tiers):
     loop = EngineLoop(
         config=config,
         num_blocks=info.total_blocks,

@@ -10,10 +10,12 @@ from dataclasses import dataclass, field
 
 from engine.errors import EngineUnavailableError
 from engine.messages import EngineInfo
-from engine.questions import AuditReport, EngineStats, GetAudit, GetStats
+from engine.process_memory import ProcessMemory
+from engine.questions import AuditReport, EngineStats, GetAudit, GetProcess, GetStats
 from engine.tier_reports import TierStats
 from sessiond.errors import RequestError
 from sessiond.facts import (
+    Census,
     TextDelta,
     TurnAccepted,
     TurnBegun,
@@ -96,6 +98,21 @@ AUDIT = AuditReport(
     device_bytes=102400,
     rss_bytes=5,
 )
+PROCESS = ProcessMemory(
+    pid=1,
+    rss_bytes=5,
+    peak_rss_bytes=6,
+    anonymous_bytes=4,
+    mapped_files_bytes=1,
+    heap_used_bytes=2,
+    heap_free_bytes=1,
+    kv_committed_bytes=1,
+    device_live_bytes=0,
+    device_reserved_bytes=0,
+    files=3,
+    files_limit=1024,
+    threads=2,
+)
 
 
 def reply(*deltas, status="completed", **changes):
@@ -117,7 +134,8 @@ class ScriptedEngine:
     async def ask(self, query):
         if not self.available:
             raise EngineUnavailableError
-        return {GetStats: self.stats, GetAudit: AUDIT}[type(query)]
+        answers = {GetStats: self.stats, GetAudit: AUDIT, GetProcess: PROCESS}
+        return answers[type(query)]
 
 
 @dataclass
@@ -247,6 +265,18 @@ class ScriptedService:
         for bound in known:
             bound.keep = keep
             bound.cancelled.set()
+
+    def census(self):
+        return Census(
+            sessions_in_memory=3,
+            cold=1,
+            max_cold=10,
+            turns=len(self.turns),
+            replays=0,
+            replay_bytes=0,
+            max_replay_bytes=100,
+            session_ttl_s=0.0,
+        )
 
     def attach(self, attachment):
         self.attached.add(attachment)

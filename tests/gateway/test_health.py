@@ -107,13 +107,13 @@ async def test_tiers_are_counted_and_told():
 
 async def test_the_audit_tells_what_tiers_there_are():
     engine = ScriptedEngine()
-    there = TierInfo(name="disk", bytes=100, blocks=3, read_rate=7.4, write_rate=5.6)
+    there = TierInfo(name="disk", bytes=100, blocks=3, read_rate=7.4, write_rate=5.6, path="kv")
     engine.info = structs.replace(
         INFO, tiers=(there, TierInfo(name="host", bytes=9, reason="no memory"))
     )
     audit = (await get("/admin/memory", engine)).json()
     assert audit["tiers"] == [
-        {"name": "disk", "bytes": 100, "blocks": 3,
+        {"name": "disk", "bytes": 100, "blocks": 3, "path": "kv",
          "read_bytes_per_s": 7, "write_bytes_per_s": 6},
         {"name": "host", "bytes": 9, "reason": "no memory"},
     ]  # fmt: skip
@@ -145,6 +145,9 @@ async def test_the_audit_is_shown():
         "weights float32, activations float32, KV float32, attention fake on cpu"
     )
     assert {"device_bytes", "host_bytes", "disk_bytes", "rss_bytes"} <= audit.keys()
+    assert audit["sessions"] == {"live": 3, "idle": 2, "parked": 0}
+    assert (audit["engine"]["heap_free_bytes"], audit["engine"]["weights_bytes"]) == (1, 1)
+    assert (audit["gateway"]["sessions_in_memory"], audit["gateway"]["sockets"]) == (3, 0)
 
 
 WARM = TurnFinished(

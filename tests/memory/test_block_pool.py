@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from engine.errors import Corruption
+from engine.memory import block_pool
 from engine.memory.block_pool import BlockNotAlive, BlockPool, RefcountBelowZero, UnknownBlock
 
 TOTAL = 12
@@ -116,6 +117,38 @@ TestPoolAgainstModel = PoolAgainstModel.TestCase
 TestPoolAgainstModel.settings = settings(
     max_examples=60, stateful_step_count=40, deadline=None, derandomize=True
 )
+
+
+class PoolThatTakesAllAsMany(PoolAgainstModel):
+    """Every list that is given back goes the way of long ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.few, block_pool._FEW = block_pool._FEW, 1
+
+    def teardown(self) -> None:
+        block_pool._FEW = self.few
+
+
+TestPoolThatTakesAllAsMany = PoolThatTakesAllAsMany.TestCase
+TestPoolThatTakesAllAsMany.settings = TestPoolAgainstModel.settings
+
+
+def test_a_long_list_with_a_wrong_block_is_refused_whole() -> None:
+    pool, _ = make_pool(200)
+    blocks = pool.try_take(100)
+    pool.mark_hashed(blocks[7])
+    for wrong, error in (
+        ([*blocks, 150], RefcountBelowZero),
+        ([*blocks, 200], UnknownBlock),
+        ([-1, *blocks], UnknownBlock),
+    ):
+        with pytest.raises(error):
+            pool.give(wrong)
+        assert (pool.active_count, pool.cached_count, pool.free_count) == (100, 0, 100)
+    pool.share(blocks[:1])
+    pool.give([*blocks, blocks[0]])  # two entries of one edited table may name one block
+    assert (pool.active_count, pool.cached_count, pool.free_count) == (0, 1, 199)
 
 
 def test_shortage_is_a_value_and_takes_nothing() -> None:

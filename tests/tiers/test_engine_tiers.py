@@ -375,8 +375,10 @@ def test_what_was_rewound_is_in_no_tier_but_what_a_fork_has_is(make, tier: str) 
     engine.fork("b", "a", 64)
     assert engine.stats().tiers[tier].blocks == 6
     engine.truncate("a", 40)
+    engine.run()
     assert engine.stats().tiers[tier].blocks == 4, "b has 64 ids of it"
     engine.truncate("b", 20)
+    engine.run()
     assert engine.stats().tiers[tier].blocks == 2
     engine.submit("a", PROMPT)
     engine.step(2)

@@ -1,12 +1,14 @@
 """Schemas of what is answered. Records that are sent as they are, are described by their types."""
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any, get_args
 
 import msgspec
 
+from engine.process_memory import ProcessMemory
 from sessiond.errors import STATUS
-from sessiond.facts import IncompleteReason, SessionView
+from sessiond.facts import Census, IncompleteReason, SessionView
 from sessiond.gateway.openapi.words import (
     BOOLEAN,
     COUNT,
@@ -111,7 +113,9 @@ def _server_schemas() -> dict[str, Json]:
     capacity = _counts("block_size", "kv_bytes_per_token", *blocks, *held)["properties"]
     sizes = ("leaked_blocks", "device_bytes", "host_bytes", "disk_bytes", "rss_bytes")
     rates = _counts("blocks", "read_bytes_per_s", "write_bytes_per_s")["properties"]
-    tier = answer({"name": STRING, "bytes": COUNT}, sometimes={**rates, "reason": STRING})
+    tier = answer(
+        {"name": STRING, "bytes": COUNT}, sometimes={**rates, "path": STRING, "reason": STRING}
+    )
     return {
         "Health": answer({"status": words(["ok", "draining", "engine_unavailable"])}),
         "Capacity": answer(
@@ -136,13 +140,29 @@ def _server_schemas() -> dict[str, Json]:
                 "violations": array(STRING),
                 **_counts(*blocks, *sizes)["properties"],
                 "arithmetic": STRING,
+                "model": STRING,
                 "tiers": array(tier),
+                "engine": answer(_process() | {"weights_bytes": COUNT}),
+                "gateway": answer(
+                    _process() | _census() | {"sockets": COUNT, "tasks": COUNT},
+                ),
+                "sessions": _counts("live", "idle", "parked"),
             }
         ),
         "Drain": answer(
             {"object": const("drain"), "draining": BOOLEAN, "done": BOOLEAN, "sockets": COUNT}
         ),
         "Document": {"type": "object", "description": "OpenAPI 3.1.", "required": ["openapi"]},
+    }
+
+
+def _process() -> Json:
+    return dict.fromkeys(ProcessMemory.__struct_fields__, COUNT)
+
+
+def _census() -> Json:
+    return dict.fromkeys((field.name for field in fields(Census)), COUNT) | {
+        "session_ttl_s": NUMBER
     }
 
 

@@ -1,0 +1,71 @@
+"""Pages that sessions were cut by: no tier is to keep what no session has. Loop thread only.
+
+Their blocks are reusable the moment a session is cut; looking through the tiers for their copies
+takes longer, and so waits for the next step.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from itertools import groupby
+from operator import itemgetter
+
+from engine.context import Context
+from engine.ids import SessionId
+from engine.movement import Movement
+from engine.usage import UsageBook
+
+PageKey = tuple[int, bytes]
+"""The number of a page and its chain key."""
+
+
+class DeadPages:
+    """Owns what was cut since the last `forget`."""
+
+    def __init__(
+        self, contexts: Mapping[SessionId, Context], *, usage: UsageBook, movement: Movement
+    ) -> None:
+        self._contexts = contexts
+        self._usage = usage
+        self._movement = movement
+        self._cut: list[tuple[bytes, int, list[bytes]]] = []
+        self._ids: list[list[int]] = []  # freeing thousands of them takes longer than the rest
+
+    def note(self, context: Context, length: int) -> None:
+        """A context is about to be cut to its first `length` ids."""
+        if length < len(context.ids):
+            self._ids.append(context.ids[length:])
+        if not self._movement.tiers or context.stages:
+            return
+        first, stop = map(context.partition.complete_count, (length, context.computed_len))
+        if first < stop:
+            self._cut.append((context.salt, first, context.keys(stop)[first:stop]))
+
+    def forget(self) -> None:
+        """Let no tier keep what was cut, unless a session of the same user has it, perhaps again.
+
+        As in `Movement.erase`.
+        """
+        cut, self._cut = self._cut, []
+        self._ids.clear()
+        for salt, first, keys in cut:
+            self._movement.erase(self.unwanted(salt, enumerate(keys, first)))
+
+    def unwanted(
+        self, salt: bytes, pages: Iterable[PageKey], *, closed: Context | None = None
+    ) -> list[bytes]:
+        """Keys of those pages that no session of the user has but the one that is `closed`.
+
+        A key tells of all pages before it: who has none of one page has none of those behind, and
+        is not looked at again.
+        """
+        found = map(self._contexts.get, self._usage.sessions_of(salt))
+        sharers = [other for other in found if other is not None and other is not closed]
+        gone: list[bytes] = []
+        for page, group in groupby(sorted(pages), key=itemgetter(0)):
+            keys = {key for _, key in group}
+            sharers = [other for other in sharers if _has_any(other, page, keys)]
+            gone += (key for key in keys if not any(other.has(page, key) for other in sharers))
+        return gone
+
+
+def _has_any(context: Context, page: int, keys: Collection[bytes]) -> bool:
+    return any(context.has(page, key) for key in keys)

@@ -1,0 +1,120 @@
+"""Processes and files that earlier servers left on this machine. Reads only, Linux only."""
+
+import fcntl
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from engine.byte_size import format_bytes
+from sessiond.diagnosis.finding import Finding
+
+_PROC = Path("/proc")
+_TIER_FILE = "kv-blocks.bin"
+_PARENT = re.compile(rb"--parent=(\d+)")
+
+
+def find_leftovers(report: Mapping[str, Any], *, tier_folder: Path, models: Path) -> list[Finding]:
+    """Look around a server that runs on this machine.
+
+    `report` is its `/admin/memory`; `tier_folder` is where tiers lie by default, `models` where
+    fetched models do.
+    """
+    own = [Path(tier["path"]) for tier in report["tiers"] if tier.get("path")]
+    folders = {path.parent for path in own} | {tier_folder}
+    return [
+        *engines_left(report["engine"]["pid"]),
+        *tier_files_left(own, folders),
+        *pulls_left(models),
+    ]
+
+
+def engines_left(serving: int) -> Iterator[Finding]:
+    """Engines whose server is gone, or that their server does not use any more."""
+    mine = _parent_of(serving)
+    for pid, command in _processes():
+        parent = _PARENT.search(command)
+        if b"engine.worker_process" not in command or parent is None or pid == serving:
+            continue
+        starter = int(parent[1])
+        is_orphan = _parent_of(pid) != starter
+        if is_orphan or starter == mine:
+            whose = f"process {starter}, which is gone" if is_orphan else "this server"
+            yield Finding(
+                code="left_behind",
+                what=f"process {pid} is an engine of {whose}; it holds "
+                f"{format_bytes(_rss_bytes(pid))}",
+                means="a model that nobody asks any more; it should have ended with its server",
+                do=f"end it: kill {pid}",
+            )
+
+
+def tier_files_left(own: Iterable[Path], folders: Iterable[Path]) -> Iterator[Finding]:
+    """Tier files of other models or places that nobody has open, and strangers beside ours."""
+    ours = {path.resolve() for path in own}
+    for folder in sorted(folders):
+        for path in sorted(folder.glob("*")) if folder.is_dir() else ():
+            if path.resolve() in ours or not path.is_file() or _is_locked(path):
+                continue
+            is_tier = path.name == _TIER_FILE
+            yield Finding(
+                code="left_behind",
+                what=f"{path} holds {format_bytes(path.stat().st_size)} and no server has it open",
+                means="KV that an earlier server stored, perhaps of another model; it is used "
+                "again if one starts there with the same model, else overwritten"
+                if is_tier
+                else "no file of the disk tier: something that was cut short, or somebody else's",
+                do="delete it if no server is to be started there" if is_tier else "delete it",
+            )
+
+
+def pulls_left(models: Path) -> Iterator[Finding]:
+    """What a fetch of a model that was cut short has left."""
+    for path in sorted(models.glob("**/.pull-*")) if models.is_dir() else ():
+        size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+        yield Finding(
+            code="left_behind",
+            what=f"{path} holds {format_bytes(size)}",
+            means="a part of a model: fetching it was cut short, or goes on right now",
+            do="delete the folder if no `sessiond model pull` runs",
+        )
+
+
+def _is_locked(path: Path) -> bool:
+    """Whether a process has the file as its tier; what can't be opened is left alone."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return True
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(file)
+    return False
+
+
+def _processes() -> Iterator[tuple[int, bytes]]:
+    for folder in _PROC.glob("[0-9]*"):
+        try:
+            yield int(folder.name), (folder / "cmdline").read_bytes()
+        except OSError:  # it has ended meanwhile
+            continue
+
+
+def _parent_of(pid: int) -> int:
+    try:
+        fields = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0
+    return int(fields[1])
+
+
+def _rss_bytes(pid: int) -> int:
+    try:
+        pages = int((_PROC / str(pid) / "statm").read_text().split()[1])
+    except OSError:
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE")
