@@ -43,6 +43,7 @@ class Poll:
     info: EngineInfo | None
     stats: EngineStats | None
     restarts: int
+    hangs: int
     sockets: int
     leaked_blocks: int
 
@@ -137,6 +138,7 @@ class _Families(Collector):
         poll = self._poll
         yield _gauge("sessiond_websocket_connections", "Open sockets.", poll.sockets)
         yield _counter("sessiond_engine_restarts", "Engines lost and started again.", poll.restarts)
+        yield _counter("sessiond_engine_hangs", "Those that hung in a step.", poll.hangs)
         yield _gauge("sessiond_leaked_blocks", "Of the last audit.", poll.leaked_blocks)
         if poll.stats is not None and poll.info is not None:
             yield from _pool_families(poll.stats, poll.info)

@@ -107,6 +107,7 @@ class HealthApi:
             info=info,
             stats=stats,
             restarts=self._engine.restarts,
+            hangs=self._engine.hangs,
             sockets=self._gateway.connections.open_count,
             leaked_blocks=self._leaked_blocks,
         )
