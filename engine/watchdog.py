@@ -1,4 +1,4 @@
-"""When an engine counts as hung: it has answered no ping for too long. Pure; time is counted in looks.
+"""When an engine counts as hung: it has answered no ping for too long. Pure; counts looks.
 
 The engine answers pings between its steps, so that one which is not answered has met a step that
 never ends, a deadlock, or a stopped process.

@@ -71,7 +71,7 @@ class WorkerEngine:
     is taken for hung and killed. `loop_factory` ("module:function") replaces the model in tests.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 -- what its owner may choose, each by its name
         self,
         config: EngineConfig,
         *,

@@ -186,6 +186,8 @@ def _loop_families(stats: EngineStats) -> Iterator[Metric]:
     yield _counters("sessiond_preemptions", "Turns put back to wait.", "kind", preempted)
     drafts = {"accepted": stats.accepted_drafts_total, "rejected": stats.rejected_drafts_total}
     yield _counters("sessiond_draft_tokens", "Tokens guessed and checked.", "outcome", drafts)
+    shortages = stats.memory_shortages_total
+    yield _counter("sessiond_step_memory_shortages", "Steps parted for want of memory.", shortages)
     evictions = CounterMetricFamily(
         "sessiond_evictions", "Idle sessions whose KV made way.", labels=["policy", "action"]
     )
