@@ -74,6 +74,7 @@ def build_server(
         settings.db,
         replica_name=_replica_name(settings, port),
         connections=settings.db_connections,
+        timeout_s=settings.db_timeout_s,
     )
     metrics = Metrics()
     service = SessionService(

@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sessiond.quota import Account, charged_tokens
 from sessiond.store import erasing, ownership, quotas, sessions, summaries, turns
 from sessiond.store.accounts import AccountStore
-from sessiond.store.database import CONNECTIONS
+from sessiond.store.database import CONNECTIONS, TIMEOUT_S
 from sessiond.store.errors import NotOwnerError
 from sessiond.store.membership import Membership
 from sessiond.store.quota_store import QuotaStore
@@ -41,15 +41,22 @@ class Store(StoreReader):
 
     It is that of one replica, whose sessions nobody else can add to. `replica_name`: the same for
     every run of a server, and for no other server; "": nobody else's. `connections`: the most to
-    a Postgres.
+    a Postgres; `timeout_s`: the most that a transaction there may take, 0: as long as it takes.
 
     Raises:
         StoreConfigError: the URL is of no kind that can be used.
         StoreError: from every method, when the database fails.
     """
 
-    def __init__(self, url: str, *, replica_name: str = "", connections: int = CONNECTIONS) -> None:
-        super().__init__(url, connections=connections)
+    def __init__(
+        self,
+        url: str,
+        *,
+        replica_name: str = "",
+        connections: int = CONNECTIONS,
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
+        super().__init__(url, connections=connections, timeout_s=timeout_s)
         run_id = f"rep_{secrets.token_hex(16)}"
         self._replica = ReplicaId(id=run_id, name=replica_name or run_id)
         self.membership = Membership(self._database, self._replica)
