@@ -83,6 +83,7 @@ def build_server(
         text=text,
         limits=_service_limits(settings),
         clock=time.time,
+        ticks=time.monotonic,
         new_id=new_id,
         new_seed=lambda: secrets.randbits(63),  # SQL and msgspec know signed 64 bits
         on_turn_ended=metrics.turn_ended,

@@ -53,6 +53,7 @@ class TurnDriver:
         self._store = parts.store
         self._limits = parts.limits
         self._clock = parts.clock
+        self._ticks = parts.ticks
 
     async def drive(self, turn: Turn, events: TurnEvents) -> tuple[TurnFinished, Event | None]:
         """Follow the turn to its end and store that; tell the reader everything but the end.
@@ -125,7 +126,7 @@ class TurnDriver:
         if self._limits.turn_timeout_s:
             left.append(self._limits.turn_timeout_s)
         if turn.accepted.request.deadline_ms is not None:
-            waited = self._clock() - turn.bound.received_at
+            waited = self._ticks() - turn.bound.received_at
             left.append(turn.accepted.request.deadline_ms / 1000 - waited)
         return left
 

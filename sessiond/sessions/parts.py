@@ -11,12 +11,17 @@ from sessiond.store.store import Store
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """`clock` gives unix seconds; `new_id("resp")` gives `resp_…`, never the same twice."""
+    """`clock` gives unix seconds, for what is told and stored; it may jump.
+
+    `ticks` gives monotonic seconds, for how long something takes. `new_id("resp")` gives `resp_…`,
+    never the same twice.
+    """
 
     engine: EngineClient
     store: Store
     sessions: LiveSessions
     limits: ServiceLimits
     clock: Callable[[], float]
+    ticks: Callable[[], float]
     new_id: Callable[[str], str]
     new_seed: Callable[[], int]

@@ -3,6 +3,8 @@
 import asyncio
 import logging
 
+from sessiond.sessions.calm_clock import CalmClock
+from sessiond.sessions.limits import ServiceLimits
 from sessiond.sessions.live import LiveSession
 from sessiond.sessions.parts import Parts
 from sessiond.sessions.retention import Retention
@@ -21,7 +23,9 @@ class Replica:
         self._sessions = parts.sessions
         self._retention = retention
         self._heartbeat_s = parts.limits.heartbeat_s
+        self._lease_s = lease_s(parts.limits)
         self._clock = parts.clock
+        self._dead_by = CalmClock(parts.clock, parts.ticks, calm_s=lease_s(parts.limits))
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -58,7 +62,9 @@ class Replica:
             StoreError: the database can't be used.
         """
         now = self._clock()
-        failed = await self._store.membership.renew(now, self._lease_end(now))
+        failed = await self._store.membership.renew(
+            now, self._lease_end(now), dead_by=self._dead_by()
+        )
         if failed:
             logger.warning("%d turns of servers that died are marked as failed", failed)
         await self._give_up_taken()
@@ -89,7 +95,12 @@ class Replica:
                 self._retention.forget(live)
 
     def _lease_end(self, now: float) -> float:
-        return now + _BEATS_OF_A_LEASE * self._heartbeat_s
+        return now + self._lease_s
+
+
+def lease_s(limits: ServiceLimits) -> float:
+    """How long a server lives on without a word."""
+    return _BEATS_OF_A_LEASE * limits.heartbeat_s
 
 
 def _is_idle(live: LiveSession) -> bool:

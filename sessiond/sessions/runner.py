@@ -41,7 +41,7 @@ class TurnRunner:
         self._retention = retention
         self._on_turn_ended = on_turn_ended
         self._limits = parts.limits
-        self._clock = parts.clock
+        self._ticks = parts.ticks
         self._drain_rate = drain_rate
         self.replays = Replays(
             ttl_s=parts.limits.replay_ttl_s, max_bytes=parts.limits.replay_memory_bytes
@@ -182,7 +182,7 @@ class TurnRunner:
         bound.live.leave(bound.claim, event)
         self._settle(bound)
         turn.log.put(finished)  # the session is free: its reader may begin the next turn
-        self.replays.end(bound.response_id, self._clock())
+        self.replays.end(bound.response_id, self._ticks())
         self._on_turn_ended(finished)
 
     def _settle(self, bound: BoundTurn) -> None:
@@ -191,7 +191,7 @@ class TurnRunner:
         else:
             self._retention.settle(bound.live, bound.attachment)
         del self._bound[bound.response_id]
-        self._drain_rate.ended(self._clock())
+        self._drain_rate.ended(self._ticks())
         bound.is_told.set()
         bound.ended.set()
 
@@ -200,7 +200,7 @@ class TurnRunner:
         return RequestError(
             "queue_full",
             f"{most} turns run or wait, which is the most there may be",
-            retry_after_s=self._drain_rate.retry_after_s(self._clock()),
+            retry_after_s=self._drain_rate.retry_after_s(self._ticks()),
         )
 
     def _check_draining(self) -> None:

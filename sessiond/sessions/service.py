@@ -25,6 +25,7 @@ from sessiond.facts import (
 from sessiond.sessions.beginnings import Beginnings
 from sessiond.sessions.binding import Binder
 from sessiond.sessions.bound import BoundTurn
+from sessiond.sessions.calm_clock import CalmClock
 from sessiond.sessions.cancelling import Cancelling
 from sessiond.sessions.chats import Chats
 from sessiond.sessions.compaction import Compaction
@@ -46,7 +47,7 @@ from sessiond.sessions.quotas import Quotas
 from sessiond.sessions.refusals import response_not_found
 from sessiond.sessions.repeats import Repeats
 from sessiond.sessions.replays import Replay
-from sessiond.sessions.replica import Replica
+from sessiond.sessions.replica import Replica, lease_s
 from sessiond.sessions.retention import Retention
 from sessiond.sessions.runner import TurnRunner
 from sessiond.sessions.starter import TurnStarter
@@ -67,7 +68,8 @@ __all__ = ["BoundTurn", "ServiceLimits", "SessionService", "Turn"]
 class SessionService:
     """See the module. Errors that the caller is told are raised as `RequestError`.
 
-    `clock` gives unix seconds; `new_id("resp")` gives `resp_…`, never the same twice.
+    `clock` gives unix seconds, `ticks` monotonic ones (None: the clock never jumps);
+    `new_id("resp")` gives `resp_…`, never the same twice.
     `on_turn_ended` is called once per turn, whether or not someone reads its facts;
     `on_quota_refused` with the name of the limit that refused a request.
     """
@@ -80,6 +82,7 @@ class SessionService:
         text: TextFormat,
         limits: ServiceLimits,
         clock: Callable[[], float],
+        ticks: Callable[[], float] | None = None,
         new_id: Callable[[str], str],
         new_seed: Callable[[], int],
         on_turn_ended: Callable[[TurnFinished], None] = lambda _: None,
@@ -91,9 +94,12 @@ class SessionService:
         parts = Parts(
             engine=engine,
             store=store,
-            sessions=LiveSessions(store, clock),
+            sessions=LiveSessions(
+                store, clock, CalmClock(clock, ticks or clock, calm_s=lease_s(limits))
+            ),
             limits=limits,
             clock=clock,
+            ticks=ticks or clock,
             new_id=new_id,
             new_seed=new_seed,
         )

@@ -53,6 +53,7 @@ class TurnStarter:
         self._limits = parts.limits
         self._quotas = quotas
         self._clock = parts.clock
+        self._ticks = parts.ticks
         self._new_id = parts.new_id
 
     async def start(self, bound: BoundTurn) -> tuple[Turn, TurnEvents]:
@@ -121,7 +122,7 @@ class TurnStarter:
         if self._limits.turn_timeout_s:
             seconds = self._limits.turn_timeout_s
         if bound.request.deadline_ms is not None:
-            left = bound.request.deadline_ms / 1000 - (self._clock() - bound.received_at)
+            left = bound.request.deadline_ms / 1000 - (self._ticks() - bound.received_at)
             seconds = min(seconds, max(0.0, left))
         return Patience(stopped=bound.stopped, seconds=seconds)
 

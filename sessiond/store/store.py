@@ -76,17 +76,30 @@ class Store(StoreReader):
         return await self._database.write(lambda connection: turns.fail_running(connection, now))
 
     async def claim_session(
-        self, user_id: str, session_id: str, now: float, *, even_if_busy: bool = False
+        self,
+        user_id: str,
+        session_id: str,
+        now: float,
+        *,
+        dead_by: float | None = None,
+        even_if_busy: bool = False,
     ) -> SessionRecord | None:
         """Own a session, unless a replica that lives runs a turn in it: then its owner stays.
 
-        Turns that a dead owner left running are marked as failed. None: there is no such session;
+        Turns that a dead owner left running are marked as failed. Dead is whose lease was over at
+        `dead_by` (None: is over now). None: there is no such session;
         a closed one is not taken.
         """
 
         async def work(connection: AsyncConnection) -> SessionRecord | None:
             await ownership.claim(
-                connection, self._replica, user_id, session_id, now, even_if_busy=even_if_busy
+                connection,
+                self._replica,
+                user_id,
+                session_id,
+                now,
+                dead_by=now if dead_by is None else dead_by,
+                even_if_busy=even_if_busy,
             )
             return await sessions.find(connection, user_id, session_id)
 

@@ -152,7 +152,7 @@ class TestPostgresAway:
         holding = asyncio.create_task(hold())
         await locked.wait()
         async with asyncio.timeout(60):
-            with pytest.raises(StoreError, match="did not answer for 0.5 s"):
+            with pytest.raises(StoreError, match=r"did not answer for 0\.5 s"):
                 await hasty.begin_turn(turn("resp_2", "resp_1"), session=None, prompt=None)
         waiting = sa.text("SELECT count(*) FROM pg_locks WHERE NOT granted")
         assert await hasty._database.read(lambda connection: connection.scalar(waiting)) == 0
