@@ -26,6 +26,7 @@ from sessiond.sessions.live import Placement
 from sessiond.sessions.parts import Parts
 from sessiond.sessions.retention import Retention
 from sessiond.sessions.turn import Turn
+from sessiond.sessions.unstored import UnstoredEndings
 from sessiond.store.errors import NotOwnerError, StaleSessionError, StoreError
 from sessiond.store.records import KeptTurn, LostTurn
 
@@ -47,7 +48,8 @@ _TAKEN_OVER = TurnError(
 class TurnDriver:
     """Knows no state between turns; what a turn changes is its session."""
 
-    def __init__(self, parts: Parts, *, retention: Retention) -> None:
+    def __init__(self, parts: Parts, *, retention: Retention, unstored: UnstoredEndings) -> None:
+        self._unstored = unstored
         self._retention = retention
         self._engine = parts.engine
         self._store = parts.store
@@ -188,9 +190,9 @@ class TurnDriver:
         try:
             await self._store.lose_turn(row)
         except Exception as error:
-            # Whatever it is, the session must come free. The row stays `running`, in no context,
-            # until the next start marks it.
-            logger.warning("turn %s: its end is not stored: %s", row.id, error)
+            # Whatever it is, the session must come free. The row stays `running`, in no context.
+            logger.warning("turn %s: its end is not stored yet: %s", row.id, error)
+            self._unstored.add(row)
 
     def _failure(self, turn: Turn, error: TurnError, usage: TurnUsage) -> LostEnd:
         return failed(

@@ -8,6 +8,7 @@ from sessiond.sessions.limits import ServiceLimits
 from sessiond.sessions.live import LiveSession
 from sessiond.sessions.parts import Parts
 from sessiond.sessions.retention import Retention
+from sessiond.sessions.unstored import UnstoredEndings
 from sessiond.store.errors import StoreError
 
 logger = logging.getLogger(__name__)
@@ -18,7 +19,8 @@ _BEATS_OF_A_LEASE = 3  # so that one that comes late, or a short failure, does n
 class Replica:
     """Owns the task that renews the lease."""
 
-    def __init__(self, parts: Parts, *, retention: Retention) -> None:
+    def __init__(self, parts: Parts, *, retention: Retention, unstored: UnstoredEndings) -> None:
+        self._unstored = unstored
         self._store = parts.store
         self._sessions = parts.sessions
         self._retention = retention
@@ -56,7 +58,7 @@ class Replica:
             logger.warning("the lease is left to run out: %s", error)
 
     async def beat(self) -> None:
-        """Renew the lease, and give up what is no longer ours.
+        """Renew the lease, store what could not be, and give up what is no longer ours.
 
         Raises:
             StoreError: the database can't be used.
@@ -67,6 +69,7 @@ class Replica:
         )
         if failed:
             logger.warning("%d turns of servers that died are marked as failed", failed)
+        await self._unstored.store()
         await self._give_up_taken()
 
     async def _live_on(self) -> None:

@@ -55,6 +55,7 @@ from sessiond.sessions.steering import Steering
 from sessiond.sessions.text_format import TextFormat
 from sessiond.sessions.transcript import Transcript
 from sessiond.sessions.turn import Turn
+from sessiond.sessions.unstored import UnstoredEndings
 from sessiond.store.records import Priority
 from sessiond.store.records import Retention as RetentionName
 from sessiond.store.store import Store
@@ -91,15 +92,14 @@ class SessionService:
         default_policy: PolicyChoice = _NO_POLICY,
         make_policy: MakePolicy = _BUILT_IN.make,
     ) -> None:
+        ticks = ticks or clock
         parts = Parts(
             engine=engine,
             store=store,
-            sessions=LiveSessions(
-                store, clock, CalmClock(clock, ticks or clock, calm_s=lease_s(limits))
-            ),
+            sessions=LiveSessions(store, clock, CalmClock(clock, ticks, calm_s=lease_s(limits))),
             limits=limits,
             clock=clock,
-            ticks=ticks or clock,
+            ticks=ticks,
             new_id=new_id,
             new_seed=new_seed,
         )
@@ -127,9 +127,11 @@ class SessionService:
         self._parts = parts
         self._retention = Retention(parts, on_given_back=self._compaction.cancel)
         self._binder = Binder(parts, retention=self._retention)
+        unstored = UnstoredEndings(store)
         self._runner = TurnRunner(
             parts,
             starter=starter,
+            unstored=unstored,
             foresight=Foresight(planner=planner, compaction=self._compaction),
             retention=self._retention,
             drain_rate=drain_rate,
@@ -153,11 +155,7 @@ class SessionService:
             quotas=self.quotas,
         )
         self._forks = Forks(
-            parts,
-            binder=self._binder,
-            placer=placer,
-            retention=self._retention,
-            quotas=self.quotas,
+            parts, binder=self._binder, placer=placer, retention=self._retention, quotas=self.quotas
         )
         self._steering = Steering(
             parts,
@@ -182,7 +180,7 @@ class SessionService:
             repeats=self._repeats,
             conversations=self.conversations,
         )
-        self._replica = Replica(parts, retention=self._retention)
+        self._replica = Replica(parts, retention=self._retention, unstored=unstored)
         self._reaper: asyncio.Task[None] | None = None
 
     async def start(self) -> None:

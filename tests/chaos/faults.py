@@ -80,7 +80,7 @@ async def sql_locked(stack: ChaosStack, chance: random.Random) -> None:
 
 async def sql_slow(stack: ChaosStack, chance: random.Random) -> None:
     """Another program takes the lock again and again."""
-    for _ in range(10):
+    for _ in range(4):
         async with _lock(stack):
             await asyncio.sleep(chance.uniform(0.01, 0.1))
         await asyncio.sleep(0.01)
@@ -131,13 +131,18 @@ async def _jump(stack: ChaosStack, seconds: float) -> None:
 async def no_descriptors(_stack: ChaosStack, chance: random.Random) -> None:
     """No file, socket or process can be opened, by the server nor by its clients."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    # of those that are open some may be closed meanwhile: others take their place
     highest = max(int(number) for number in os.listdir("/proc/self/fd"))  # noqa: PTH208 -- numbers
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, highest), hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, highest + 1), hard))
+    taken: list[int] = []
     try:
+        with contextlib.suppress(OSError):
+            while True:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
         await asyncio.sleep(chance.uniform(0.2, 1.0))
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for number in taken:
+            os.close(number)
 
 
 async def _until(condition: Callable[[], bool]) -> None:

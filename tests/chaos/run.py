@@ -8,7 +8,10 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import sqlalchemy as sa
+
 from engine.questions import AuditReport, EngineStats, GetAudit, GetStats
+from sessiond.gateway.auth import LOCAL
 from tests.chaos.client import Client, Ledger
 from tests.chaos.faults import Fault
 from tests.chaos.stack import ChaosStack, chaos_stack
@@ -163,7 +166,10 @@ class Run:
             turn = await stack.store.find_turn("local", response_id)
             assert turn is not None, f"{response_id} was acknowledged, and is not stored"
             assert turn.is_checkpoint, turn
-            assert turn.text == said.reply, (turn, said)
+            stored = await stack.served.service.get_response(LOCAL, response_id)
+            assert stored.finished is not None, stored
+            assert stored.finished.text == said.reply, (stored, said)
+        assert await _running_turns(stack) == 0, "turns are left running in SQL"
         account = await stack.store.quotas.account("local")
         assert account.use.turns == 0, account
         await _until(lambda: len(asyncio.all_tasks()) <= start.tasks + 1, "tasks are left")
@@ -177,6 +183,11 @@ class Start:
 
     tasks: int
     descriptors: int
+
+
+async def _running_turns(stack: ChaosStack) -> int:
+    running = sa.text("SELECT count(*) FROM turns WHERE status = 'running'")
+    return await stack.store._database.read(lambda connection: connection.scalar(running))
 
 
 async def _idle(stack: ChaosStack) -> None:
