@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import os
 import random
 import resource
@@ -11,8 +12,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 from engine.tiers.disk import FILE_NAME
+from sessiond.store.errors import StoreError
 from tests.chaos.engine import STEP_FAULTS
 from tests.chaos.stack import ChaosStack
+
+log = logging.getLogger(__name__)
 
 Fault = Callable[[ChaosStack, random.Random], Awaitable[None]]
 
@@ -145,10 +149,27 @@ async def no_descriptors(_stack: ChaosStack, chance: random.Random) -> None:
             os.close(number)
 
 
+async def when_possible(fault: Fault, stack: ChaosStack, chance: random.Random) -> None:
+    """Do a fault; where another has left it no descriptor, as soon as there is one."""
+    while True:
+        try:
+            return await fault(stack, chance)
+        except (OSError, sqlite3.OperationalError, StoreError) as error:
+            log.info("a fault waits for another to end: %s", error)
+            await asyncio.sleep(0.05)
+
+
 async def _until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(120):
-        while not condition():  # noqa: ASYNC110 -- another process brings it about
+        while not _holds(condition):  # noqa: ASYNC110 -- another process brings it about
             await asyncio.sleep(0.01)
+
+
+def _holds(condition: Callable[[], bool]) -> bool:
+    try:
+        return condition()
+    except OSError:  # there is no descriptor to look with
+        return False
 
 
 ANYWHERE: dict[str, Fault] = {

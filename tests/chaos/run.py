@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from engine.questions import AuditReport, EngineStats, GetAudit, GetStats
 from sessiond.gateway.auth import LOCAL
 from tests.chaos.client import Client, Ledger
-from tests.chaos.faults import Fault
+from tests.chaos.faults import Fault, when_possible
 from tests.chaos.stack import ChaosStack, chaos_stack
 from tests.chaos.wire import Wire
 
@@ -131,7 +131,7 @@ class Run:
         fate = self._report.fates.setdefault(kind, Fate())
         log.info("fault: %s", kind)
         over = asyncio.ensure_future(
-            self._plan.faults[kind](stack, random.Random(self._chance.random()))
+            when_possible(self._plan.faults[kind], stack, random.Random(self._chance.random()))
         )
         await asyncio.wait([over, load], return_when=asyncio.FIRST_COMPLETED)
         if not over.done():  # the load has ended, and nobody meets it any more

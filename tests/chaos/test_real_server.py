@@ -15,9 +15,9 @@ from tests.soak import SOAK
 
 SEED = int(os.environ.get("CHAOS_SEED") or random.SystemRandom().randrange(10**6))
 FAULTS = 20 if SOAK else 2
-STREAMS = 4
-HANG_S = 8.0  # a step of the small model takes a tenth of that on a slow, busy machine
-GREEDY = {"temperature": 0, "max_output_tokens": 12}
+STREAMS = 4 if SOAK else 2
+HANG_S = 6.0  # a step of the small model takes a tenth of that on a slow, busy machine
+GREEDY = {"temperature": 0, "max_output_tokens": 8}
 LONG = "Write a very long story about a lighthouse."
 
 
