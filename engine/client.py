@@ -85,6 +85,11 @@ class EngineClient(Protocol):
         """How many times the engine was lost and started again."""
         ...
 
+    @property
+    def hangs(self) -> int:
+        """How many of these losses were engines that hung and were killed."""
+        ...
+
     async def start(self) -> None:
         """Start the engine and wait until it is ready."""
         ...

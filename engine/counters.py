@@ -10,6 +10,7 @@ class Counters:
 
     steps: int = 0
     step_seconds: float = 0.0
+    memory_shortages: int = 0
     generated_tokens: int = 0
     reused_tokens: int = 0
     restored_tokens: int = 0

@@ -3,6 +3,7 @@
 A frame is a big-endian 32-bit length, then that many bytes of MessagePack.
 """
 
+import signal
 import struct
 from collections.abc import Iterator
 from typing import Generic, Literal, TypeVar
@@ -15,6 +16,9 @@ from engine.messages import Command, EngineInfo, TurnEvent
 from engine.questions import Answer, Query
 
 MAX_FRAME_BYTES = 64 * 2**20  # the ids of a 1M-token context take 5 MiB
+STACKS_SIGNAL = signal.SIGUSR1
+"""Makes an engine's process print where each of its threads is."""
+
 _LENGTH = struct.Struct(">I")
 
 
@@ -39,10 +43,14 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     query: Query
 
 
-EngineInput = Command | Ask
-ToWorker = Launch | EngineInput
+class Ping(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Answered by `Pong` as soon as no step runs: whoever does not answer hangs."""
 
-# --- from the engine: `Progress`, then `Ready` or `Refused`, then batches -----------------------
+
+EngineInput = Command | Ask
+ToWorker = Launch | Ping | EngineInput
+
+# --- from the engine: `Progress`, then `Ready` or `Refused`, then batches and `Pong`s ------------
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -83,7 +91,11 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     outputs: list[EngineOutput]
 
 
-FromWorker = Progress | Ready | Refused | Batch
+class Pong(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """No step runs just now."""
+
+
+FromWorker = Progress | Ready | Refused | Batch | Pong
 
 Said = TypeVar("Said")
 

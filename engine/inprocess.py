@@ -60,6 +60,11 @@ class InProcessEngine:
         """Always 0: a thread is not restarted."""
         return 0
 
+    @property
+    def hangs(self) -> int:
+        """Always 0: a thread can't be killed."""
+        return 0
+
     async def start(self) -> None:
         """Build the loop in its thread and wait for it.
 

@@ -80,6 +80,7 @@ def engine_stats(
         kept_tokens=sum(context.table.kept_len for context in contexts.values()),
         steps_total=counters.steps,
         step_seconds_total=counters.step_seconds,
+        memory_shortages_total=counters.memory_shortages,
         generated_tokens_total=counters.generated_tokens,
         reused_tokens_total=counters.reused_tokens,
         restored_tokens_total=counters.restored_tokens,

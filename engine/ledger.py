@@ -24,6 +24,11 @@ class Ledger:
         """Whether this turn is open."""
         return turn in self._turns
 
+    @property
+    def turns(self) -> list[TurnId]:
+        """Those that are open, the oldest first."""
+        return list(self._turns)
+
     def open_turn(self, turn: TurnId) -> TurnStream:
         """Begin a turn's events.
 

@@ -5,7 +5,6 @@ Single-threaded: whoever drives it (a thread, a process's main) calls from one t
 
 import logging
 from collections.abc import Callable, Sequence
-from itertools import islice
 from typing import NamedTuple, assert_never
 
 from engine.auditor import audit
@@ -15,6 +14,7 @@ from engine.counters import Counters
 from engine.erasure import Erasure
 from engine.eviction import PlacementConfig
 from engine.executor import Executor
+from engine.halving import Draws, execute
 from engine.idle_prefill import IdlePrefill
 from engine.inspection import context_view, engine_stats, residency
 from engine.messages import CancelTurn, Command, SubmitTurn, TurnEvent
@@ -33,7 +33,7 @@ from engine.questions import (
 from engine.scheduler import StepView, TurnLoad, Work, plan_step
 from engine.slot import Slot
 from engine.speculation import Speculation
-from engine.step import NOT_FINITE, ModelRunner, SequenceStep, true_draws
+from engine.step import NOT_FINITE, ModelRunner, SequenceStep
 from engine.step_cost import StepCost, StepLoad
 from engine.tiers.tiers import Tiers, no_tiers
 from engine.turns import TokenText, Turns
@@ -324,11 +324,12 @@ class EngineLoop:
         steps = [step for _, step in due]
         started_s = self._clock()
         try:
-            tokens = self._runner.execute(steps)
-            load, seconds = _load_of(due), self._clock() - started_s
-            self._speculation.note(load, seconds, self._cost.price)
-            self._cost.note(load, seconds)
-            drawn = _by_step(tokens, steps)
+            shortages = self._counters.memory_shortages
+            drawn = execute(self._runner, steps, self._note_shortage)
+            if self._counters.memory_shortages == shortages:  # else it was several steps
+                load, seconds = _load_of(due), self._clock() - started_s
+                self._speculation.note(load, seconds, self._cost.price)
+                self._cost.note(load, seconds)
         except Exception:
             # Whatever the model's reason: its turns fail, the others and the pool go on.
             _log.exception("a step of %d turns failed", len(due))
@@ -339,7 +340,15 @@ class EngineLoop:
         for (slot, step), true in zip(due, drawn, strict=True):
             self._advance(slot, step, true)
 
-    def _advance(self, slot: Slot, step: SequenceStep, tokens: Sequence[int]) -> None:
+    def _note_shortage(self) -> None:
+        self._counters.memory_shortages += 1
+
+    def _advance(self, slot: Slot, step: SequenceStep, tokens: Draws) -> None:
+        if tokens is None:
+            _log.error("turn %s fails: there is no memory for one row of it", slot.turn)
+            self._memory.distrust(slot.context)
+            self._turns.fail(slot, "internal_error", "there is not enough memory for the turn")
+            return
         if NOT_FINITE in tokens:
             self._memory.distrust(slot.context)
             self._turns.fail(slot, "internal_error", "the model's logits are not finite")
@@ -364,15 +373,3 @@ def _load_of(due: Sequence[_Due]) -> StepLoad:
         kv_tokens=sum(kept for kept, _ in counts),
         pairs=sum(kept * count - count * (count - 1) // 2 for kept, count in counts),
     )
-
-
-def _by_step(tokens: list[int], steps: Sequence[SequenceStep]) -> list[Sequence[int]]:
-    """Each sequence's draws that stand; none of a sequence that draws nothing."""
-    counts = [0 if step.sample is None else step.sample.drafts + 1 for step in steps]
-    if len(tokens) != sum(counts):
-        raise ValueError(f"the model drew {len(tokens)} tokens instead of {sum(counts)}")
-    draws = iter(tokens)
-    return [
-        true_draws(step, list(islice(draws, count)))
-        for step, count in zip(steps, counts, strict=True)
-    ]

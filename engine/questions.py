@@ -80,6 +80,7 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     kept_tokens: int
     steps_total: int
     step_seconds_total: float
+    memory_shortages_total: int = 0
     generated_tokens_total: int
     reused_tokens_total: int
     restored_tokens_total: int = 0

@@ -64,6 +64,10 @@ class ModelRunner(Protocol):
             Of each sequence that has `sample` one drawn token id per draw, in batch order;
             `NOT_FINITE` for logits that can't be drawn from (its turn fails, the others go on).
             What follows the first draw that differs from its draft means nothing.
+
+        Raises:
+            MemoryError: there is not enough for so large a step; a smaller one may be tried.
+            Exception: whatever else goes wrong. Nobody trusts the KV that the step read.
         """
         ...
 

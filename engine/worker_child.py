@@ -13,7 +13,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from engine.errors import EngineUnavailableError
-from engine.framing import FrameError, FromWorker, ToWorker, encode, read_from_worker
+from engine.framing import (
+    STACKS_SIGNAL,
+    FrameError,
+    FromWorker,
+    ToWorker,
+    encode,
+    read_from_worker,
+)
 
 log = logging.getLogger(__name__)
 
@@ -116,10 +123,17 @@ class WorkerChild(asyncio.Protocol):
 
     def kill(self) -> None:
         """End it now."""
+        self._signal(signal.SIGKILL)
+
+    def print_stacks(self) -> None:
+        """Have it print where its threads are; one that is stopped prints nothing."""
+        self._signal(STACKS_SIGNAL)
+
+    def _signal(self, number: signal.Signals) -> None:
         # Not Process.kill: that polls first, and so steals the exit code from asyncio's watcher.
         if self._process is not None and self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self._process.pid, signal.SIGKILL)
+                os.kill(self._process.pid, number)
 
     async def _pass_on_output(self, process: Process) -> None:
         """Copy what it prints to the log, line by line."""

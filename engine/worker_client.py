@@ -21,6 +21,8 @@ from engine.framing import (
     Batch,
     FromWorker,
     Launch,
+    Ping,
+    Pong,
     Progress,
     Ready,
     Refused,
@@ -29,6 +31,7 @@ from engine.ledger import Ledger
 from engine.messages import CancelTurn, EngineInfo, SubmitTurn
 from engine.questions import Answer, Query
 from engine.turn_stream import TurnStream
+from engine.watchdog import Watchdog
 from engine.worker_child import WorkerChild
 
 log = logging.getLogger(__name__)
@@ -36,6 +39,12 @@ log = logging.getLogger(__name__)
 
 # A child whose socket has ended may still be printing why.
 _LAST_WORDS_S = 2.0
+
+STEP_TIMEOUT_S = 300.0
+"""The longest that a step is waited for, unless the settings say otherwise."""
+
+_STACKS_S = 1.0  # for a hung child to print where it stands
+_SHOWN_TURNS = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,17 +67,18 @@ class WorkerEngine:
     """Runs an engine in a child process, and a new one whenever it is lost.
 
     A loss ends every running turn with `TurnFailed(engine_restarted)` at once. `on_progress` is
-    told what a starting engine does. `loop_factory` ("module:function") replaces the model in
-    tests.
+    told what a starting engine does. One whose step takes longer than `step_timeout_s` (0: never)
+    is taken for hung and killed. `loop_factory` ("module:function") replaces the model in tests.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 -- what its owner may choose, each by its name
         self,
         config: EngineConfig,
         *,
         on_progress: Callable[[str], None] = lambda _text: None,
         backoff: Backoff = Backoff(),
         stop_grace_s: float = 5.0,
+        step_timeout_s: float = STEP_TIMEOUT_S,
         loop_factory: str = "",
     ) -> None:
         self._launch = Launch(config=config, loop_factory=loop_factory)
@@ -78,12 +88,14 @@ class WorkerEngine:
         self._ledger = Ledger()
         self._epoch = 1
         self._restarts = 0
+        self._hangs = 0
+        self._watchdog = Watchdog(step_timeout_s)
         self._info: EngineInfo | None = None
         self._available = asyncio.Event()
         self._child: WorkerChild | None = None
         self._outcome: asyncio.Future[Ready | Refused | None] | None = None
         self._gone = asyncio.Event()
-        self._supervisor: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
 
     @property
     def info(self) -> EngineInfo:
@@ -108,6 +120,11 @@ class WorkerEngine:
         return self._restarts
 
     @property
+    def hangs(self) -> int:
+        """How many engines hung in a step and were killed for it."""
+        return self._hangs
+
+    @property
     def pid(self) -> int:
         """Process id of the child.
 
@@ -126,7 +143,9 @@ class WorkerEngine:
             EngineUnavailableError: it could not start for another reason, or died.
         """
         await self._launch_child()
-        self._supervisor = asyncio.create_task(self._supervise(), name="engine supervisor")
+        self._tasks.append(asyncio.create_task(self._supervise(), name="engine supervisor"))
+        if self._watchdog.step_timeout_s:
+            self._tasks.append(asyncio.create_task(self._watch(), name="engine watchdog"))
 
     async def ready(self) -> None:
         """Wait until commands are taken (again)."""
@@ -134,9 +153,9 @@ class WorkerEngine:
 
     async def stop(self) -> None:
         """End the child; running turns end in `TurnFailed`."""
-        if self._supervisor is not None:
-            self._supervisor.cancel()
-            await asyncio.gather(self._supervisor, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         self._available.clear()
         self._ledger.lose("engine_restarted", "the engine was stopped")
         if self._child is not None:
@@ -216,14 +235,47 @@ class WorkerEngine:
             self._restarts += 1
             log.warning("The engine runs again (restart %d)", self._restarts)
 
+    async def _watch(self) -> None:
+        """Ping the child; kill one that does not answer in time. Its loss is `_supervise`'s."""
+        while True:
+            await asyncio.sleep(self._watchdog.period_s)
+            child = self._child
+            if child is None or not self.available:
+                continue
+            if self._watchdog.look():
+                child.say(Ping())
+            elif self._watchdog.is_hung:
+                self._tell_hang(child.pid)
+                child.print_stacks()
+                await asyncio.sleep(_STACKS_S)
+                child.kill()
+
+    def _tell_hang(self, pid: int) -> None:
+        self._watchdog.reset()
+        self._hangs += 1
+        turns = self._ledger.turns
+        shown = ", ".join(turns[:_SHOWN_TURNS]) or "none"
+        more = f" and {len(turns) - _SHOWN_TURNS} more" if len(turns) > _SHOWN_TURNS else ""
+        log.error(
+            "the engine process %d hangs: it has ended no step for %g s (step_timeout_s) and is "
+            "killed; its turns: %s%s",
+            pid,
+            self._watchdog.step_timeout_s,
+            shown,
+            more,
+        )
+
     def _heard(self, message: FromWorker) -> None:
         match message:
             case Batch():
                 self._ledger.deliver(message.outputs)
             case Progress():
                 self._on_progress(message.text)
+            case Pong():
+                self._watchdog.answered()
             case Ready():
                 self._info = message.info
+                self._watchdog.reset()
                 self._available.set()
                 self._settle(message)
             case Refused():

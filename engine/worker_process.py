@@ -2,6 +2,7 @@
 
 import argparse
 import ctypes
+import faulthandler
 import importlib
 import os
 import select
@@ -16,16 +17,18 @@ from engine.config import EngineConfig
 from engine.driver import Emit, Loop, Outbox, drive
 from engine.errors import ConfigError, EngineError, ModelFileError, TemplateError
 from engine.framing import (
+    STACKS_SIGNAL,
     Batch,
     EngineInput,
     EngineOutput,
     FrameError,
     FromWorker,
     Launch,
+    Ping,
+    Pong,
     Progress,
     Ready,
     Refused,
-    ToWorker,
     encode,
     read_to_worker,
 )
@@ -91,8 +94,8 @@ class SocketDoor:
         """Write one message whole."""
         self._connection.sendall(encode(message))
 
-    def _receive(self, *, wait_s: float | None) -> list[ToWorker] | None:
-        messages: list[ToWorker] = []
+    def _receive(self, *, wait_s: float | None) -> list[Launch | EngineInput] | None:
+        messages: list[Launch | EngineInput] = []
         try:
             while True:
                 if wait_s != 0 and not messages:
@@ -100,7 +103,11 @@ class SocketDoor:
                 data = self._connection.recv(_READ_BYTES, socket.MSG_DONTWAIT)
                 if not data:
                     return None
-                messages.extend(self._reader.feed(data))
+                for message in self._reader.feed(data):
+                    if isinstance(message, Ping):
+                        self.say(Pong())
+                    else:
+                        messages.append(message)
         except BlockingIOError:
             return messages
 
@@ -112,6 +119,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--parent", type=int, required=True, help="process id of the parent")
     options = parser.parse_args(arguments)
     _live_with(options.parent)
+    # The parent asks by this signal where an engine hangs, before it kills it.
+    faulthandler.register(STACKS_SIGNAL, all_threads=True)
     connection = socket.socket(fileno=options.fd)
     connection.set_inheritable(False)
     try:

@@ -75,6 +75,7 @@ def build_server(
         settings.db,
         replica_name=_replica_name(settings, port),
         connections=settings.db_connections,
+        timeout_s=settings.db_timeout_s,
     )
     metrics = Metrics()
     service = SessionService(
@@ -83,6 +84,7 @@ def build_server(
         text=text,
         limits=_service_limits(settings),
         clock=time.time,
+        ticks=time.monotonic,
         new_id=new_id,
         new_seed=lambda: secrets.randbits(63),  # SQL and msgspec know signed 64 bits
         on_turn_ended=metrics.turn_ended,

@@ -47,6 +47,7 @@ class Poll:
     info: EngineInfo | None
     stats: EngineStats | None
     restarts: int
+    hangs: int
     sockets: int
     leaked_blocks: int
     demand: float = 0.0
@@ -151,6 +152,7 @@ class _Families(Collector):
         poll = self._poll
         yield _gauge("sessiond_websocket_connections", "Open sockets.", poll.sockets)
         yield _counter("sessiond_engine_restarts", "Engines lost and started again.", poll.restarts)
+        yield _counter("sessiond_engine_hangs", "Those that hung in a step.", poll.hangs)
         yield _gauge("sessiond_leaked_blocks", "Of the last audit.", poll.leaked_blocks)
         yield _gauge(
             "sessiond_kv_demand_ratio", "KV that turns at work want, in pools.", poll.demand
@@ -215,6 +217,8 @@ def _loop_families(stats: EngineStats) -> Iterator[Metric]:
     yield _counters("sessiond_preemptions", "Turns put back to wait.", "kind", preempted)
     drafts = {"accepted": stats.accepted_drafts_total, "rejected": stats.rejected_drafts_total}
     yield _counters("sessiond_draft_tokens", "Tokens guessed and checked.", "outcome", drafts)
+    shortages = stats.memory_shortages_total
+    yield _counter("sessiond_step_memory_shortages", "Steps parted for want of memory.", shortages)
     evictions = CounterMetricFamily(
         "sessiond_evictions", "Idle sessions whose KV made way.", labels=["policy", "action"]
     )

@@ -91,9 +91,14 @@ class QuotaUse:
     byte_seconds: float = 0.0
 
     def at(self, now: float) -> "QuotaUse":
-        """The same in the windows of now: what was taken in earlier ones counts no more."""
+        """The same in the windows of now: what was taken in earlier ones counts no more.
+
+        A window that has just begun by another server's clock is that of now; one further ahead
+        was begun by a clock that was wrong.
+        """
         minute, day = windows_at(now)
-        is_minute, is_day = self.minute_start >= minute, self.day_start >= day
+        is_minute = minute <= self.minute_start <= minute + MINUTE_S
+        is_day = day <= self.day_start <= day + DAY_S
         return QuotaUse(
             sessions=self.sessions,
             turns=self.turns,

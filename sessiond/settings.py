@@ -112,6 +112,11 @@ class Settings(BaseSettings):
     db_connections: int = Field(
         10, ge=1, le=1000, description="Most connections to a Postgres; none is held by a turn."
     )
+    db_timeout_s: Seconds = Field(
+        15.0,
+        description="A transaction that a Postgres does not answer for so long fails, in seconds; "
+        "0 waits for ever. SQLite waits 5 seconds for a lock.",
+    )
     replica: str = Field(
         "auto",
         min_length=1,
@@ -248,6 +253,11 @@ class Settings(BaseSettings):
     ignore_eos: bool = Field(
         False,
         description="For load tests: every reply goes on to its limit, past end-of-turn tokens.",
+    )
+    step_timeout_s: Seconds = Field(
+        300.0,
+        description="An engine whose step takes longer hangs: it is killed and started again, in "
+        "seconds; 0 lets it hang.",
     )
     turn_timeout: Seconds = Field(
         600.0, description="Longest time of a turn, in seconds; 0 sets no limit."

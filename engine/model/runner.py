@@ -1,6 +1,7 @@
 """A model ready to run, and its runner over one KV tensor. Loop thread only."""
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -87,6 +88,9 @@ class LoadedModel:
         )
 
 
+_CPU_SHORTAGE = "DefaultCPUAllocator"  # "... can't allocate memory: you tried to allocate ..."
+
+
 class TorchRunner:
     """Implements engine.step.ModelRunner."""
 
@@ -98,12 +102,14 @@ class TorchRunner:
         """See engine.step.ModelRunner.
 
         Raises:
+            MemoryError: there is not enough for the step.
             Corruption: a page table contradicts itself or the step.
         """
         wanted = [at for step in batch if step.sample is not None for at in step.sample.each]
-        logits = self.logits(batch)
-        with torch.inference_mode():
-            return sample(logits, wanted) if wanted else []
+        with memory_errors():
+            logits = self.logits(batch)
+            with torch.inference_mode():
+                return sample(logits, wanted) if wanted else []
 
     def logits(self, batch: Sequence[SequenceStep], *, every_token: bool = False) -> Tensor:
         """As `execute`, but return logits and draw nothing.
@@ -134,6 +140,22 @@ class TorchRunner:
         """See engine.step.ModelRunner."""
         with torch.inference_mode():
             self.store.zero_block(block)
+
+
+@contextlib.contextmanager
+def memory_errors() -> Iterator[None]:
+    """Raise `MemoryError` for torch's several ways to say so, and give back what it caches.
+
+    On a CPU torch has no type for it, only words.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if not isinstance(error, torch.OutOfMemoryError) and _CPU_SHORTAGE not in str(error):
+            raise
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        raise MemoryError(str(error)) from error
 
 
 def prepare_model(spec: ModelSpec, config: EngineConfig) -> LoadedModel:

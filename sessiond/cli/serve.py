@@ -64,7 +64,11 @@ def serve(settings: Settings) -> None:
 
 
 async def _serve(settings: Settings, model: Path, listener: socket.socket, banner: Banner) -> None:
-    engine = WorkerEngine(settings.engine_config(), on_progress=banner.progress)
+    engine = WorkerEngine(
+        settings.engine_config(),
+        on_progress=banner.progress,
+        step_timeout_s=settings.step_timeout_s,
+    )
     try:
         text, _ = await asyncio.gather(asyncio.to_thread(_load_text, model), engine.start())
         from sessiond.assembly import build_server

@@ -134,6 +134,7 @@ class HealthApi:
             info=info,
             stats=stats,
             restarts=self._engine.restarts,
+            hangs=self._engine.hangs,
             sockets=self._gateway.connections.open_count,
             leaked_blocks=self._leaked_blocks,
             demand=self._gateway.service.demand.ratio,

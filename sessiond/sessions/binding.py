@@ -26,7 +26,7 @@ class Binder:
         self._store = parts.store
         self._sessions = parts.sessions
         self._retention = retention
-        self._clock = parts.clock
+        self._ticks = parts.ticks
         self._new_id = parts.new_id
 
     async def bind(
@@ -58,7 +58,7 @@ class Binder:
             claim=claim,
             response_id=self._new_id(live.prefixed("resp")),
             message_id=self._new_id("msg"),
-            received_at=self._clock(),
+            received_at=self._ticks(),
         )
 
     async def load(

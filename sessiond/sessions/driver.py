@@ -35,6 +35,7 @@ from sessiond.sessions.live import Placement
 from sessiond.sessions.parts import Parts
 from sessiond.sessions.retention import Retention
 from sessiond.sessions.turn import Turn
+from sessiond.sessions.unstored import UnstoredEndings
 from sessiond.store.errors import NotOwnerError, StaleSessionError, StoreError
 from sessiond.store.records import KeptTurn, LostTurn
 
@@ -56,7 +57,8 @@ _TAKEN_OVER = TurnError(
 class TurnDriver:
     """Knows no state between turns; what a turn changes is its session."""
 
-    def __init__(self, parts: Parts, *, retention: Retention) -> None:
+    def __init__(self, parts: Parts, *, retention: Retention, unstored: UnstoredEndings) -> None:
+        self._unstored = unstored
         self._retention = retention
         self._engine = parts.engine
         self._store = parts.store
@@ -64,6 +66,7 @@ class TurnDriver:
         self._demand = parts.demand
         self._on_degraded = parts.on_degraded
         self._clock = parts.clock
+        self._ticks = parts.ticks
 
     async def drive(self, turn: Turn, events: TurnEvents) -> tuple[TurnFinished, Event | None]:
         """Follow the turn to its end and store that; tell the reader everything but the end.
@@ -144,7 +147,7 @@ class TurnDriver:
         if self._limits.turn_timeout_s:
             left.append(self._limits.turn_timeout_s)
         if turn.accepted.request.deadline_ms is not None:
-            waited = self._clock() - turn.bound.received_at
+            waited = self._ticks() - turn.bound.received_at
             left.append(turn.accepted.request.deadline_ms / 1000 - waited)
         return left
 
@@ -206,9 +209,9 @@ class TurnDriver:
         try:
             await self._store.lose_turn(row)
         except Exception as error:
-            # Whatever it is, the session must come free. The row stays `running`, in no context,
-            # until the next start marks it.
-            logger.warning("turn %s: its end is not stored: %s", row.id, error)
+            # Whatever it is, the session must come free. The row stays `running`, in no context.
+            logger.warning("turn %s: its end is not stored yet: %s", row.id, error)
+            self._unstored.add(row)
 
     def _failure(self, turn: Turn, error: TurnError, usage: TurnUsage) -> LostEnd:
         return failed(

@@ -4,6 +4,7 @@ import asyncio
 import logging
 
 from sessiond.facts import AttachmentId, Census
+from sessiond.sessions.calm_clock import CalmClock
 from sessiond.sessions.conversations import Conversations
 from sessiond.sessions.parts import Parts
 from sessiond.sessions.placing import Placer
@@ -33,12 +34,14 @@ class Housekeeping:
         self._sessions = parts.sessions
         self._limits = parts.limits
         self._clock = parts.clock
+        self._ticks = parts.ticks
         self._placer = placer
         self._runner = runner
         self._retention = retention
         self._repeats = repeats
         self._conversations = conversations
         self._ttl_due_at = 0.0
+        self._abandoned_by = CalmClock(parts.clock, parts.ticks, calm_s=parts.limits.session_ttl_s)
 
     async def detach(self, attachment: AttachmentId) -> None:
         """A socket left: sessions that no other holds are cancelled, rolled back and released.
@@ -81,7 +84,7 @@ class Housekeeping:
             await asyncio.sleep(self._limits.reap_every_s)
             try:
                 self._retention.reap()
-                self._runner.replays.reap(self._clock())
+                self._runner.replays.reap(self._ticks())
                 await self._erase_dead()
                 await self._repeats.reap()
                 await self._end_abandoned()
@@ -89,10 +92,11 @@ class Housekeeping:
                 logger.exception("the reaper met a fault; it goes on")
 
     async def _end_abandoned(self) -> None:
-        now = self._clock()
-        if self._limits.session_ttl_s and now >= self._ttl_due_at:
-            ended = await self._conversations.close_abandoned(now - self._limits.session_ttl_s)
-            self._ttl_due_at = now if ended else now + _TTL_EVERY_S
+        ticks = self._ticks()
+        if self._limits.session_ttl_s and ticks >= self._ttl_due_at:
+            before = self._abandoned_by() - self._limits.session_ttl_s
+            ended = await self._conversations.close_abandoned(before)
+            self._ttl_due_at = ticks if ended else ticks + _TTL_EVERY_S
             if ended:
                 logger.info("%d sessions that nobody came back to were deleted", ended)
 

@@ -144,9 +144,12 @@ class SessionElsewhereError(RequestError):
 class LiveSessions:
     """The sessions in memory, by id."""
 
-    def __init__(self, store: Store, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, store: Store, clock: Callable[[], float], dead_by: Callable[[], float]
+    ) -> None:
         self._store = store
         self._clock = clock
+        self._dead_by = dead_by
         self._sessions: dict[SessionId, LiveSession] = {}
 
     def __len__(self) -> int:
@@ -199,7 +202,11 @@ class LiveSessions:
         if _is_open(record) and record.owner != self._store.replica_id:
             check(record)
             record = await self._store.claim_session(
-                caller.user_id, session_id, self._clock(), even_if_busy=even_if_busy
+                caller.user_id,
+                session_id,
+                self._clock(),
+                dead_by=self._dead_by(),
+                even_if_busy=even_if_busy,
             )
         if not _is_open(record):
             return None
@@ -221,7 +228,9 @@ class LiveSessions:
             RequestError: the session is closed.
             SessionElsewhereError: another replica runs a turn in it.
         """
-        record = await self._store.claim_session(live.user_id, live.id, self._clock())
+        record = await self._store.claim_session(
+            live.user_id, live.id, self._clock(), dead_by=self._dead_by()
+        )
         if not _is_open(record):
             raise conversation_not_found(live.id)
         if record.owner != self._store.replica_id:

@@ -14,9 +14,10 @@ from sessiond.store.store import Store
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """`clock` gives unix seconds; `new_id("resp")` gives `resp_…`, never the same twice.
+    """`clock` gives unix seconds, for what is told and stored; it may jump.
 
-    `on_degraded` is called with each step of the ladder that a turn meets.
+    `ticks` gives monotonic seconds, for how long something takes. `new_id("resp")` gives `resp_…`,
+    never the same twice. `on_degraded` is called with each step of the ladder that a turn meets.
     """
 
     engine: EngineClient
@@ -24,6 +25,7 @@ class Parts:
     sessions: LiveSessions
     limits: ServiceLimits
     clock: Callable[[], float]
+    ticks: Callable[[], float]
     new_id: Callable[[str], str]
     new_seed: Callable[[], int]
     drain_rate: DrainRate

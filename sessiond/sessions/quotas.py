@@ -24,6 +24,7 @@ from sessiond.quota import (
     rate_headers,
     refusal,
 )
+from sessiond.sessions.calm_clock import CalmClock
 from sessiond.sessions.live import LiveSession
 from sessiond.sessions.parts import Parts
 from sessiond.sessions.questions import ask_in_time
@@ -62,11 +63,13 @@ class Quotas:
         self._sessions = parts.sessions
         self._limits = parts.limits
         self._clock = parts.clock
+        self._ticks = parts.ticks
+        self._dead_by = CalmClock(parts.clock, parts.ticks, calm_s=parts.limits.reservation_s)
         self._drain_rate = parts.drain_rate
         self._give_way = give_way
         self._on_refused = on_refused
         self._known: OrderedDict[str, _Known] = OrderedDict()  # the last read is last
-        self._tended_at = parts.clock()
+        self._tended_at = parts.ticks()
         self._measured_at = self._tended_at
         self._timer: asyncio.Task[None] | None = None
 
@@ -85,7 +88,7 @@ class Quotas:
     async def of(self, user_id: str) -> Quota:
         """A user's limits, as they were at most `quota_fresh_s` ago."""
         known = self._known.get(user_id)
-        if known is None or self._clock() - known.read_at >= self._limits.quota_fresh_s:
+        if known is None or self._ticks() - known.read_at >= self._limits.quota_fresh_s:
             return (await self.account(user_id)).quota
         return known.quota
 
@@ -108,7 +111,7 @@ class Quotas:
         return account.at(self._clock())
 
     def _remember(self, user_id: str, quota: Quota) -> None:
-        self._known[user_id] = _Known(quota, self._clock())
+        self._known[user_id] = _Known(quota, self._ticks())
         self._known.move_to_end(user_id)
         if len(self._known) > _MAX_KNOWN_USERS:
             self._known.popitem(last=False)
@@ -193,7 +196,7 @@ class Quotas:
 
     @property
     def _drain_s(self) -> int:
-        return self._drain_rate.retry_after_s(self._clock())
+        return self._drain_rate.retry_after_s(self._ticks())
 
     # --- timers ----------------------------------------------------------------------------------
 
@@ -207,19 +210,19 @@ class Quotas:
 
     async def _tend(self, turn_ids: Sequence[str]) -> None:
         """Renew what running turns have reserved, reap what nobody renews, measure residency."""
-        now = self._clock()
-        if now - self._tended_at >= self._limits.reservation_s / _RENEWALS:
-            self._tended_at = now
+        ticks, reservation_s = self._ticks(), self._limits.reservation_s
+        if ticks - self._tended_at >= reservation_s / _RENEWALS:
+            self._tended_at = ticks
             if turn_ids:
-                expires_at = now + self._limits.reservation_s
+                expires_at = self._clock() + reservation_s
                 await self._store.quotas.renew_reservations(turn_ids, expires_at)
-            await self._store.quotas.reap_reservations(now)
-        if now - self._measured_at >= self._limits.residency_every_s:
-            await self._measure(now)
+            await self._store.quotas.reap_reservations(self._dead_by(), reservation_s)
+        if ticks - self._measured_at >= self._limits.residency_every_s:
+            await self._measure(ticks)
 
-    async def _measure(self, now: float) -> None:
+    async def _measure(self, ticks: float) -> None:
         """Charge what is held now for the time since the last look."""
-        since_s, self._measured_at = now - self._measured_at, now
+        since_s, self._measured_at = ticks - self._measured_at, ticks
         if not self._engine.available:
             return
         try:

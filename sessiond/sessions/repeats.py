@@ -8,6 +8,7 @@ import msgspec
 
 from sessiond.errors import RequestError
 from sessiond.facts import UNSET, Caller, TurnRequest
+from sessiond.sessions.calm_clock import CalmClock
 from sessiond.sessions.parts import Parts
 from sessiond.store.records import UsedKey
 
@@ -21,6 +22,8 @@ class Repeats:
         self._store = parts.store
         self._clock = parts.clock
         self._ttl_s = parts.limits.idempotency_ttl_s
+        self._ticks = parts.ticks
+        self._ended_by = CalmClock(parts.clock, parts.ticks, calm_s=self._ttl_s)
         self._next_reap_s = 0.0
 
     async def find(
@@ -31,9 +34,9 @@ class Repeats:
         Raises:
             RequestError: the key stands for another request.
         """
-        used = await self._store.used_keys.find(caller.user_id, key, self._clock() - self._ttl_s)
+        used = await self._store.used_keys.find(caller.user_id, key, self._ended_by() - self._ttl_s)
         if used is None:
-            await self._store.used_keys.forget(self._clock() - self._ttl_s)
+            await self._store.used_keys.forget(self._ended_by() - self._ttl_s)
             return None
         if used.digest != digest:
             raise RequestError(
@@ -57,10 +60,10 @@ class Repeats:
 
     async def reap(self) -> None:
         """Forget keys whose time is over."""
-        now_s = self._clock()
-        if now_s >= self._next_reap_s:
-            self._next_reap_s = now_s + _REAP_EVERY_S
-            await self._store.used_keys.forget(now_s - self._ttl_s)
+        ticks = self._ticks()
+        if ticks >= self._next_reap_s:
+            self._next_reap_s = ticks + _REAP_EVERY_S
+            await self._store.used_keys.forget(self._ended_by() - self._ttl_s)
 
 
 def digest_of(kind: str, *parts: Any) -> str:

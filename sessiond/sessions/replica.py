@@ -3,9 +3,12 @@
 import asyncio
 import logging
 
+from sessiond.sessions.calm_clock import CalmClock
+from sessiond.sessions.limits import ServiceLimits
 from sessiond.sessions.live import LiveSession
 from sessiond.sessions.parts import Parts
 from sessiond.sessions.retention import Retention
+from sessiond.sessions.unstored import UnstoredEndings
 from sessiond.store.errors import StoreError
 
 logger = logging.getLogger(__name__)
@@ -16,12 +19,15 @@ _BEATS_OF_A_LEASE = 3  # so that one that comes late, or a short failure, does n
 class Replica:
     """Owns the task that renews the lease."""
 
-    def __init__(self, parts: Parts, *, retention: Retention) -> None:
+    def __init__(self, parts: Parts, *, retention: Retention, unstored: UnstoredEndings) -> None:
+        self._unstored = unstored
         self._store = parts.store
         self._sessions = parts.sessions
         self._retention = retention
         self._heartbeat_s = parts.limits.heartbeat_s
+        self._lease_s = lease_s(parts.limits)
         self._clock = parts.clock
+        self._dead_by = CalmClock(parts.clock, parts.ticks, calm_s=lease_s(parts.limits))
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -52,15 +58,18 @@ class Replica:
             logger.warning("the lease is left to run out: %s", error)
 
     async def beat(self) -> None:
-        """Renew the lease, and give up what is no longer ours.
+        """Renew the lease, store what could not be, and give up what is no longer ours.
 
         Raises:
             StoreError: the database can't be used.
         """
         now = self._clock()
-        failed = await self._store.membership.renew(now, self._lease_end(now))
+        failed = await self._store.membership.renew(
+            now, self._lease_end(now), dead_by=self._dead_by()
+        )
         if failed:
             logger.warning("%d turns of servers that died are marked as failed", failed)
+        await self._unstored.store()
         await self._give_up_taken()
 
     async def _live_on(self) -> None:
@@ -89,7 +98,12 @@ class Replica:
                 self._retention.forget(live)
 
     def _lease_end(self, now: float) -> float:
-        return now + _BEATS_OF_A_LEASE * self._heartbeat_s
+        return now + self._lease_s
+
+
+def lease_s(limits: ServiceLimits) -> float:
+    """How long a server lives on without a word."""
+    return _BEATS_OF_A_LEASE * limits.heartbeat_s
 
 
 def _is_idle(live: LiveSession) -> bool:

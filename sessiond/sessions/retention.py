@@ -33,7 +33,7 @@ class Retention:
         self._engine = parts.engine
         self._sessions = parts.sessions
         self._limits = parts.limits
-        self._clock = parts.clock
+        self._ticks = parts.ticks
         self._on_given_back = on_given_back
         self._attachments = Attachments()
         self._holds = Holds()
@@ -180,13 +180,13 @@ class Retention:
 
     def reap(self) -> None:
         """Release, or park, the sessions whose time is over."""
-        for session in self._holds.take_due(self._clock()):
+        for session in self._holds.take_due(self._ticks()):
             live = self._sessions.get(session)
             if live is not None:
                 self._retire(live)
 
     def _hold(self, live: LiveSession, seconds: float) -> None:
-        self._holds.hold(live.id, self._clock() + seconds)
+        self._holds.hold(live.id, self._ticks() + seconds)
 
     def _send(self, live: LiveSession, command: ContextCommand) -> None:
         try:

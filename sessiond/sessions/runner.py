@@ -18,6 +18,7 @@ from sessiond.sessions.replays import Replay, Replays
 from sessiond.sessions.retention import Retention
 from sessiond.sessions.starter import TurnStarter
 from sessiond.sessions.turn import Turn
+from sessiond.sessions.unstored import UnstoredEndings
 
 logger = logging.getLogger(__name__)
 
@@ -25,22 +26,23 @@ logger = logging.getLogger(__name__)
 class TurnRunner:
     """Every bound turn leaves its session on one of three ways: dropped, refused, driven."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 -- all that has a part in a turn
         self,
         parts: Parts,
         *,
         starter: TurnStarter,
         foresight: Foresight,
         retention: Retention,
+        unstored: UnstoredEndings,
         on_turn_ended: Callable[[TurnFinished], None],
     ) -> None:
         self._starter = starter
-        self._driver = TurnDriver(parts, retention=retention)
+        self._driver = TurnDriver(parts, retention=retention, unstored=unstored)
         self._foresight = foresight
         self._retention = retention
         self._on_turn_ended = on_turn_ended
         self._limits = parts.limits
-        self._clock = parts.clock
+        self._ticks = parts.ticks
         self._drain_rate = parts.drain_rate
         self._demand = parts.demand
         self._on_degraded = parts.on_degraded
@@ -185,7 +187,7 @@ class TurnRunner:
         bound.live.leave(bound.claim, event)
         self._settle(bound)
         turn.log.put(finished)  # the session is free: its reader may begin the next turn
-        self.replays.end(bound.response_id, self._clock())
+        self.replays.end(bound.response_id, self._ticks())
         self._on_turn_ended(finished)
         if finished.error is not None:
             self._note_rung(finished.error.code)
@@ -201,7 +203,7 @@ class TurnRunner:
             self._retention.settle(bound.live, bound.attachment)
         del self._bound[bound.response_id]
         self._demand.leave(bound.response_id)
-        self._drain_rate.ended(self._clock())
+        self._drain_rate.ended(self._ticks())
         bound.is_told.set()
         bound.ended.set()
 
@@ -211,7 +213,7 @@ class TurnRunner:
         return RequestError(
             "queue_full",
             f"{most} turns run or wait, which is the most there may be",
-            retry_after_s=self._drain_rate.retry_after_s(self._clock()),
+            retry_after_s=self._drain_rate.retry_after_s(self._ticks()),
         )
 
     def _check_draining(self) -> None:

@@ -27,6 +27,7 @@ from sessiond.facts import (
 from sessiond.sessions.beginnings import Beginnings
 from sessiond.sessions.binding import Binder
 from sessiond.sessions.bound import BoundTurn
+from sessiond.sessions.calm_clock import CalmClock
 from sessiond.sessions.cancelling import Cancelling
 from sessiond.sessions.chats import Chats
 from sessiond.sessions.compaction import Compaction
@@ -49,7 +50,7 @@ from sessiond.sessions.quotas import Quotas
 from sessiond.sessions.refusals import response_not_found
 from sessiond.sessions.repeats import Repeats
 from sessiond.sessions.replays import Replay
-from sessiond.sessions.replica import Replica
+from sessiond.sessions.replica import Replica, lease_s
 from sessiond.sessions.retention import Retention
 from sessiond.sessions.runner import TurnRunner
 from sessiond.sessions.starter import TurnStarter
@@ -57,6 +58,7 @@ from sessiond.sessions.steering import Steering
 from sessiond.sessions.text_format import TextFormat
 from sessiond.sessions.transcript import Transcript
 from sessiond.sessions.turn import Turn
+from sessiond.sessions.unstored import UnstoredEndings
 from sessiond.store.records import Priority
 from sessiond.store.records import Retention as RetentionName
 from sessiond.store.store import Store
@@ -70,7 +72,8 @@ __all__ = ["BoundTurn", "ServiceLimits", "SessionService", "Turn"]
 class SessionService:
     """See the module. Errors that the caller is told are raised as `RequestError`.
 
-    `clock` gives unix seconds; `new_id("resp")` gives `resp_…`, never the same twice.
+    `clock` gives unix seconds, `ticks` monotonic ones (None: the clock never jumps);
+    `new_id("resp")` gives `resp_…`, never the same twice.
     `on_turn_ended` is called once per turn, whether or not someone reads its facts;
     `on_quota_refused` with the name of the limit that refused a request, `on_degraded` with each
     step of the ladder that a turn meets before the engine has it.
@@ -84,6 +87,7 @@ class SessionService:
         text: TextFormat,
         limits: ServiceLimits,
         clock: Callable[[], float],
+        ticks: Callable[[], float] | None = None,
         new_id: Callable[[str], str],
         new_seed: Callable[[], int],
         on_turn_ended: Callable[[TurnFinished], None] = lambda _: None,
@@ -93,14 +97,16 @@ class SessionService:
         default_policy: PolicyChoice = _NO_POLICY,
         make_policy: MakePolicy = _BUILT_IN.make,
     ) -> None:
+        ticks = ticks or clock
         drain_rate = DrainRate()
         self.demand = Demand(limits, drain_rate)
         parts = Parts(
             engine=engine,
             store=store,
-            sessions=LiveSessions(store, clock),
+            sessions=LiveSessions(store, clock, CalmClock(clock, ticks, calm_s=lease_s(limits))),
             limits=limits,
             clock=clock,
+            ticks=ticks,
             new_id=new_id,
             new_seed=new_seed,
             drain_rate=drain_rate,
@@ -129,9 +135,11 @@ class SessionService:
         self._parts = parts
         self._retention = Retention(parts, on_given_back=self._compaction.cancel)
         self._binder = Binder(parts, retention=self._retention)
+        unstored = UnstoredEndings(store)
         self._runner = TurnRunner(
             parts,
             starter=starter,
+            unstored=unstored,
             foresight=Foresight(planner=planner, compaction=self._compaction),
             retention=self._retention,
             on_turn_ended=on_turn_ended,
@@ -154,11 +162,7 @@ class SessionService:
             quotas=self.quotas,
         )
         self._forks = Forks(
-            parts,
-            binder=self._binder,
-            placer=placer,
-            retention=self._retention,
-            quotas=self.quotas,
+            parts, binder=self._binder, placer=placer, retention=self._retention, quotas=self.quotas
         )
         self._steering = Steering(
             parts,
@@ -183,7 +187,7 @@ class SessionService:
             repeats=self._repeats,
             conversations=self.conversations,
         )
-        self._replica = Replica(parts, retention=self._retention)
+        self._replica = Replica(parts, retention=self._retention, unstored=unstored)
         self._reaper: asyncio.Task[None] | None = None
 
     async def start(self) -> None:

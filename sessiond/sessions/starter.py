@@ -54,6 +54,8 @@ class TurnStarter:
         self._demand = parts.demand
         self._quotas = quotas
         self._clock = parts.clock
+        self._ticks = parts.ticks
+        self._ticks = parts.ticks
         self._new_id = parts.new_id
 
     async def start(self, bound: BoundTurn) -> tuple[Turn, TurnEvents]:
@@ -102,7 +104,7 @@ class TurnStarter:
                 bound.response_id,
                 plan.start_tokens + len(plan.input_ids),
                 pool_tokens=self._engine.info.total_blocks * self._engine.info.block_size,
-                now_s=self._clock(),
+                now_s=self._ticks(),
             )
             try:
                 account = await self._store_running(bound, plan, accepted)
@@ -128,7 +130,7 @@ class TurnStarter:
         if self._limits.turn_timeout_s:
             seconds = self._limits.turn_timeout_s
         if bound.request.deadline_ms is not None:
-            left = bound.request.deadline_ms / 1000 - (self._clock() - bound.received_at)
+            left = bound.request.deadline_ms / 1000 - (self._ticks() - bound.received_at)
             seconds = min(seconds, max(0.0, left))
         return Patience(stopped=bound.stopped, seconds=seconds)
 

@@ -20,9 +20,13 @@ _ALLOWED = "sqlite+aiosqlite:///FILE or postgresql+psycopg://USER@HOST/NAME"
 CONNECTIONS = 10
 """The most to a Postgres; SQLite has its own few."""
 
+TIMEOUT_S = 15.0
+"""How long a Postgres may take for a transaction, unless the settings say otherwise."""
+
 _BUSY_TIMEOUT_MS = 5000
 _READERS = 4
 _CONNECT_TIMEOUT_S = 5
+_CUT_EVERY_S = 0.5
 _DEADLOCK = "40P01"
 _TRIES = 4  # of a transaction that met one
 # What a database says when it is away, full or overloaded, not when a statement is wrong.
@@ -31,6 +35,7 @@ _FAILURES = (
     sa.exc.InterfaceError,
     sa.exc.InternalError,
     sa.exc.TimeoutError,
+    TimeoutError,
 )
 
 
@@ -42,12 +47,18 @@ class Database:
     a reader that becomes a writer ignores the busy timeout. On Postgres both share one pool; a
     reader sees one moment on either.
 
+    A Postgres that does not answer within `timeout_s` (0: waited for for ever) is a failure; SQLite
+    has the bound of its locks, and no other: it can't be left alone with a statement.
+
     Raises:
         StoreConfigError: the URL is of no kind that can be used.
     """
 
-    def __init__(self, url: str, *, connections: int = CONNECTIONS) -> None:
+    def __init__(
+        self, url: str, *, connections: int = CONNECTIONS, timeout_s: float = TIMEOUT_S
+    ) -> None:
         parsed = parse_url(url)
+        self._timeout_s = None if _is_sqlite(parsed) else timeout_s or None
         self._writer = writer_engine(parsed, connections=connections)
         self._reader = (
             _sqlite_reader(parsed)
@@ -108,13 +119,13 @@ class Database:
             self._failure = None
         return done
 
-    @staticmethod
-    async def _transact(engine: AsyncEngine, work: Work[T]) -> T:
+    async def _transact(self, engine: AsyncEngine, work: Work[T]) -> T:
         try:
-            async with engine.begin() as connection:
-                return await work(connection)
+            return await _in_time(_run(engine, work), self._timeout_s)
         except sa.exc.SQLAlchemyError as error:
             raise StoreError(_without_detail(error)) from error
+        except TimeoutError as error:
+            raise StoreError(f"the database did not answer for {self._timeout_s:g} s") from error
 
     async def _finish(self, transaction: Coroutine[Any, Any, T]) -> T:
         """Run to the end even when the caller is cancelled: a cut transaction loses a connection.
@@ -145,9 +156,35 @@ class MemoryDatabase(Database):
     def __init__(self) -> None:
         self._writer = _sqlite(make_url("sqlite+aiosqlite://"), begin="BEGIN", connections=1)
         self._reader = self._writer
+        self._timeout_s = None
         self._running = set()
         self._failure = None
         sa.event.listen(self._writer.sync_engine, "connect", _make_tables)
+
+
+async def _run(engine: AsyncEngine, work: Work[T]) -> T:
+    async with engine.begin() as connection:
+        return await work(connection)
+
+
+async def _in_time(transaction: Coroutine[Any, Any, T], timeout_s: float | None) -> T:
+    """Run it to its end, or cut it.
+
+    Raises:
+        TimeoutError: it was cut; nobody knows whether what it wrote holds.
+    """
+    task = asyncio.create_task(transaction)
+    await asyncio.wait([task], timeout=timeout_s)
+    if task.done():
+        return task.result()
+    # The driver asks the server to give up and waits for it, at each turn of the way out: one that
+    # is stopped answers none of that.
+    while not task.done():
+        task.cancel()
+        await asyncio.wait([task], timeout=_CUT_EVERY_S)
+    if not task.cancelled():
+        task.exception()  # seen
+    raise TimeoutError
 
 
 def _make_tables(connection: Any, _record: object) -> None:

@@ -26,8 +26,10 @@ class Membership:
             lambda connection: replicas.register(connection, self._replica, now, expires_at)
         )
 
-    async def renew(self, now: float, expires_at: float) -> int:
+    async def renew(self, now: float, expires_at: float, *, dead_by: float | None = None) -> int:
         """Live on, and mark the turns of replicas that do not; returns how many those were.
+
+        Those whose lease was over at `dead_by` (None: is over now; 0: nobody's was).
 
         If the database took no new rows before, it is tried whether it does now.
         """
@@ -37,7 +39,8 @@ class Membership:
                 await replicas.register(connection, self._replica, now, expires_at)
 
         async def bury(connection: AsyncConnection) -> int:
-            if not await replicas.bury(connection, now):
+            lease_s = expires_at - now
+            if not await replicas.bury(connection, now if dead_by is None else dead_by, lease_s):
                 return 0
             return await turns.fail_running(connection, now)
 

@@ -21,15 +21,17 @@ async def claim(  # noqa: PLR0913 -- who, which, and how
     session_id: str,
     now: float,
     *,
+    dead_by: float,
     even_if_busy: bool,
 ) -> bool:
     """Own an open session from now on, unless a replica that lives runs a turn in it.
 
-    Turns that a dead owner left running are marked. The epoch rises only when the owner changes.
+    Turns that a dead owner, whose lease was over at `dead_by`, left running are marked. The epoch
+    rises only when the owner changes.
     """
     row = (
         await connection.execute(
-            sa.select(sessions.c.owner, is_alive(sessions.c.owner, now).label("owner_lives"))
+            sa.select(sessions.c.owner, is_alive(sessions.c.owner, dead_by).label("owner_lives"))
             .where(
                 sessions.c.id == session_id,
                 sessions.c.user_id == user_id,

@@ -47,9 +47,11 @@ class QuotaStore:
             lambda connection: quotas.renew(connection, turn_ids, expires_at)
         )
 
-    async def reap_reservations(self, now: float) -> int:
+    async def reap_reservations(self, now: float, reservation_s: float = 30.0) -> int:
         """Give back what turns of servers that died had reserved; returns how many there were."""
-        return await self._database.write(lambda connection: quotas.reap(connection, now))
+        return await self._database.write(
+            lambda connection: quotas.reap(connection, now, reservation_s)
+        )
 
     async def add_residency(self, byte_seconds: Mapping[str, float]) -> None:
         """Add, by user, to what KV has taken of the device's memory."""

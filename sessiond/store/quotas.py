@@ -8,12 +8,23 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.dml import ReturningUpdate
 
-from sessiond.quota import QUOTA_FIELDS, Account, Quota, QuotaUse, Wanted, Windows, windows_at
+from sessiond.quota import (
+    DAY_S,
+    MINUTE_S,
+    QUOTA_FIELDS,
+    Account,
+    Quota,
+    QuotaUse,
+    Wanted,
+    Windows,
+    windows_at,
+)
 from sessiond.store.errors import QuotaExceededError
 from sessiond.store.records import NewReservation
 from sessiond.store.schema import quotas, reservations, sessions
 from sessiond.store.sessions import ensure_user
 
+_FURTHEST = 20  # reservations: by so much clocks of servers that live may differ
 _HELD = (reservations.c.tokens, reservations.c.minute_start, reservations.c.day_start)
 
 
@@ -22,12 +33,14 @@ def _within(value: sa.ColumnElement[Any], limit: sa.ColumnElement[Any]) -> sa.Co
 
 
 def _take() -> ReturningUpdate[Any]:
-    """Take turns and tokens if they are there, in windows that never go back.
+    """Take turns and tokens if they are there, in windows that do not go back.
 
     Clocks of several servers differ: a window that one of them has begun goes on for the others.
+    One that lies further ahead was begun by a clock that was wrong, and is none.
     """
     table, given = quotas.c, sa.bindparam
-    is_minute, is_day = table.minute_start >= given("minute"), table.day_start >= given("day")
+    is_minute = table.minute_start.between(given("minute"), given("minute") + MINUTE_S)
+    is_day = table.day_start.between(given("day"), given("day") + DAY_S)
     minute_tokens = sa.case((is_minute, table.minute_tokens), else_=0) + given("more_tokens")
     day_tokens = sa.case((is_day, table.day_tokens), else_=0) + given("more_tokens")
     return (
@@ -164,11 +177,18 @@ async def settle(
         await _give_back(connection, user_id, windows, turns=1, held=held.tokens, used=used)
 
 
-async def reap(connection: AsyncConnection, now: float) -> int:
-    """Give back what turns of servers that died had reserved; returns how many there were."""
+async def reap(connection: AsyncConnection, now: float, reservation_s: float) -> int:
+    """Give back what turns of servers that died had reserved; returns how many there were.
+
+    Also what ends much later than any that is renewed now: a clock has been put back since. At a
+    time of 0 nothing has.
+    """
+    latest = now + _FURTHEST * reservation_s if now else float("inf")
     gone = await connection.execute(
         reservations.delete()
-        .where(reservations.c.expires_at <= now)
+        .where(
+            sa.or_(reservations.c.expires_at <= now, reservations.c.expires_at > latest),
+        )
         .returning(reservations.c.user_id, *_HELD)
     )
     rows = gone.all()

@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from sessiond.facts import ItemPage, ItemView
 from sessiond.store import chains, erasing, items, sessions, summaries, turns
-from sessiond.store.database import CONNECTIONS, Database, MemoryDatabase
+from sessiond.store.database import CONNECTIONS, TIMEOUT_S, Database, MemoryDatabase
 from sessiond.store.items import Order
 from sessiond.store.records import (
     SessionDetail,
@@ -28,13 +28,17 @@ from sessiond.store.volatile import is_volatile
 class StoreReader:
     """Each answer is of one moment. `connections`: the most to a Postgres.
 
+    A transaction of its takes `timeout_s` at most; 0: as long as it takes.
+
     Raises:
         StoreConfigError: the URL is of no kind that can be used.
         StoreError: from every method, when the database fails.
     """
 
-    def __init__(self, url: str, *, connections: int = CONNECTIONS) -> None:
-        self._database = Database(url, connections=connections)
+    def __init__(
+        self, url: str, *, connections: int = CONNECTIONS, timeout_s: float = TIMEOUT_S
+    ) -> None:
+        self._database = Database(url, connections=connections, timeout_s=timeout_s)
         self._memory = MemoryDatabase()
 
     @property

@@ -7,6 +7,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from sessiond.store.schema import replicas
 
+_FURTHEST_LEASES = 20  # five minutes of 15 s: by so much clocks of servers that live may differ
 _BALLAST_BYTES = 256 * 1024  # more than a file that is full can take beside what it has
 
 
@@ -47,14 +48,20 @@ async def renew(connection: AsyncConnection, replica: ReplicaId, expires_at: flo
     return changed.rowcount == 1
 
 
-async def bury(connection: AsyncConnection, now: float) -> int:
+async def bury(connection: AsyncConnection, now: float, lease_s: float) -> int:
     """Forget the replicas whose lease is over; returns how many there were.
+
+    So is one that ends much later than any that is renewed now: its server's clock was put back,
+    or was wrong, and it has died since. At a time of 0 nobody's is.
 
     One that just renews it, or that another buries, is left to them.
     """
+    latest = now + _FURTHEST_LEASES * lease_s if now else float("inf")
     dead = (
         sa.select(replicas.c.id)
-        .where(replicas.c.expires_at <= now)
+        .where(
+            sa.or_(replicas.c.expires_at <= now, replicas.c.expires_at > latest),
+        )
         .with_for_update(skip_locked=True)
     )
     gone = await connection.execute(replicas.delete().where(replicas.c.id.in_(dead)))

@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sessiond.quota import Account, charged_tokens
 from sessiond.store import erasing, ownership, quotas, sessions, summaries, turns
 from sessiond.store.accounts import AccountStore
-from sessiond.store.database import CONNECTIONS
+from sessiond.store.database import CONNECTIONS, TIMEOUT_S
 from sessiond.store.errors import NotOwnerError
 from sessiond.store.membership import Membership
 from sessiond.store.quota_store import QuotaStore
@@ -41,15 +41,22 @@ class Store(StoreReader):
 
     It is that of one replica, whose sessions nobody else can add to. `replica_name`: the same for
     every run of a server, and for no other server; "": nobody else's. `connections`: the most to
-    a Postgres.
+    a Postgres; `timeout_s`: the most that a transaction there may take, 0: as long as it takes.
 
     Raises:
         StoreConfigError: the URL is of no kind that can be used.
         StoreError: from every method, when the database fails.
     """
 
-    def __init__(self, url: str, *, replica_name: str = "", connections: int = CONNECTIONS) -> None:
-        super().__init__(url, connections=connections)
+    def __init__(
+        self,
+        url: str,
+        *,
+        replica_name: str = "",
+        connections: int = CONNECTIONS,
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
+        super().__init__(url, connections=connections, timeout_s=timeout_s)
         run_id = f"rep_{secrets.token_hex(16)}"
         self._replica = ReplicaId(id=run_id, name=replica_name or run_id)
         self.membership = Membership(self._database, self._replica)
@@ -69,17 +76,30 @@ class Store(StoreReader):
         return await self._database.write(lambda connection: turns.fail_running(connection, now))
 
     async def claim_session(
-        self, user_id: str, session_id: str, now: float, *, even_if_busy: bool = False
+        self,
+        user_id: str,
+        session_id: str,
+        now: float,
+        *,
+        dead_by: float | None = None,
+        even_if_busy: bool = False,
     ) -> SessionRecord | None:
         """Own a session, unless a replica that lives runs a turn in it: then its owner stays.
 
-        Turns that a dead owner left running are marked as failed. None: there is no such session;
+        Turns that a dead owner left running are marked as failed. Dead is whose lease was over at
+        `dead_by` (None: is over now). None: there is no such session;
         a closed one is not taken.
         """
 
         async def work(connection: AsyncConnection) -> SessionRecord | None:
             await ownership.claim(
-                connection, self._replica, user_id, session_id, now, even_if_busy=even_if_busy
+                connection,
+                self._replica,
+                user_id,
+                session_id,
+                now,
+                dead_by=now if dead_by is None else dead_by,
+                even_if_busy=even_if_busy,
             )
             return await sessions.find(connection, user_id, session_id)
 

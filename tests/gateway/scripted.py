@@ -128,6 +128,7 @@ class ScriptedEngine:
     def __init__(self):
         self.available = True
         self.restarts = 0
+        self.hangs = 0
         self.info = INFO
         self.stats = STATS
 

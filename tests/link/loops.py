@@ -57,7 +57,7 @@ INFO = EngineInfo(
 class EchoLoop:
     """Gives each turn one word per step, `max_output_tokens` words in all. Counts its steps.
 
-    The turns `crash` and `print` do what they are called.
+    The turns `crash`, `hang` and `print` do what they are called.
     """
 
     rest_s = None
@@ -77,6 +77,8 @@ class EchoLoop:
         match command:
             case SubmitTurn(turn="crash"):
                 raise ZeroDivisionError("the step went wrong")
+            case SubmitTurn(turn="hang"):
+                sleep_for_ever()
             case SubmitTurn(turn="print"):
                 sys.stderr.write("something\nto read\n")
             case SubmitTurn():
@@ -152,6 +154,11 @@ def _cancelled(command: CancelTurn) -> TurnIncomplete:
 
 def echo(_config: EngineConfig, emit: Emit) -> tuple[EchoLoop, EngineInfo]:
     return EchoLoop(emit), INFO
+
+
+def sleep_for_ever() -> None:
+    while True:
+        time.sleep(60)
 
 
 def bad_setting(config: EngineConfig, _emit: Emit) -> tuple[EchoLoop, EngineInfo]:

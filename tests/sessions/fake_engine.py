@@ -111,6 +111,7 @@ class FakeEngine:
         self.info = info
         self.epoch = 1
         self.restarts = 0
+        self.hangs = 0
         self.auto = True
         self.by_hand: Callable[[SubmitTurn], bool] = lambda _: False
         self.contexts: dict[str, list[int]] = {}

@@ -77,7 +77,7 @@ class TestCharges:
         assert use.total_tokens == finished.usage.recomputed_tokens + finished.usage.new_tokens
 
     async def test_a_reply_that_cannot_be_stored_settles_too(self, world, monkeypatch):
-        async def broken(_):
+        async def broken(*_when):
             raise StoreError("no")
 
         monkeypatch.setattr(world.store, "keep_turn", broken)
@@ -188,7 +188,7 @@ class TestTimers:
         world = await World.start(url, engine, reap_every_s=0.001)
         reaps, reap = [], world.store.quotas.reap_reservations
 
-        async def noted(now):
+        async def noted(now, reservation_s):
             reaps.append(await reap(now))
 
         monkeypatch.setattr(world.store.quotas, "reap_reservations", noted)
@@ -232,8 +232,8 @@ class TestTimers:
         world = await World.start(url, engine, reap_every_s=0.001)
         calls = []
 
-        async def broken(now):
-            calls.append(now)
+        async def broken(*_when):
+            calls.append(_when)
             raise StoreError("down")
 
         monkeypatch.setattr(world.store.quotas, "reap_reservations", broken)

@@ -130,6 +130,29 @@ class PostgresServer:
             self._process.wait(timeout=60)
             self._process = None
 
+    @contextlib.contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Every process of it stands still: connections stay open, and nothing is answered."""
+        stopped: list[int] = []
+        try:
+            # The parent first: what it has begun by then is in the list of its children.
+            for pid in self._pids():
+                os.kill(pid, signal.SIGSTOP)
+                stopped.append(pid)
+            yield
+        finally:
+            for pid in reversed(stopped):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
+
+    def _pids(self) -> Iterator[int]:
+        if self._process is None:
+            raise RuntimeError("the server does not run")
+        parent = self._process.pid
+        yield parent
+        for child in Path(f"/proc/{parent}/task/{parent}/children").read_text().split():
+            yield int(child)
+
     def _execute(self, statement: sql.Composed) -> None:
         with psycopg.connect(self._address(), autocommit=True) as connection:
             connection.execute(statement)

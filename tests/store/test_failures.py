@@ -76,13 +76,25 @@ def own_server(postgres):
 
 class TestPostgresAway:
     @pytest.fixture
-    async def store(self, own_server):
+    async def url(self, own_server):
         url = own_server.url(own_server.create())
         await asyncio.to_thread(migrate.upgrade, url)
+        return url
+
+    @pytest.fixture
+    async def store(self, url):
         store = Store(url)
         await open_session(store)
         yield store
         await store.close()
+
+    @pytest.fixture
+    async def hasty(self, url):
+        """Waits half a second for an answer."""
+        hasty = Store(url, timeout_s=0.5)
+        await open_session(hasty)
+        yield hasty
+        await hasty.close()
 
     @pytest.mark.parametrize("at_once", [False, True], ids=["stopped", "crashed"])
     async def test_what_was_acknowledged_is_there_when_it_is_back(self, own_server, store, at_once):
@@ -104,6 +116,55 @@ class TestPostgresAway:
         assert store.failure is None
         await store.keep_turn(kept("resp_2", "resp_1"))
         assert await store.context_ids("ann", "sys_1", "resp_2") == [1, 2, 3, 4, 5, 3, 4, 5]
+
+    async def test_one_that_hangs_is_a_failure_in_time_and_well_when_it_goes_on(
+        self, own_server, hasty
+    ):
+        await asyncio.gather(*(hasty.find_session("ann", "conv_1") for _ in range(5)))
+        await hasty.begin_turn(turn("resp_2", "resp_1"), session=None, prompt=None)
+        with own_server.frozen():
+            asks = [
+                hasty.keep_turn(kept("resp_2", "resp_1")),
+                *(hasty.find_session("ann", "conv_1") for _ in range(20)),
+                hasty.membership.renew(2.0, 100.0),
+            ]
+            async with asyncio.timeout(60):
+                failures = await asyncio.gather(*asks, return_exceptions=True)
+            assert {type(failure) for failure in failures} == {StoreError}
+            assert "did not answer" in str(failures[0])
+            assert hasty.failure is not None
+            assert hasty.connections_in_use == 0
+        await hasty.membership.renew(3.0, 100.0)
+        assert hasty.failure is None
+        await hasty.keep_turn(kept("resp_2", "resp_1"))
+        assert await hasty.context_ids("ann", "sys_1", "resp_2") == [1, 2, 3, 4, 5, 3, 4, 5]
+
+    async def test_a_statement_in_another_s_way_is_cut_on_the_server_too(self, hasty):
+        """A lock that is never given back: whoever waits for it fails, and waits no more."""
+        locked, done = asyncio.Event(), asyncio.Event()
+
+        async def hold():
+            async with hasty._database._writer.connect() as connection:
+                await connection.execute(sa.text("LOCK TABLE turns IN ACCESS EXCLUSIVE MODE"))
+                locked.set()
+                await done.wait()
+
+        holding = asyncio.create_task(hold())
+        await locked.wait()
+        async with asyncio.timeout(60):
+            with pytest.raises(StoreError, match=r"did not answer for 0\.5 s"):
+                await hasty.begin_turn(turn("resp_2", "resp_1"), session=None, prompt=None)
+        waiting = sa.text("SELECT count(*) FROM pg_locks WHERE NOT granted")
+        assert await hasty._database.read(lambda connection: connection.scalar(waiting)) == 0
+        done.set()
+        await holding
+        assert hasty.connections_in_use == 0
+
+    async def test_closing_does_not_wait_for_one_that_hangs(self, own_server, hasty):
+        with own_server.frozen():
+            async with asyncio.timeout(60):
+                await asyncio.gather(hasty.find_session("a", "b"), return_exceptions=True)
+                await hasty.close()
 
     async def test_a_connection_that_is_cut_in_a_transaction_is_replaced(self, own_server, store):
         async def cut(connection):

@@ -1,0 +1,40 @@
+"""Endings of turns that the database would not take, kept until it does. Asyncio thread only."""
+
+import logging
+from collections import deque
+
+from sessiond.store.errors import StoreError
+from sessiond.store.records import LostTurn
+from sessiond.store.store import Store
+
+logger = logging.getLogger(__name__)
+
+_MOST = 4096  # of more the rows stay `running`, in no context, until the next start marks them
+
+
+class UnstoredEndings:
+    """A turn whose row stays `running` keeps other servers from its session."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._rows: deque[LostTurn] = deque(maxlen=_MOST)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def add(self, row: LostTurn) -> None:
+        """Keep an ending."""
+        self._rows.append(row)
+
+    async def store(self) -> None:
+        """Store those that are kept, the oldest first, until one is not taken for the moment."""
+        while self._rows:
+            row = self._rows[0]
+            try:
+                await self._store.lose_turn(row)
+            except StoreError as error:
+                if self._store.failure is not None:
+                    return
+                logger.info("turn %s: its end is not stored: %s", row.id, error)
+            if self._rows and self._rows[0] is row:
+                self._rows.popleft()

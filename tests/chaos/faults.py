@@ -1,0 +1,190 @@
+"""What goes wrong: each fault lasts for a moment, and is over when its function returns."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import random
+import resource
+import signal
+import sqlite3
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+from engine.tiers.disk import FILE_NAME
+from sessiond.store.errors import StoreError
+from tests.chaos.engine import STEP_FAULTS
+from tests.chaos.stack import ChaosStack
+
+log = logging.getLogger(__name__)
+
+Fault = Callable[[ChaosStack, random.Random], Awaitable[None]]
+
+_JUMPS_S = (365 * 86_400.0, 3600.0, 20.0)
+
+
+# --- the engine's process ------------------------------------------------------------------------
+
+
+async def engine_killed(stack: ChaosStack, _chance: random.Random) -> None:
+    await stack.engine.ready()
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(stack.engine.pid, signal.SIGKILL)
+
+
+async def engine_stopped(stack: ChaosStack, _chance: random.Random) -> None:
+    """The watchdog finds it."""
+    await stack.engine.ready()
+    hangs = stack.engine.hangs
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(stack.engine.pid, signal.SIGSTOP)
+    await _until(lambda: stack.engine.hangs > hangs)
+
+
+def ordered(kind: str) -> Fault:
+    """A fault that the engine's process does to itself: it is over when that has met it."""
+
+    async def give(stack: ChaosStack, _chance: random.Random) -> None:
+        stack.orders.give(kind)
+        await _until(lambda: not stack.orders.waiting(kind))
+
+    return give
+
+
+# --- the disk tier's file ------------------------------------------------------------------------
+
+
+async def tier_corrupted(stack: ChaosStack, chance: random.Random) -> None:
+    """Bytes all over the file are others than were written."""
+    with _tier_file(stack).open("r+b") as file:
+        size = file.seek(0, os.SEEK_END)
+        for _ in range(max(1, size // 4096)):
+            file.seek(chance.randrange(max(1, size)))
+            file.write(chance.randbytes(64))
+
+
+async def tier_cut(stack: ChaosStack, chance: random.Random) -> None:
+    """The file has lost its end."""
+    path = _tier_file(stack)
+    os.truncate(path, chance.randint(0, path.stat().st_size))
+
+
+def _tier_file(stack: ChaosStack) -> Path:
+    return stack.folder / "kv" / FILE_NAME
+
+
+# --- the database --------------------------------------------------------------------------------
+
+
+async def sql_locked(stack: ChaosStack, chance: random.Random) -> None:
+    """Another program holds the lock for longer than a turn takes."""
+    async with _lock(stack):
+        await asyncio.sleep(chance.uniform(0.2, 1.0))
+
+
+async def sql_slow(stack: ChaosStack, chance: random.Random) -> None:
+    """Another program takes the lock again and again."""
+    for _ in range(4):
+        async with _lock(stack):
+            await asyncio.sleep(chance.uniform(0.01, 0.1))
+        await asyncio.sleep(0.01)
+
+
+async def sql_full(stack: ChaosStack, chance: random.Random) -> None:
+    await _limit_pages(stack, 1)
+    await asyncio.sleep(chance.uniform(0.2, 1.0))
+    await _limit_pages(stack, 2**30)
+
+
+async def _limit_pages(stack: ChaosStack, pages: int) -> None:
+    async def limit(connection) -> None:
+        await connection.exec_driver_sql(f"PRAGMA max_page_count={pages}")
+
+    await stack.store._database.write(limit)
+
+
+@contextlib.asynccontextmanager
+async def _lock(stack: ChaosStack) -> AsyncIterator[None]:
+    path = stack.url.partition(":///")[2]
+    connection = sqlite3.connect(path, isolation_level=None, timeout=30, check_same_thread=False)
+    try:
+        await asyncio.to_thread(connection.execute, "BEGIN IMMEDIATE")
+        yield
+        connection.execute("ROLLBACK")
+    finally:
+        connection.close()
+
+
+# --- the machine ---------------------------------------------------------------------------------
+
+
+async def clock_forward(stack: ChaosStack, chance: random.Random) -> None:
+    await _jump(stack, chance.choice(_JUMPS_S))
+
+
+async def clock_back(stack: ChaosStack, chance: random.Random) -> None:
+    await _jump(stack, -chance.choice(_JUMPS_S))
+
+
+async def _jump(stack: ChaosStack, seconds: float) -> None:
+    before, stack.clock.ahead_s = stack.clock.ahead_s, stack.clock.ahead_s + seconds
+    await asyncio.sleep(0.5)
+    stack.clock.ahead_s = before
+
+
+async def no_descriptors(_stack: ChaosStack, chance: random.Random) -> None:
+    """No file, socket or process can be opened, by the server nor by its clients."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max(int(number) for number in os.listdir("/proc/self/fd"))  # noqa: PTH208 -- numbers
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, highest + 1), hard))
+    taken: list[int] = []
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+        await asyncio.sleep(chance.uniform(0.2, 1.0))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for number in taken:
+            os.close(number)
+
+
+async def when_possible(fault: Fault, stack: ChaosStack, chance: random.Random) -> None:
+    """Do a fault; where another has left it no descriptor, as soon as there is one."""
+    while True:
+        try:
+            return await fault(stack, chance)
+        except (OSError, sqlite3.OperationalError, StoreError) as error:
+            log.info("a fault waits for another to end: %s", error)
+            await asyncio.sleep(0.05)
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(120):
+        while not _holds(condition):  # noqa: ASYNC110 -- another process brings it about
+            await asyncio.sleep(0.01)
+
+
+def _holds(condition: Callable[[], bool]) -> bool:
+    try:
+        return condition()
+    except OSError:  # there is no descriptor to look with
+        return False
+
+
+ANYWHERE: dict[str, Fault] = {
+    "engine killed": engine_killed,
+    "engine stopped": engine_stopped,
+    **{kind.replace("-", " "): ordered(kind) for kind in STEP_FAULTS},
+    "disk tier full": ordered("tier-full"),
+    "disk tier corrupted": tier_corrupted,
+    "disk tier cut": tier_cut,
+    "clock forward": clock_forward,
+    "clock back": clock_back,
+    "no descriptors": no_descriptors,
+}
+SQLITE: dict[str, Fault] = {
+    "SQLite locked": sql_locked,
+    "SQLite slow": sql_slow,
+    "SQLite full": sql_full,
+}

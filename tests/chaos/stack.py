@@ -1,0 +1,100 @@
+"""The served stack of a run: all is real but the model and the clock."""
+
+import secrets
+import time
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.worker_client import Backoff, WorkerEngine
+from sessiond.gateway.auth import NoAuth
+from sessiond.gateway.connections import Connections
+from sessiond.gateway.limits import GatewayLimits
+from sessiond.gateway.parts import Gateway
+from sessiond.metrics import Metrics
+from sessiond.sessions.service import ServiceLimits, SessionService
+from sessiond.store.store import Store
+from tests.chaos.engine import config, orders_of
+from tests.chaos.orders import Orders
+from tests.gateway.real_stack import NO_POLICY, ByteFormat
+from tests.gateway.serving import Served, serving
+
+STEP_TIMEOUT_S = 2.0
+DB_TIMEOUT_S = 1.0
+
+
+class JumpingClock:
+    """Unix seconds, as far as it was not put forward or back."""
+
+    def __init__(self) -> None:
+        self.ahead_s = 0.0
+
+    def __call__(self) -> float:
+        return time.time() + self.ahead_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChaosStack:
+    """The running parts, and what faults are done to."""
+
+    served: Served
+    engine: WorkerEngine
+    store: Store
+    metrics: Metrics
+    clock: JumpingClock
+    orders: Orders
+    folder: Path
+    url: str
+
+
+@asynccontextmanager
+async def chaos_stack(url: str, folder: Path):
+    """Serve until the block ends."""
+    settings = config(folder)
+    engine = WorkerEngine(
+        settings,
+        backoff=Backoff(first_s=0.02, most_s=0.2),
+        step_timeout_s=STEP_TIMEOUT_S,
+        loop_factory="tests.chaos.engine:build",
+    )
+    store, metrics, clock = Store(url, timeout_s=DB_TIMEOUT_S), Metrics(), JumpingClock()
+    service = SessionService(
+        store=store,
+        engine=engine,
+        text=ByteFormat(),
+        limits=ServiceLimits(
+            http_hold_s=0.1, reap_every_s=0.05, heartbeat_s=0.5, residency_every_s=0.5
+        ),
+        clock=clock,
+        ticks=time.monotonic,
+        new_id=lambda prefix: f"{prefix}_{secrets.token_hex(8)}",
+        new_seed=lambda: 7,
+        on_turn_ended=metrics.turn_ended,
+        default_policy=NO_POLICY,
+    )
+    gateway = Gateway(
+        service=service,
+        engine=engine,
+        auth=NoAuth(),
+        limits=GatewayLimits(),
+        connections=Connections(),
+        metrics=metrics,
+        clock=clock,
+        new_id=lambda prefix: f"{prefix}_{secrets.token_hex(8)}",
+    )
+    await engine.start()
+    try:
+        async with serving(gateway) as served:
+            yield ChaosStack(
+                served=served,
+                engine=engine,
+                store=store,
+                metrics=metrics,
+                clock=clock,
+                orders=orders_of(settings),
+                folder=folder,
+                url=url,
+            )
+    finally:
+        await store.close()
+        await engine.stop()

@@ -1,0 +1,47 @@
+"""Every fault at random under load; the run's own checks say what must hold (`run.py`).
+
+`python -m tests.chaos --seed N --steps M` repeats a run and prints its table.
+"""
+
+import os
+import random
+
+import pytest
+
+from tests.chaos.faults import ANYWHERE, SQLITE
+from tests.chaos.run import Plan, Run
+from tests.soak import SOAK
+
+SEED = int(os.environ.get("CHAOS_SEED") or random.SystemRandom().randrange(10**6))
+SHORT = sorted({"engine killed", "step error", "no memory for one", "nan", "SQLite locked",
+                "disk tier corrupted", "clock back", "no descriptors"})  # fmt: skip
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600 if SOAK else 300)
+@pytest.mark.parametrize("seed", range(SEED, SEED + 5) if SOAK else [SEED])
+async def test_conversations_survive_every_fault(migrated_file, tmp_path, seed):
+    faults = ANYWHERE | SQLITE
+    if not SOAK:
+        faults = {kind: faults[kind] for kind in SHORT}
+    path = tmp_path / "chaos.db"
+    path.write_bytes(migrated_file.read_bytes())
+    operations, each = (1000, 4) if SOAK else (60, 5)
+    plan = Plan(seed=seed, operations=operations, faults=faults, operations_per_fault=each)
+    report = await Run(plan).go(f"sqlite+aiosqlite:///{path}", tmp_path)
+    assert report.survived == report.injected > 0
+    assert report.ledger.completed > operations / 4, "else little was tried"
+    if SOAK:
+        assert set(report.fates) == set(faults), "every kind came"
+
+
+async def test_without_faults_every_turn_is_whole(migrated_file, tmp_path):
+    """The calm run: what the others are compared with."""
+    path = tmp_path / "calm.db"
+    path.write_bytes(migrated_file.read_bytes())
+    plan = Plan(seed=SEED, operations=40, faults={})
+    report = await Run(plan).go(f"sqlite+aiosqlite:///{path}", tmp_path)
+    told = set(report.ledger.outcomes)
+    # a socket that is cut by its client ends a turn, too, and one socket keeps another waiting
+    assert told <= {"completed", "max_output_tokens", "cancelled", "cut", "turn_in_progress"}
+    assert (report.restarts, report.injected) == (0, 0)

@@ -1,0 +1,70 @@
+"""The server's process with the real model: its engine is killed, or stopped, while it writes."""
+
+import asyncio
+import os
+import random
+import signal
+
+import pytest
+
+from benchmarks.load_client import LoadClient
+from benchmarks.server_process import running_server
+from tests.e2e.support import assert_all_blocks_come_back
+from tests.e2e.test_engine_death import engine_pid, until_first_text
+from tests.soak import SOAK
+
+SEED = int(os.environ.get("CHAOS_SEED") or random.SystemRandom().randrange(10**6))
+FAULTS = 20 if SOAK else 2
+STREAMS = 4 if SOAK else 2
+HANG_S = 6.0  # a step of the small model takes a tenth of that on a slow, busy machine
+GREEDY = {"temperature": 0, "max_output_tokens": 8}
+LONG = "Write a very long story about a lighthouse."
+
+
+@pytest.mark.e2e
+@pytest.mark.real_model
+@pytest.mark.soak
+@pytest.mark.timeout(3600 if SOAK else 300)
+@pytest.mark.parametrize("seed", [SEED])
+async def test_conversations_go_on_as_in_a_calm_run(tmp_path, seed):
+    chance = random.Random(seed)
+    flags = ["--step-timeout-s", str(HANG_S), "--http-hold-s", "1"]
+    faults = [(signal.SIGKILL, signal.SIGSTOP)[number % 2] for number in range(FAULTS)]
+    chance.shuffle(faults)
+    with running_server(tmp_path / "server", flags) as server:
+        questions = [
+            [f"Tell me about the number {chance.randrange(1000)}." for _ in range(FAULTS + 1)]
+            for _ in range(STREAMS)
+        ]
+        clients = [LoadClient(server.url, **GREEDY) for _ in range(STREAMS)]
+        for client in clients:
+            await client.__aenter__()
+        replies = [[] for _ in clients]
+        for number in range(FAULTS + 1):
+            for said, client, asked in zip(replies, clients, questions, strict=True):
+                said.append((await client.ask(asked[number])).text)
+            if number < FAULTS:
+                await meet(server, clients, faults[number])
+        for client in clients:
+            await client.__aexit__(None, None, None)
+        calm = await asyncio.gather(*(undisturbed(server, asked) for asked in questions))
+        assert replies == calm
+        assert_all_blocks_come_back(server)
+        metrics = server.get_text("/metrics")
+        assert f"sessiond_engine_restarts_total {FAULTS:.1f}" in metrics
+        assert f"sessiond_engine_hangs_total {faults.count(signal.SIGSTOP):.1f}" in metrics
+        assert server.log.count("hangs: it has ended no step") == faults.count(signal.SIGSTOP)
+
+
+async def meet(server, clients, fault):
+    """While all write; each of the turns is told of it, and no socket is lost."""
+    running = [await client.send(LONG, max_output_tokens=400) for client in clients]
+    await asyncio.gather(*map(until_first_text, clients, running))
+    os.kill(engine_pid(server), fault)
+    await asyncio.gather(*[c.finish(turn) for c, turn in zip(clients, running, strict=True)])
+    assert [turn.end.code for turn in running] == ["engine_restarted"] * len(clients)
+
+
+async def undisturbed(server, questions):
+    async with LoadClient(server.url, **GREEDY) as client:
+        return [(await client.ask(question)).text for question in questions]

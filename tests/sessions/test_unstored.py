@@ -1,0 +1,47 @@
+"""The end of a turn that the database would not take is stored when it takes things again."""
+
+from sessiond.store.errors import StoreError
+from tests.sessions.world import World, ask, finish
+
+
+async def test_a_turn_that_could_not_be_marked_as_failed_is_marked_later(url, engine, monkeypatch):
+    world = await World.start(url, engine)
+    engine.auto = False
+    turn = await world.begin(ask("hi"))
+    name, lose = turn.accepted.response_id, world.store.lose_turn
+
+    async def down(_row):
+        world.store._database._failure = "down"
+        raise StoreError("down")
+
+    monkeypatch.setattr(world.store, "lose_turn", down)
+    engine.fail(name, "internal_error")
+    assert (await finish(turn)).status == "failed"
+    for _ in range(2):
+        await world.service._replica.beat()
+        assert (await world.store.find_turn("ann", name)).status == "running"
+    monkeypatch.setattr(world.store, "lose_turn", lose)
+    await world.service._replica.beat()
+    assert (await world.store.find_turn("ann", name)).status == "failed"
+    assert (await world.store.quotas.account("ann")).use.turns == 0
+    assert len(world.service._replica._unstored) == 0
+    await world.stop()
+
+
+async def test_one_that_ended_otherwise_meanwhile_is_not_tried_for_ever(url, engine, monkeypatch):
+    world = await World.start(url, engine)
+    engine.auto = False
+    turn = await world.begin(ask("hi"))
+    name, lose = turn.accepted.response_id, world.store.lose_turn
+
+    async def lost_twice(row):
+        await lose(row)
+        raise StoreError("nobody knows whether it held")
+
+    monkeypatch.setattr(world.store, "lose_turn", lost_twice)
+    engine.fail(name, "internal_error")
+    await finish(turn)
+    monkeypatch.setattr(world.store, "lose_turn", lose)
+    await world.service._replica.beat()
+    assert len(world.service._replica._unstored) == 0
+    await world.stop()
