@@ -226,7 +226,7 @@ def test_turns_without_keys_never_wait_for_each_other() -> None:
 TURNS = st.tuples(st.integers(0, 400), st.integers(0, 3000), st.integers(0, 3))
 
 
-@settings(derandomize=True, max_examples=300)
+@settings(derandomize=True, max_examples=300, deadline=None)
 @given(
     running=st.lists(TURNS, max_size=6),
     waiting=st.lists(TURNS, max_size=6),
