@@ -7,7 +7,7 @@ from tests.e2e.support import wait_until
 from tests.soaks.clients import Client, Tally, talk
 from tests.soaks.curve import Curve, Sample
 
-SAMPLES = 25
+_TURNS_EACH = 20  # between two looks, each of which waits until replays have been forgotten
 _AT_ONCE = 3
 _FLAGS = (
     # a pool that is soon used whole, and few things that are kept for those that return
@@ -27,8 +27,7 @@ async def soak_server(folder, turns, seed):
             Client(socket, tally, random.Random(dice.random()), max_output_tokens=8)
             for _ in range(_AT_ONCE)
         ]
-        for step in range(1, SAMPLES + 1):
-            until = turns * step // SAMPLES
+        for until in range(_TURNS_EACH, turns + 1, _TURNS_EACH):
             await talk(users, until)
             report = _at_rest(server)
             _add(engine, until, report, report["engine"], report["engine"]["kv_committed_bytes"])

@@ -1,4 +1,4 @@
-"""Nothing rises in a server with the default model: 500 turns under `make soak`, 40 in CI."""
+"""Nothing rises in a server with the default model: 500 turns under `make soak`, 60 in CI."""
 
 import time
 
@@ -15,7 +15,7 @@ pytestmark = [
     pytest.mark.timeout(3600 if SOAK else 600),
 ]
 
-TURNS = 500 if SOAK else 40
+TURNS = 500 if SOAK else 60
 SEED = time.time_ns() if SOAK else 1
 HOST_TIER_BYTES = 8 * 2**20
 
