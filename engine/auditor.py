@@ -3,13 +3,14 @@
 import os
 import resource
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
 from engine.context import Activity, Context
 from engine.ids import BlockId
 from engine.memory.block_pool import BlockPool
+from engine.memory.page_table import Tally
 from engine.memory.prefix_cache import PrefixCache
 from engine.movement import Movement
 from engine.questions import AuditReport
@@ -20,6 +21,7 @@ def audit(
     cache: PrefixCache,
     contexts: Iterable[Context],
     movement: Movement,
+    tally: Tally,
     *,
     kv_bytes_per_block: int,
 ) -> AuditReport:
@@ -36,6 +38,7 @@ def audit(
         *_pool_violations(pool, references),
         *_cache_violations(pool, cache),
         *movement.tiers.violations(),
+        *_census_violations(contexts, tally, movement),
         *(text for context in contexts for text in _context_violations(pool, cache, context)),
     ]
     tier_bytes = {tier.name: len(tier.index) * tier.slot_bytes for tier in movement.tiers}
@@ -68,6 +71,22 @@ def _pool_violations(pool: BlockPool, references: Counter[BlockId]) -> Iterator[
     total = pool.free_count + pool.cached_count + sum(1 for count in references.values() if count)
     if total != pool.total:
         yield f"free + cached + active = {total}, the pool has {pool.total}"
+
+
+def _census_violations(
+    contexts: Sequence[Context], tally: Tally, movement: Movement
+) -> Iterator[str]:
+    """What is counted as it changes, against what is there."""
+    tokens = sum(context.table.kept_len for context in contexts)
+    if tally.tokens != tokens:
+        yield f"{tally.tokens} tokens counted in page tables, {tokens} found"
+    holding = sum(context.table.block_count > 0 for context in contexts)
+    if tally.holding != holding:
+        yield f"{tally.holding} page tables counted that have blocks, {holding} found"
+    for context in contexts:
+        parked = movement.is_parked(context)
+        if context.activity is Activity.IDLE and parked != (context.session in movement.parked):
+            yield f"{context.session}: parked is {parked}, and is counted as the opposite"
 
 
 def _cache_violations(pool: BlockPool, cache: PrefixCache) -> Iterator[str]:

@@ -76,6 +76,11 @@ class ContextCommands:
                     self._turns.queue.hurry(slot)
             case _:
                 assert_never(command)
+        context = memory.contexts.get(command.session)
+        if context is None:
+            memory.movement.parked.forget(command.session)
+        else:
+            memory.movement.parked.look(context)
 
     def _set(self, command: SetContext) -> None:
         context = self._memory.contexts.get(command.session)

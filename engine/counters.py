@@ -3,13 +3,15 @@
 from collections import Counter
 from dataclasses import dataclass, field
 
+from engine.durations import RECLAIM_BOUNDS_S, STEP_BOUNDS_S, TOKEN_BOUNDS_S, Durations
+
 
 @dataclass(slots=True)
 class Counters:
     """Numbers that only rise; names and units as in `EngineStats`."""
 
-    steps: int = 0
-    step_seconds: float = 0.0
+    step_times: Durations = field(default_factory=lambda: Durations(STEP_BOUNDS_S))
+    token_times: Durations = field(default_factory=lambda: Durations(TOKEN_BOUNDS_S))
     generated_tokens: int = 0
     reused_tokens: int = 0
     restored_tokens: int = 0
@@ -22,10 +24,10 @@ class Counters:
     accepted_drafts: int = 0
     rejected_drafts: int = 0
     evictions: Counter[str] = field(default_factory=Counter)
-    reclaims: Counter[str] = field(default_factory=Counter)
-    reclaim_seconds: dict[str, float] = field(default_factory=dict)
+    reclaim_times: dict[str, Durations] = field(default_factory=dict)
 
     def reclaimed(self, cause: str, seconds: float) -> None:
         """Note that a session's KV was given back or cut, why, and how long it took."""
-        self.reclaims[cause] += 1
-        self.reclaim_seconds[cause] = self.reclaim_seconds.get(cause, 0.0) + seconds
+        if cause not in self.reclaim_times:
+            self.reclaim_times[cause] = Durations(RECLAIM_BOUNDS_S)
+        self.reclaim_times[cause].add(seconds)

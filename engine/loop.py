@@ -17,10 +17,18 @@ from engine.erasure import Erasure
 from engine.eviction import PlacementConfig
 from engine.executor import Executor
 from engine.idle_prefill import IdlePrefill
-from engine.inspection import context_view, engine_stats, residency
+from engine.inspection import context_view, context_views, engine_stats, residency
 from engine.messages import CancelTurn, Command, SubmitTurn, TurnEvent
 from engine.pacing import Pace
-from engine.questions import Answer, GetAudit, GetContext, GetResidency, GetStats, Query
+from engine.questions import (
+    Answer,
+    GetAudit,
+    GetContext,
+    GetContexts,
+    GetResidency,
+    GetStats,
+    Query,
+)
 from engine.scheduler import StepView, TurnLoad, Work, plan_step
 from engine.slot import Slot
 from engine.speculation import Speculation
@@ -155,10 +163,13 @@ class EngineLoop:
                     memory.cache,
                     memory.contexts.values(),
                     self._movement,
+                    memory.tally,
                     kv_bytes_per_block=self._kv_bytes_per_block,
                 )
             case GetContext(session=session):
                 return context_view(session, memory, self._kv_bytes_per_block)
+            case GetContexts(sessions=sessions):
+                return context_views(sessions, memory, self._kv_bytes_per_block)
             case GetResidency():
                 return residency(memory.contexts, memory.pool, self._kv_bytes_per_block)
             case _:
@@ -199,10 +210,9 @@ class EngineLoop:
         self._turns.restrain_background()
         due = self._gather()
         if due:
-            self._counters.steps += 1
             tell()
             self._run(due)
-            self._counters.step_seconds += self._clock() - started_s
+            self._counters.step_times.add(self._clock() - started_s)
         elif self._movement.is_pressing:
             self._movement.tiers.wait(_MOVE_S)
         return True
@@ -214,7 +224,6 @@ class EngineLoop:
             if not self._idle.rest_s:
                 self._movement.write_through()
             return False
-        self._counters.steps += 1
         tell()
         try:
             self._runner.execute([one.step for one in batch])
@@ -223,7 +232,7 @@ class EngineLoop:
             self._idle.fail(batch)
         else:
             self._idle.finish(batch)
-        self._counters.step_seconds += self._clock() - started_s
+        self._counters.step_times.add(self._clock() - started_s)
         return True
 
     def _gather(self) -> list[_Due]:

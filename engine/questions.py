@@ -2,6 +2,7 @@
 
 import msgspec
 
+from engine.durations import Times
 from engine.ids import SessionId
 from engine.tier_reports import TierStats
 
@@ -20,11 +21,17 @@ class GetContext(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     session: SessionId
 
 
+class GetContexts(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Ask what several sessions hold, without their page tables."""
+
+    sessions: tuple[SessionId, ...]
+
+
 class GetResidency(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Ask who holds how much of the device's pool."""
 
 
-Query = GetStats | GetAudit | GetContext | GetResidency
+Query = GetStats | GetAudit | GetContext | GetContexts | GetResidency
 
 
 class PageView(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,10 +64,19 @@ class ContextView(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     disk_blocks: int = 0
 
 
+class ContextViews(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The answers of `GetContexts`, in its order; their `page_table` is empty."""
+
+    contexts: list[ContextView]
+
+
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Gauges of now and `*_total` counters since start. free + cached + active = total.
 
-    `parked` of the `contexts` have KV in tiers only.
+    `parked` of the `contexts` have KV in tiers only, `holding` have some on the device;
+    `waiting_parked` and `waiting_holding` of these have a turn that waits. `running_blocks` of the
+    active ones are those of turns that run, a shared one once. `kept_tokens` have KV on the device,
+    a token once for each session that has it; `running_tokens` of them are those of running turns.
     """
 
     total_blocks: int
@@ -70,10 +86,15 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     running: int
     waiting: int
     contexts: int
+    holding: int = 0
     parked: int = 0
+    waiting_holding: int = 0
+    waiting_parked: int = 0
+    running_blocks: int = 0
+    running_tokens: int = 0
     kept_tokens: int
-    steps_total: int
-    step_seconds_total: float
+    step_times: Times = Times()
+    token_times: Times = Times()
     generated_tokens_total: int
     reused_tokens_total: int
     restored_tokens_total: int = 0
@@ -87,8 +108,7 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     rejected_drafts_total: int
     placement_policy: str
     evictions_total: dict[str, int]
-    reclaims_total: dict[str, int]
-    reclaim_seconds_total: dict[str, float]
+    reclaim_times: dict[str, Times] = {}
     tiers: dict[str, TierStats] = {}
 
 
@@ -114,4 +134,4 @@ class Residency(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     kv_bytes: dict[SessionId, float]
 
 
-Answer = EngineStats | AuditReport | ContextView | Residency
+Answer = EngineStats | AuditReport | ContextView | ContextViews | Residency

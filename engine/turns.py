@@ -93,6 +93,7 @@ class Turns:
         """A waiting turn got its blocks. Told once; a preempted one just goes on."""
         self.queue.admit(slot)
         context, counters = slot.context, self._counters
+        self._memory.movement.parked.look(context)
         if slot.started_s is not None:
             restored, _ = context.take_restored()
             counters.restored_tokens += restored
@@ -218,8 +219,7 @@ class Turns:
         """
         slot.context.append(tokens[-1:])
         self.queue.charge(slot, reply_tokens=len(tokens))
-        if slot.first_token_s is None:
-            slot.first_token_s = self._clock()
+        slot.drew(len(tokens), self._clock(), self._counters.token_times)
         text = ""
         for token in tokens:
             slot.output_tokens += 1
@@ -336,6 +336,7 @@ class Turns:
         context.append(reply[same:])
         context.append(slot.command.close_ids)
         context.commit()
+        self._memory.movement.parked.look(context)
         context.draft_ids = slot.command.draft_ids
         self._expect_next(context, cause)
         return counts
@@ -356,6 +357,7 @@ class Turns:
         self._memory.cut(context, length)
         if release or not self._config.retain_kv:
             self._memory.release(context)
+        self._memory.movement.parked.look(context)
         context.last_used_s = self._clock()
         if slot is not None:
             self._memory.eviction.note_idle(context)

@@ -8,6 +8,7 @@ import asyncio
 import itertools
 from dataclasses import dataclass, field
 
+from engine.durations import Times
 from engine.errors import EngineUnavailableError
 from engine.messages import EngineInfo
 from engine.questions import AuditReport, EngineStats, GetAudit, GetStats
@@ -52,8 +53,11 @@ STATS = EngineStats(
     waiting=2,
     contexts=3,
     kept_tokens=120,
-    steps_total=9,
-    step_seconds_total=0.5,
+    holding=3,
+    running_blocks=4,
+    running_tokens=50,
+    step_times=Times(bounds_s=(0.1, 1.0), counts=(8, 1, 0), total_s=0.5),
+    token_times=Times(bounds_s=(0.01, 0.1), counts=(30, 8, 1), total_s=0.75),
     generated_tokens_total=40,
     reused_tokens_total=100,
     recomputed_tokens_total=4,
@@ -65,19 +69,16 @@ STATS = EngineStats(
     evictions_total={"drop": 2},
     accepted_drafts_total=5,
     rejected_drafts_total=3,
-    reclaims_total={"finish": 3},
-    reclaim_seconds_total={"finish": 0.25},
+    reclaim_times={"finished": Times(bounds_s=(0.001,), counts=(1, 2), total_s=0.25)},
 )
 TIER = TierStats(
     blocks=30,
     capacity_blocks=50,
     bytes=30 * 4096,
-    stores_total=4,
-    fetches_total=2,
     stored_bytes_total=40960,
     fetched_bytes_total=8192,
-    store_seconds_total=0.5,
-    fetch_seconds_total=0.25,
+    store_times=Times(bounds_s=(0.1, 1.0), counts=(3, 1, 0), total_s=0.5),
+    fetch_times=Times(bounds_s=(0.1, 1.0), counts=(2, 0, 0), total_s=0.25),
     refused_blocks_total=1,
 )
 AUDIT = AuditReport(
