@@ -50,7 +50,7 @@ class Context:
     stage's, and `stage_ids`, `pending` and `keys` speak of that.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 -- a value's parts, by their names
         self,
         *,
         session: SessionId,
@@ -58,7 +58,7 @@ class Context:
         ids: list[int],
         partition: Partition,
         history: History,
-        tally: Tally,
+        tally: Tally | None = None,
     ) -> None:
         self.session = session
         self.salt = salt

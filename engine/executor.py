@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from engine.capacity import blocks_for
 from engine.context import Context
 from engine.counters import Counters
-from engine.eviction import Eviction, PlacementConfig, TierFacts
+from engine.eviction import Eviction, PlacementConfig
 from engine.history import BadEditsError, History, Stage, without
 from engine.ids import BlockId, SessionId
 from engine.memory.hashing import ChainHasher, KeyExtras
@@ -392,11 +392,3 @@ class Executor:
         """Whether another session of the same user has the page."""
         others = map(self.contexts.get, self.eviction.usage.sessions_of(context.salt))
         return any(other is not context and other.has(page, key) for other in others if other)
-
-    def tier_facts(self) -> TierFacts:
-        """See `Holder`."""
-        return self.movement.facts()
-
-    def stored_blocks(self, context: Context) -> int:
-        """See `Holder`."""
-        return self.movement.stored_blocks(context)

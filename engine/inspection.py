@@ -82,7 +82,9 @@ def engine_stats(
 ) -> EngineStats:
     """The numbers of now and since the start. Looks at turns that run or wait, at no session."""
     pool, parked = memory.pool, memory.movement.parked
-    running, waiting = ([slot.context for slot in turns] for turns in (queue.running, queue.waiting))
+    running, waiting = (
+        [slot.context for slot in turns] for turns in (queue.running, queue.waiting)
+    )
     return EngineStats(
         total_blocks=pool.total,
         free_blocks=pool.free_count,
@@ -98,6 +100,7 @@ def engine_stats(
         running_blocks=len({block for context in running for block in context.table.blocks}),
         running_tokens=sum(context.table.kept_len for context in running),
         kept_tokens=memory.tally.tokens,
+        leaked_references=pool.reference_count - memory.tally.blocks - memory.movement.held.total(),
         step_times=counters.step_times.told(),
         token_times=counters.token_times.told(),
         generated_tokens_total=counters.generated_tokens,

@@ -158,14 +158,7 @@ class EngineLoop:
                     placement_policy=self._config.placement_policy,
                 )
             case GetAudit():
-                return audit(
-                    memory.pool,
-                    memory.cache,
-                    memory.contexts.values(),
-                    self._movement,
-                    memory.tally,
-                    kv_bytes_per_block=self._kv_bytes_per_block,
-                )
+                return audit(memory, kv_bytes_per_block=self._kv_bytes_per_block)
             case GetContext(session=session):
                 return context_view(session, memory, self._kv_bytes_per_block)
             case GetContexts(sessions=sessions):

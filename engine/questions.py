@@ -1,10 +1,29 @@
 """What may be asked of an engine, and its answers."""
 
+from typing import Literal
+
 import msgspec
 
-from engine.durations import Times
+from engine.histogram import Buckets
 from engine.ids import SessionId
 from engine.tier_reports import TierStats
+
+ReclaimCause = Literal[
+    "finished",
+    "max_output_tokens",
+    "context_length",
+    "cancelled",
+    "deadline",
+    "disconnected",
+    "queue_timeout",
+    "queue_full",
+    "internal_error",
+    "replaced",
+    "truncated",
+    "released",
+    "closed",
+]
+"""Why a session's KV was cut or given back."""
 
 
 class GetStats(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -77,6 +96,7 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     `waiting_parked` and `waiting_holding` of these have a turn that waits. `running_blocks` of the
     active ones are those of turns that run, a shared one once. `kept_tokens` have KV on the device,
     a token once for each session that has it; `running_tokens` of them are those of running turns.
+    `leaked_references`: references to blocks that no page table and no move has.
     """
 
     total_blocks: int
@@ -93,8 +113,9 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     running_blocks: int = 0
     running_tokens: int = 0
     kept_tokens: int
-    step_times: Times = Times()
-    token_times: Times = Times()
+    leaked_references: int = 0
+    step_times: Buckets = Buckets()
+    token_times: Buckets = Buckets()
     generated_tokens_total: int
     reused_tokens_total: int
     restored_tokens_total: int = 0
@@ -108,7 +129,7 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     rejected_drafts_total: int
     placement_policy: str
     evictions_total: dict[str, int]
-    reclaim_times: dict[str, Times] = {}
+    reclaim_times: dict[ReclaimCause, Buckets] = {}
     tiers: dict[str, TierStats] = {}
 
 

@@ -2,8 +2,8 @@
 
 from engine.capacity import worst_case_blocks
 from engine.context import Context
-from engine.durations import Durations
 from engine.guesses import TurnGuesses
+from engine.histogram import Histogram
 from engine.ids import TurnId
 from engine.messages import SubmitTurn, TurnCounts
 from engine.step import SampleAt
@@ -93,7 +93,7 @@ class Slot:
         known = min(context.committed, context.computed_len)
         self.recomputed_tokens = max(0, known - kept + early)
 
-    def drew(self, count: int, now_s: float, times: Durations) -> None:
+    def drew(self, count: int, now_s: float, times: Histogram) -> None:
         """A step drew so many tokens: the first of a turn has its own time, the others share it."""
         if self.first_token_s is None:
             self.first_token_s = now_s

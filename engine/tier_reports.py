@@ -4,7 +4,7 @@ from typing import Literal
 
 import msgspec
 
-from engine.durations import Times
+from engine.histogram import Buckets
 
 TierName = Literal["host", "disk"]
 RestoredFrom = Literal["none", "host", "disk"]
@@ -36,6 +36,6 @@ class TierStats(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int
     stored_bytes_total: int
     fetched_bytes_total: int
-    store_times: Times
-    fetch_times: Times
+    store_times: Buckets
+    fetch_times: Buckets
     refused_blocks_total: int

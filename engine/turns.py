@@ -26,6 +26,7 @@ from engine.messages import (
     TurnIncomplete,
     TurnStarted,
 )
+from engine.questions import ReclaimCause
 from engine.residency import Demand, within_limit
 from engine.run_queue import RunQueue
 from engine.slot import Slot
@@ -322,13 +323,13 @@ class Turns:
             )
         )
 
-    def _roll_back(self, slot: Slot, cause: str) -> TurnCounts:
+    def _roll_back(self, slot: Slot, cause: ReclaimCause) -> TurnCounts:
         counts = self._counts(slot)
         self.reclaim(slot.context, cause, length=slot.context.committed)
         self._expect_next(slot.context, cause)
         return counts
 
-    def _keep(self, slot: Slot, reply: list[int], cause: str) -> TurnCounts:
+    def _keep(self, slot: Slot, reply: list[int], cause: ReclaimCause) -> TurnCounts:
         counts = self._counts(slot)
         context = slot.context
         same = common_prefix(slot.output, reply)
@@ -341,11 +342,13 @@ class Turns:
         self._expect_next(context, cause)
         return counts
 
-    def _expect_next(self, context: Context, cause: str) -> None:
+    def _expect_next(self, context: Context, cause: ReclaimCause) -> None:
         if cause != "disconnected":  # whoever has left is not expected: the release comes next
             self._idle.expect(context)
 
-    def reclaim(self, context: Context, cause: str, *, length: int, release: bool = False) -> None:
+    def reclaim(
+        self, context: Context, cause: ReclaimCause, *, length: int, release: bool = False
+    ) -> None:
         """Give back what a session holds beyond its first `length` ids, or (`release`) all KV.
 
         A turn of it that has not ended leaves the queue: its ending is the caller's to tell.

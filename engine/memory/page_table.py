@@ -34,10 +34,12 @@ class WrongSpace(Corruption):
 class Tally:
     """What page tables come to together, kept up to date by them. Loop thread only.
 
-    `tokens`: valid slots; a slot that two tables have counts twice. `holding`: tables with a block.
+    `tokens`: valid slots; a slot that two tables have counts twice. `blocks`: references to blocks.
+    `holding`: tables that have one.
     """
 
     tokens: int = 0
+    blocks: int = 0
     holding: int = 0
 
 
@@ -60,7 +62,7 @@ class PageTable:
         self._reserved: list[BlockId] = []
         self._sealed = 0  # as many of the first entries
         self._tallied_tokens = 0
-        self._tallied_holding = False
+        self._tallied_blocks = 0
 
     @property
     def sealed_count(self) -> int:
@@ -232,10 +234,11 @@ class PageTable:
         return child
 
     def _count(self) -> None:
-        tally, holding = self.tally, bool(self._entries or self._reserved)
+        tally, blocks = self.tally, self.block_count
         tally.tokens += self.kept_len - self._tallied_tokens
-        tally.holding += holding - self._tallied_holding
-        self._tallied_tokens, self._tallied_holding = self.kept_len, holding
+        tally.blocks += blocks - self._tallied_blocks
+        tally.holding += (blocks > 0) - (self._tallied_blocks > 0)
+        self._tallied_tokens, self._tallied_blocks = self.kept_len, blocks
 
     def _append_to_tail(self, count: int) -> int:
         added = min(count, self._tail_room)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from engine.durations import MOVE_BOUNDS_S, Durations
+from engine.histogram import MOVE_SECONDS, Histogram
 from engine.tier_reports import TierName
 from engine.tiers.disk import RUN
 from engine.tiers.index import SlotIndex
@@ -33,8 +33,8 @@ class Flow:
 
     stored_bytes: int = 0
     fetched_bytes: int = 0
-    store_times: Durations = field(default_factory=lambda: Durations(MOVE_BOUNDS_S))
-    fetch_times: Durations = field(default_factory=lambda: Durations(MOVE_BOUNDS_S))
+    store_times: Histogram = field(default_factory=lambda: Histogram(MOVE_SECONDS))
+    fetch_times: Histogram = field(default_factory=lambda: Histogram(MOVE_SECONDS))
     refused: int = 0
 
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 from engine.client import EngineClient
 from policies.registry import ContextPolicyRegistry
-from sessiond.errors import RequestError
+from sessiond.errors import ErrorCode, RequestError
 from sessiond.facts import (
     UNSET,
     AttachmentId,
@@ -69,6 +69,7 @@ class SessionService:
 
     `clock` gives unix seconds; `new_id("resp")` gives `resp_…`, never the same twice.
     `on_turn_ended` is called once per turn, whether or not someone reads its facts;
+    `on_turn_refused` for one that did not begin, with the code that is told;
     `on_quota_refused` with the name of the limit that refused a request.
     """
 
@@ -83,6 +84,7 @@ class SessionService:
         new_id: Callable[[str], str],
         new_seed: Callable[[], int],
         on_turn_ended: Callable[[TurnFinished], None] = lambda _: None,
+        on_turn_refused: Callable[[ErrorCode], None] = lambda _: None,
         on_quota_refused: Callable[[str], None] = lambda _: None,
         ignore_eos: bool = False,
         default_policy: PolicyChoice = _NO_POLICY,
@@ -128,6 +130,7 @@ class SessionService:
             retention=self._retention,
             drain_rate=drain_rate,
             on_turn_ended=on_turn_ended,
+            on_turn_refused=on_turn_refused,
         )
         self.cancelling = Cancelling(parts, runner=self._runner)
         self._repeats = Repeats(parts)

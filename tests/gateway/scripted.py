@@ -8,8 +8,8 @@ import asyncio
 import itertools
 from dataclasses import dataclass, field
 
-from engine.durations import Times
 from engine.errors import EngineUnavailableError
+from engine.histogram import MOVE_SECONDS, Buckets
 from engine.messages import EngineInfo
 from engine.questions import AuditReport, EngineStats, GetAudit, GetStats
 from engine.tier_reports import TierStats
@@ -56,8 +56,8 @@ STATS = EngineStats(
     holding=3,
     running_blocks=4,
     running_tokens=50,
-    step_times=Times(bounds_s=(0.1, 1.0), counts=(8, 1, 0), total_s=0.5),
-    token_times=Times(bounds_s=(0.01, 0.1), counts=(30, 8, 1), total_s=0.75),
+    step_times=Buckets(bounds=(0.1, 1.0), counts=(8, 1, 0), total=0.5),
+    token_times=Buckets(bounds=(0.01, 0.1), counts=(30, 8, 1), total=0.75),
     generated_tokens_total=40,
     reused_tokens_total=100,
     recomputed_tokens_total=4,
@@ -69,7 +69,7 @@ STATS = EngineStats(
     evictions_total={"drop": 2},
     accepted_drafts_total=5,
     rejected_drafts_total=3,
-    reclaim_times={"finished": Times(bounds_s=(0.001,), counts=(1, 2), total_s=0.25)},
+    reclaim_times={"finished": Buckets(bounds=(0.001,), counts=(1, 2), total=0.25)},
 )
 TIER = TierStats(
     blocks=30,
@@ -77,8 +77,8 @@ TIER = TierStats(
     bytes=30 * 4096,
     stored_bytes_total=40960,
     fetched_bytes_total=8192,
-    store_times=Times(bounds_s=(0.1, 1.0), counts=(3, 1, 0), total_s=0.5),
-    fetch_times=Times(bounds_s=(0.1, 1.0), counts=(2, 0, 0), total_s=0.25),
+    store_times=Buckets(bounds=MOVE_SECONDS, counts=(3, 1, *[0] * 13), total=0.5),
+    fetch_times=Buckets(bounds=MOVE_SECONDS, counts=(2, 0, *[0] * 13), total=0.25),
     refused_blocks_total=1,
 )
 AUDIT = AuditReport(

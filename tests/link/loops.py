@@ -9,8 +9,8 @@ from collections.abc import Callable
 import msgspec
 
 from engine.config import EngineConfig
-from engine.durations import Times
 from engine.errors import ConfigError, ModelFileError
+from engine.histogram import Buckets
 from engine.ids import TurnId
 from engine.loop import EngineLoop
 from engine.messages import (
@@ -95,7 +95,7 @@ class EchoLoop:
             waiting=0,
             contexts=len(self.commands),
             kept_tokens=0,
-            step_times=Times(counts=(self.steps,)),
+            step_times=Buckets(counts=(self.steps,)),
             generated_tokens_total=0,
             reused_tokens_total=0,
             recomputed_tokens_total=0,
