@@ -16,6 +16,7 @@ from sessiond.facts import (
     ItemPage,
     PolicyChoice,
     ResponseView,
+    SessionFilter,
     SessionPage,
     SessionView,
     TurnFinished,
@@ -37,6 +38,7 @@ from sessiond.sessions.forking import Forks
 from sessiond.sessions.housekeeping import Housekeeping
 from sessiond.sessions.inspection import Inspector
 from sessiond.sessions.limits import ServiceLimits
+from sessiond.sessions.listing import Listing
 from sessiond.sessions.live import LiveSessions
 from sessiond.sessions.opening import Openings
 from sessiond.sessions.parts import Parts
@@ -59,6 +61,7 @@ from sessiond.store.records import Retention as RetentionName
 from sessiond.store.store import Store
 
 _NO_POLICY = PolicyChoice(type="none")
+_OWN = SessionFilter()
 _BUILT_IN = ContextPolicyRegistry()
 
 __all__ = ["BoundTurn", "ServiceLimits", "SessionService", "Turn"]
@@ -164,6 +167,7 @@ class SessionService:
             quotas=self.quotas,
         )
         self._inspector = Inspector(parts, policies=self._policies)
+        self._listing = Listing(parts, inspector=self._inspector)
         self._followers = Followers(
             parts, runner=self._runner, retention=self._retention, inspector=self._inspector
         )
@@ -274,9 +278,11 @@ class SessionService:
         if live is not None:
             self._retention.hold(live, seconds)
 
-    async def list_sessions(self, caller: Caller, limit: int, after: str | None) -> SessionPage:
-        """The caller's open sessions, latest activity first; `after` is the id of the last seen."""
-        return await self._inspector.sessions(caller, limit, after)
+    async def list_sessions(
+        self, caller: Caller, limit: int, after: str | None, wanted: SessionFilter = _OWN
+    ) -> SessionPage:
+        """Sessions, latest activity first; `after` is the id of the last seen."""
+        return await self._listing.page(caller, limit, after, wanted)
 
     async def get_session(
         self, caller: Caller, session_id: str, *, include_page_table: bool = False
