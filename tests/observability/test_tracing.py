@@ -1,11 +1,16 @@
 """Spans of turns, as an exporter in memory gets them."""
 
+import asyncio
+import gzip
 import json
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import httpx
 import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
@@ -170,3 +175,33 @@ def test_an_endpoint_that_is_none_is_refused():
     result = CliRunner().invoke(build_cli(), ["serve", "--otlp-traces-endpoint", "collector:4318"])
     assert result.exit_code == 2
     assert "--otlp-traces-endpoint=collector:4318: allowed is an address" in result.output
+
+
+async def test_spans_reach_a_collector(stack):
+    """OTLP over HTTP, as `--otlp-traces-endpoint` sends it."""
+    got = []
+
+    class Collector(BaseHTTPRequestHandler):
+        def do_POST(self):
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            if self.headers.get("Content-Encoding") == "gzip":
+                body = gzip.decompress(body)
+            got.append((self.path, ExportTraceServiceRequest.FromString(body)))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Collector) as collector:
+        threading.Thread(target=collector.serve_forever).start()
+        spans = spans_to(f"http://127.0.0.1:{collector.server_port}/v1/traces")
+        async with stack(spans=spans) as running, running.served.connect() as ws:
+            event = await say(ws, "hi")
+        await asyncio.to_thread(spans.close)
+        collector.shutdown()
+    ((path, request),) = got
+    names = [s.name for r in request.resource_spans for c in r.scope_spans for s in c.spans]
+    assert path == "/v1/traces"
+    assert sorted(names) == ["chat fake", "decode", "prefill", "queue"]
+    assert event["response"]["id"] in str(request)
