@@ -1,10 +1,31 @@
 """What may be asked of an engine, and its answers."""
 
+from typing import Literal
+
 import msgspec
 
+from engine.histogram import Buckets
 from engine.ids import SessionId
 from engine.process_memory import ProcessMemory
 from engine.tier_reports import TierStats
+
+ReclaimCause = Literal[
+    "finished",
+    "max_output_tokens",
+    "context_length",
+    "memory_pressure",
+    "cancelled",
+    "deadline",
+    "disconnected",
+    "queue_timeout",
+    "queue_full",
+    "internal_error",
+    "replaced",
+    "truncated",
+    "released",
+    "closed",
+]
+"""Why a session's KV was cut or given back."""
 
 
 class GetStats(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -25,11 +46,17 @@ class GetContext(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     session: SessionId
 
 
+class GetContexts(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Ask what several sessions hold, without their page tables."""
+
+    sessions: tuple[SessionId, ...]
+
+
 class GetResidency(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Ask who holds how much of the device's pool."""
 
 
-Query = GetStats | GetAudit | GetProcess | GetContext | GetResidency
+Query = GetStats | GetAudit | GetProcess | GetContext | GetContexts | GetResidency
 
 
 class PageView(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,11 +89,21 @@ class ContextView(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     disk_blocks: int = 0
 
 
+class ContextViews(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The answers of `GetContexts`, in its order; their `page_table` is empty."""
+
+    contexts: list[ContextView]
+
+
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Gauges of now and `*_total` counters since start. free + cached + active = total.
 
-    `parked` of the `contexts` have KV in tiers only. `pauses_total`: turns that gave up their seat
-    and kept their blocks.
+    `parked` of the `contexts` have KV in tiers only, `holding` have some on the device;
+    `waiting_parked` and `waiting_holding` of these have a turn that waits. `running_blocks` of the
+    active ones are those of turns that run, a shared one once. `kept_tokens` have KV on the device,
+    a token once for each session that has it; `running_tokens` of them are those of running turns.
+    `leaked_references`: references to blocks that no page table and no move has. `pauses_total`:
+    turns that gave up their seat and kept their blocks.
     """
 
     total_blocks: int
@@ -76,11 +113,17 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     running: int
     waiting: int
     contexts: int
+    holding: int = 0
     parked: int = 0
+    waiting_holding: int = 0
+    waiting_parked: int = 0
+    running_blocks: int = 0
+    running_tokens: int = 0
     kept_tokens: int
-    steps_total: int
-    step_seconds_total: float
+    leaked_references: int = 0
     memory_shortages_total: int = 0
+    step_times: Buckets = Buckets()
+    token_times: Buckets = Buckets()
     generated_tokens_total: int
     reused_tokens_total: int
     restored_tokens_total: int = 0
@@ -96,8 +139,7 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     placement_policy: str
     degradations_total: dict[str, int] = {}
     evictions_total: dict[str, int]
-    reclaims_total: dict[str, int]
-    reclaim_seconds_total: dict[str, float]
+    reclaim_times: dict[ReclaimCause, Buckets] = {}
     tiers: dict[str, TierStats] = {}
 
 
@@ -123,4 +165,4 @@ class Residency(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     kv_bytes: dict[SessionId, float]
 
 
-Answer = EngineStats | AuditReport | ProcessMemory | ContextView | Residency
+Answer = EngineStats | AuditReport | ProcessMemory | ContextView | ContextViews | Residency

@@ -1,11 +1,13 @@
 """Puts a server together out of its settings. Starts nothing."""
 
+import asyncio
 import contextlib
 import secrets
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from socket import gethostname
+from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
 
@@ -18,17 +20,23 @@ from policies.registry import ContextPolicyRegistry, installed_context_policies
 from sessiond.accounts import Accounts
 from sessiond.app import build_app, drain
 from sessiond.facts import PolicyChoice
+from sessiond.gateway.audit_watch import AuditWatch
 from sessiond.gateway.auth import KeyAuth, NoAuth
 from sessiond.gateway.connections import Connections
 from sessiond.gateway.key_watch import KeyWatch
 from sessiond.gateway.limits import GatewayLimits
 from sessiond.gateway.parts import Gateway
 from sessiond.gateway.protocol.policies import OVERSIZES
-from sessiond.metrics import Metrics
+from sessiond.metrics.metrics import Metrics
 from sessiond.sessions.service import ServiceLimits, SessionService
 from sessiond.sessions.text_format import TextFormat
+from sessiond.sessions.watchers import Watchers
 from sessiond.settings import Settings
 from sessiond.store.store import Store
+from sessiond.tracing.export import spans_to
+
+if TYPE_CHECKING:
+    from sessiond.tracing.spans import TurnSpans
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,13 +46,16 @@ class Server:
     app: Starlette
     gateway: Gateway
     store: Store
+    spans: "TurnSpans | None" = None
 
     async def drain(self) -> None:
         """Refuse new work, let running turns end, close the sockets."""
         await drain(self.gateway)
 
     async def close(self) -> None:
-        """Close the database."""
+        """Send the last spans; close the database."""
+        if self.spans is not None:
+            await asyncio.to_thread(self.spans.close)
         await self.store.close()
 
 
@@ -66,7 +77,7 @@ def build_server(
     `port`: the one that is listened on; 0: that of the settings.
 
     Raises:
-        ConfigError: there is no such context policy.
+        ConfigError: there is no such context policy, or traces can't be sent.
         PluginError: a policy that is installed can't be used.
         StoreConfigError: the database's URL can't work.
     """
@@ -78,6 +89,7 @@ def build_server(
         timeout_s=settings.db_timeout_s,
     )
     metrics = Metrics()
+    spans = spans_to(settings.otlp_traces_endpoint) if settings.otlp_traces_endpoint else None
     service = SessionService(
         store=store,
         engine=engine,
@@ -87,9 +99,12 @@ def build_server(
         ticks=time.monotonic,
         new_id=new_id,
         new_seed=lambda: secrets.randbits(63),  # SQL and msgspec know signed 64 bits
-        on_turn_ended=metrics.turn_ended,
-        on_quota_refused=metrics.quota_refused,
-        on_degraded=metrics.degraded,
+        watchers=Watchers(
+            turn_ended=metrics.turn_ended,
+            degraded=metrics.degraded,
+            quota_refused=metrics.quota_refused,
+            turn_told=spans.turn_told if spans else None,
+        ),
         ignore_eos=settings.ignore_eos,
         default_policy=default_policy(settings, registry),
         make_policy=registry.make,
@@ -111,14 +126,16 @@ def build_server(
         accounts=Accounts(
             store.accounts, clock=time.time, new_id=new_id, on_revoked=key_watch.revoke
         ),
+        audit_watch=AuditWatch(engine),
         key_watch=key_watch,
     )
     app = build_app(
         gateway,
         allowed_hosts=(*settings.allowed_hosts, settings.host),
         allowed_origins=settings.allowed_origins,
+        traced=spans is not None,
     )
-    return Server(app=app, gateway=gateway, store=store)
+    return Server(app=app, gateway=gateway, store=store, spans=spans)
 
 
 def _replica_name(settings: Settings, port: int) -> str:

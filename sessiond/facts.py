@@ -199,6 +199,16 @@ class TurnFinished:
     error: TurnError | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToldTurn:
+    """A turn that has ended, with all that was told of it; times in unix seconds."""
+
+    accepted: TurnAccepted
+    finished: TurnFinished
+    received_at: float
+    ended_at: float
+
+
 TurnFact = TurnQueued | TurnBegun | TextDelta | ContextChanged | SessionDegraded | TurnFinished
 
 
@@ -356,6 +366,18 @@ class SessionView:
     usage: SessionUsage
     instructions: str | None = None
     page_table: tuple[PageRow, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionFilter:
+    """Which sessions are wanted. `state` None: the open ones. `user_id` None: the caller's."""
+
+    state: SessionState | None = None
+    user_id: str | None = None
+
+
+EVERYBODY = "*"
+"""In place of a user's id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,6 +49,7 @@ class BlockPool:
     """Hands out `total` equal blocks in O(1) each, with 17 bytes of bookkeeping per block.
 
     `forget` is told of each cached block that is taken: its contents are about to be overwritten.
+    `reference_count`: references to all blocks together.
     """
 
     def __init__(self, total: int, forget: Callable[[BlockId], None]) -> None:
@@ -68,6 +69,7 @@ class BlockPool:
         self._hashed_of = np.frombuffer(self._hashed, dtype=np.bool_)
         self._older_of = np.frombuffer(self._older, dtype=np.intc)
         self._newer_of = np.frombuffer(self._newer, dtype=np.intc)
+        self.reference_count = 0  # of all blocks
 
     @property
     def free_count(self) -> int:
@@ -121,6 +123,7 @@ class BlockPool:
             if not self._references[block]:
                 self._unlink(block)
             self._references[block] += 1
+            self.reference_count += 1
 
     def give(self, blocks: Sequence[BlockId]) -> None:
         """Give back one reference to each block; `blocks` is in the order of the page table.
@@ -195,6 +198,7 @@ class BlockPool:
             self._hashed[block] = 0
             self._forget(block)
         self._references[block] = 1
+        self.reference_count += 1
         return block
 
     def _give_one(self, block: BlockId) -> None:
@@ -202,6 +206,7 @@ class BlockPool:
         if left < 0:  # the same block twice in one list
             raise RefcountBelowZero(block)
         self._references[block] = left
+        self.reference_count -= 1
         if left:
             return
         if self._hashed[block]:
@@ -222,6 +227,7 @@ class BlockPool:
         if (self._older_of[ids] != places).any():
             return False
         self._references_of[ids] = left
+        self.reference_count -= len(ids)
         gone = ids[left == 0][::-1]
         hashed = self._hashed_of[gone]
         self._free.frombytes(gone[~hashed].tobytes())

@@ -64,7 +64,7 @@ class TurnDriver:
         self._store = parts.store
         self._limits = parts.limits
         self._demand = parts.demand
-        self._on_degraded = parts.on_degraded
+        self._watchers = parts.watchers
         self._clock = parts.clock
         self._ticks = parts.ticks
 
@@ -140,7 +140,7 @@ class TurnDriver:
 
     def _queued(self, turn: Turn) -> None:
         turn.log.put(TurnQueued())
-        self._on_degraded("queue")
+        self._watchers.degraded("queue")
 
     def _time_left(self, turn: Turn) -> list[float]:
         left = []

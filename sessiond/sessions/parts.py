@@ -4,11 +4,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from engine.client import EngineClient
-from sessiond.facts import Rung
 from sessiond.sessions.demand import Demand
 from sessiond.sessions.drain_rate import DrainRate
 from sessiond.sessions.limits import ServiceLimits
 from sessiond.sessions.live import LiveSessions
+from sessiond.sessions.watchers import Watchers
 from sessiond.store.store import Store
 
 
@@ -17,7 +17,7 @@ class Parts:
     """`clock` gives unix seconds, for what is told and stored; it may jump.
 
     `ticks` gives monotonic seconds, for how long something takes. `new_id("resp")` gives `resp_…`,
-    never the same twice. `on_degraded` is called with each step of the ladder that a turn meets.
+    never the same twice. `watchers` are told of what ends, and of what is refused.
     """
 
     engine: EngineClient
@@ -30,4 +30,4 @@ class Parts:
     new_seed: Callable[[], int]
     drain_rate: DrainRate
     demand: Demand
-    on_degraded: Callable[[Rung], None]
+    watchers: Watchers

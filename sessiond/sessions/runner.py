@@ -2,12 +2,12 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Coroutine, Iterable
 from typing import Any
 
 from engine.client import TurnEvents
 from sessiond.errors import ErrorCode, RequestError
-from sessiond.facts import AttachmentId, TurnFinished
+from sessiond.facts import AttachmentId, ToldTurn
 from sessiond.sessions.bound import BoundTurn
 from sessiond.sessions.driver import TurnDriver
 from sessiond.sessions.foresight import Foresight
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 class TurnRunner:
     """Every bound turn leaves its session on one of three ways: dropped, refused, driven."""
 
-    def __init__(  # noqa: PLR0913 -- all that has a part in a turn
+    def __init__(
         self,
         parts: Parts,
         *,
@@ -34,18 +34,17 @@ class TurnRunner:
         foresight: Foresight,
         retention: Retention,
         unstored: UnstoredEndings,
-        on_turn_ended: Callable[[TurnFinished], None],
     ) -> None:
         self._starter = starter
         self._driver = TurnDriver(parts, retention=retention, unstored=unstored)
         self._foresight = foresight
         self._retention = retention
-        self._on_turn_ended = on_turn_ended
+        self._watchers = parts.watchers
         self._limits = parts.limits
+        self._clock = parts.clock
         self._ticks = parts.ticks
         self._drain_rate = parts.drain_rate
         self._demand = parts.demand
-        self._on_degraded = parts.on_degraded
         self.replays = Replays(
             ttl_s=parts.limits.replay_ttl_s, max_bytes=parts.limits.replay_memory_bytes
         )
@@ -188,13 +187,22 @@ class TurnRunner:
         self._settle(bound)
         turn.log.put(finished)  # the session is free: its reader may begin the next turn
         self.replays.end(bound.response_id, self._ticks())
-        self._on_turn_ended(finished)
         if finished.error is not None:
             self._note_rung(finished.error.code)
+        self._watchers.turn_ended(finished)
+        if self._watchers.turn_told is not None:
+            self._watchers.turn_told(
+                ToldTurn(
+                    accepted=turn.accepted,
+                    finished=finished,
+                    received_at=bound.received_at,
+                    ended_at=self._clock(),
+                )
+            )
 
     def _note_rung(self, code: ErrorCode) -> None:
         if (rung := rung_of(code)) is not None:
-            self._on_degraded(rung)
+            self._watchers.degraded(rung)
 
     def _settle(self, bound: BoundTurn) -> None:
         if not bound.live.stored and not bound.live.seat.is_taken:
@@ -209,7 +217,7 @@ class TurnRunner:
 
     def _full(self) -> RequestError:
         most = self._limits.max_outstanding
-        self._on_degraded("refuse_new")
+        self._watchers.degraded("refuse_new")
         return RequestError(
             "queue_full",
             f"{most} turns run or wait, which is the most there may be",

@@ -17,10 +17,9 @@ from sessiond.facts import (
     ItemPage,
     PolicyChoice,
     ResponseView,
-    Rung,
+    SessionFilter,
     SessionPage,
     SessionView,
-    TurnFinished,
     TurnRequest,
     Unset,
 )
@@ -41,6 +40,7 @@ from sessiond.sessions.forking import Forks
 from sessiond.sessions.housekeeping import Housekeeping
 from sessiond.sessions.inspection import Inspector
 from sessiond.sessions.limits import ServiceLimits
+from sessiond.sessions.listing import Listing
 from sessiond.sessions.live import LiveSessions
 from sessiond.sessions.opening import Openings
 from sessiond.sessions.parts import Parts
@@ -59,11 +59,14 @@ from sessiond.sessions.text_format import TextFormat
 from sessiond.sessions.transcript import Transcript
 from sessiond.sessions.turn import Turn
 from sessiond.sessions.unstored import UnstoredEndings
+from sessiond.sessions.watchers import Watchers
 from sessiond.store.records import Priority
 from sessiond.store.records import Retention as RetentionName
 from sessiond.store.store import Store
 
 _NO_POLICY = PolicyChoice(type="none")
+_OWN = SessionFilter()
+_NOBODY = Watchers()
 _BUILT_IN = ContextPolicyRegistry()
 
 __all__ = ["BoundTurn", "ServiceLimits", "SessionService", "Turn"]
@@ -74,9 +77,6 @@ class SessionService:
 
     `clock` gives unix seconds, `ticks` monotonic ones (None: the clock never jumps);
     `new_id("resp")` gives `resp_…`, never the same twice.
-    `on_turn_ended` is called once per turn, whether or not someone reads its facts;
-    `on_quota_refused` with the name of the limit that refused a request, `on_degraded` with each
-    step of the ladder that a turn meets before the engine has it.
     """
 
     def __init__(  # noqa: PLR0913 -- the whole wiring, each part by its name
@@ -90,9 +90,7 @@ class SessionService:
         ticks: Callable[[], float] | None = None,
         new_id: Callable[[str], str],
         new_seed: Callable[[], int],
-        on_turn_ended: Callable[[TurnFinished], None] = lambda _: None,
-        on_quota_refused: Callable[[str], None] = lambda _: None,
-        on_degraded: Callable[[Rung], None] = lambda _: None,
+        watchers: Watchers = _NOBODY,
         ignore_eos: bool = False,
         default_policy: PolicyChoice = _NO_POLICY,
         make_policy: MakePolicy = _BUILT_IN.make,
@@ -111,13 +109,13 @@ class SessionService:
             new_seed=new_seed,
             drain_rate=drain_rate,
             demand=self.demand,
-            on_degraded=on_degraded,
+            watchers=watchers,
         )
         transcript = Transcript(text, ignore_eos=ignore_eos)
         self.quotas = Quotas(
             parts,
             give_way=lambda caller, base: self.conversations.close_idle_fork(caller, keep=base),
-            on_refused=on_quota_refused,
+            on_refused=watchers.quota_refused,
         )
         self._policies = ContextPolicies(parts, default=default_policy, make=make_policy)
         self._compaction = Compaction(parts, transcript=transcript)
@@ -142,7 +140,6 @@ class SessionService:
             unstored=unstored,
             foresight=Foresight(planner=planner, compaction=self._compaction),
             retention=self._retention,
-            on_turn_ended=on_turn_ended,
         )
         self.cancelling = Cancelling(parts, runner=self._runner)
         self._repeats = Repeats(parts)
@@ -172,6 +169,7 @@ class SessionService:
             quotas=self.quotas,
         )
         self._inspector = Inspector(parts, policies=self._policies)
+        self._listing = Listing(parts, inspector=self._inspector)
         self._followers = Followers(
             parts, runner=self._runner, retention=self._retention, inspector=self._inspector
         )
@@ -286,9 +284,11 @@ class SessionService:
         if live is not None:
             self._retention.hold(live, seconds)
 
-    async def list_sessions(self, caller: Caller, limit: int, after: str | None) -> SessionPage:
-        """The caller's open sessions, latest activity first; `after` is the id of the last seen."""
-        return await self._inspector.sessions(caller, limit, after)
+    async def list_sessions(
+        self, caller: Caller, limit: int, after: str | None, wanted: SessionFilter = _OWN
+    ) -> SessionPage:
+        """Sessions, latest activity first; `after` is the id of the last seen."""
+        return await self._listing.page(caller, limit, after, wanted)
 
     async def get_session(
         self, caller: Caller, session_id: str, *, include_page_table: bool = False

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine.worker_client import Backoff, WorkerEngine
+from sessiond.gateway.audit_watch import AuditWatch
 from sessiond.gateway.auth import NoAuth
 from sessiond.gateway.connections import Connections
 from sessiond.gateway.limits import GatewayLimits
 from sessiond.gateway.parts import Gateway
 from sessiond.metrics import Metrics
 from sessiond.sessions.service import ServiceLimits, SessionService
+from sessiond.sessions.watchers import Watchers
 from sessiond.store.store import Store
 from tests.chaos.engine import config, orders_of
 from tests.chaos.orders import Orders
@@ -69,7 +71,7 @@ async def chaos_stack(url: str, folder: Path):
         ticks=time.monotonic,
         new_id=lambda prefix: f"{prefix}_{secrets.token_hex(8)}",
         new_seed=lambda: 7,
-        on_turn_ended=metrics.turn_ended,
+        watchers=Watchers(turn_ended=metrics.turn_ended),
         default_policy=NO_POLICY,
     )
     gateway = Gateway(
@@ -78,6 +80,7 @@ async def chaos_stack(url: str, folder: Path):
         auth=NoAuth(),
         limits=GatewayLimits(),
         connections=Connections(),
+        audit_watch=AuditWatch(engine),
         metrics=metrics,
         clock=clock,
         new_id=lambda prefix: f"{prefix}_{secrets.token_hex(8)}",

@@ -14,13 +14,15 @@ from engine.loop import EngineLoop
 from engine.questions import GetAudit, GetStats
 from sessiond.accounts import Accounts
 from sessiond.facts import PolicyChoice
+from sessiond.gateway.audit_watch import AuditWatch
 from sessiond.gateway.auth import KeyAuth, NoAuth
 from sessiond.gateway.connections import Connections
 from sessiond.gateway.key_watch import KeyWatch
 from sessiond.gateway.limits import GatewayLimits
 from sessiond.gateway.parts import Gateway
-from sessiond.metrics import Metrics
+from sessiond.metrics.metrics import Metrics
 from sessiond.sessions.service import ServiceLimits, SessionService
+from sessiond.sessions.watchers import Watchers
 from sessiond.store.store import Store
 from tests.fakes.fake_model import Draw, FakeModel, FakeText
 from tests.gateway.scripted import INFO
@@ -86,12 +88,14 @@ async def real_stack(
     tiers=None,
     text=None,
     engine_config=None,
+    spans=None,
     **limits,
 ):
     """Serve until the block ends; then everything must have been given back.
 
     `keys`: callers have to show one; `running.served.gateway.accounts` makes them.
     `text`: the chat format; None: that of bytes.
+    `spans`: a `TurnSpans` that is told of every turn.
     `tiers`: made of the model's blocks; None: there are none.
     `engine_config`: fields that are not as in `ENGINE_CONFIG`.
     """
@@ -113,9 +117,12 @@ async def real_stack(
         clock=time.time,
         new_id=new_id,
         new_seed=lambda: 7,
-        on_turn_ended=metrics.turn_ended,
-        on_quota_refused=metrics.quota_refused,
-        on_degraded=metrics.degraded,
+        watchers=Watchers(
+            turn_ended=metrics.turn_ended,
+            degraded=metrics.degraded,
+            quota_refused=metrics.quota_refused,
+            turn_told=spans.turn_told if spans else None,
+        ),
         default_policy=policy,
     )
     key_watch = KeyWatch(
@@ -135,11 +142,12 @@ async def real_stack(
         clock=time.time,
         new_id=new_id,
         accounts=accounts,
+        audit_watch=AuditWatch(engine),
         key_watch=key_watch,
     )
     await engine.start()
     try:
-        async with serving(gateway) as served:
+        async with serving(gateway, traced=spans is not None) as served:
             yield Stack(served, model, engine, store)
     finally:
         await store.close()

@@ -10,12 +10,13 @@ from websockets.asyncio.client import connect
 
 from sessiond.app import build_app, drain
 from sessiond.cli.server import bind
+from sessiond.gateway.audit_watch import AuditWatch
 from sessiond.gateway.auth import NoAuth
 from sessiond.gateway.connections import Connections
 from sessiond.gateway.limits import GatewayLimits
 from sessiond.gateway.parts import Gateway
 from sessiond.gateway.server import uvicorn_config
-from sessiond.metrics import Metrics
+from sessiond.metrics.metrics import Metrics
 from tests.gateway.scripted import ScriptedEngine
 
 
@@ -66,24 +67,28 @@ class Served:
 def gateway_of(service, engine=None, **limits):
     """The gateway's parts around a service."""
     numbers = itertools.count(1)
+    engine = engine or ScriptedEngine()
     return Gateway(
         service=service,
-        engine=engine or ScriptedEngine(),
+        engine=engine,
         auth=NoAuth(),
         limits=GatewayLimits(**limits),
         connections=Connections(),
         metrics=Metrics(),
+        audit_watch=AuditWatch(engine),
         clock=lambda: 1_700_000_000.0,
         new_id=lambda prefix: f"{prefix}_{next(numbers)}",
     )
 
 
 @asynccontextmanager
-async def serving(gateway, *, allowed_hosts=(), allowed_origins=()):
+async def serving(gateway, *, allowed_hosts=(), allowed_origins=(), traced=False):
     """Serve until the block ends."""
     listener = bind("127.0.0.1", 0)
     port = listener.getsockname()[1]
-    app = build_app(gateway, allowed_hosts=allowed_hosts, allowed_origins=allowed_origins)
+    app = build_app(
+        gateway, allowed_hosts=allowed_hosts, allowed_origins=allowed_origins, traced=traced
+    )
     server = ReadyServer(uvicorn_config(app, gateway.limits))
     task = asyncio.create_task(server.serve([listener]))
     ready = asyncio.create_task(server.ready.wait())
