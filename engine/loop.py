@@ -20,7 +20,16 @@ from engine.idle_prefill import IdlePrefill
 from engine.inspection import context_view, engine_stats, residency
 from engine.messages import CancelTurn, Command, SubmitTurn, TurnEvent
 from engine.pacing import Pace
-from engine.questions import Answer, GetAudit, GetContext, GetResidency, GetStats, Query
+from engine.pool_map import pool_map
+from engine.questions import (
+    Answer,
+    GetAudit,
+    GetContext,
+    GetPool,
+    GetResidency,
+    GetStats,
+    Query,
+)
 from engine.scheduler import StepView, TurnLoad, Work, plan_step
 from engine.slot import Slot
 from engine.speculation import Speculation
@@ -161,6 +170,8 @@ class EngineLoop:
                 return context_view(session, memory, self._kv_bytes_per_block)
             case GetResidency():
                 return residency(memory.contexts, memory.pool, self._kv_bytes_per_block)
+            case GetPool():
+                return pool_map(memory.contexts, memory.pool, self._movement.held)
             case _:
                 assert_never(query)
 

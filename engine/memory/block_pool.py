@@ -84,6 +84,10 @@ class BlockPool:
         """How many page tables refer to a block."""
         return self._references[block]
 
+    def snapshot(self) -> tuple[array[int], bytes]:
+        """Of all blocks: how many page tables refer to each, and 1 where it is hashed. Copies."""
+        return self._references[:], bytes(self._hashed)
+
     def is_hashed(self, block: BlockId) -> bool:
         """Whether a block is in the prefix cache, and so immutable."""
         return bool(self._hashed[block])

@@ -5,6 +5,7 @@ from typing import Any, get_args
 
 import msgspec
 
+from engine.questions import BLOCK_STATES
 from sessiond.errors import STATUS
 from sessiond.facts import IncompleteReason, SessionView
 from sessiond.gateway.openapi.words import (
@@ -131,11 +132,26 @@ def _server_schemas() -> dict[str, Json]:
                 "tiers": array(tier),
             }
         ),
+        "Pool": _pool(),
         "Drain": answer(
             {"object": const("drain"), "draining": BOOLEAN, "done": BOOLEAN, "sockets": COUNT}
         ),
         "Document": {"type": "object", "description": "OpenAPI 3.1.", "required": ["openapi"]},
     }
+
+
+def _pool() -> Json:
+    letters = "".join(BLOCK_STATES.values())
+    said = ", ".join(f"{letter} {state}" for state, letter in BLOCK_STATES.items())
+    states = {"type": "string", "pattern": f"^[{letters}]*$", "description": f"Per block: {said}."}
+    owners = {
+        "type": "string",
+        "contentEncoding": "base64",
+        "description": "Per block a little-endian int32: the index of a session, or -1.",
+    }
+    counts = _counts("block_size", "kv_bytes_per_block", "total_blocks")["properties"]
+    packed = {"states": states, "owners": owners, "sessions": array(STRING)}
+    return answer({"object": const("pool"), **counts, **packed})
 
 
 def _response() -> Json:
