@@ -35,7 +35,7 @@ export class LineChart {
     const end = samples.at(-1)?.atMs ?? 0;
     const points = this.#lines.map((line) => samples.map((one) => [one.atMs, line.of(one)]).filter(([, value]) => value !== null));
     const highest = this.ceiling ?? roundUp(Math.max(0, ...points.flat().map(([, value]) => value)));
-    setText(this.#top, this.write(highest));
+    setText(this.#top, points.some((of) => of.length) ? this.write(highest) : "");
     this.#plot.setAttribute("viewBox", `0 0 ${this.#width} ${HEIGHT}`);
     this.#plot.firstChild.setAttribute("d", [PAD, HEIGHT / 2, HEIGHT - PAD].map((y) => `M0 ${y}H${this.#width}`).join(""));
     const place = ([atMs, value]) => [

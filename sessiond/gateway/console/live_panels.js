@@ -85,7 +85,7 @@ export class LivePanels {
     this.#figure("Turns", count(last.running), `running; ${count(last.waiting)} waiting`);
     this.#figure("Tokens per second", short(last.written), `written; ${short(last.read)} read`);
     this.#figure("First token", milliseconds(warm), `warm; ${milliseconds(cold)} cold`);
-    this.#figure("Input reused", percent(share(kept, input)), `of ${short(input)} tokens, since the start`);
+    this.#figure("Input reused", percent(share(kept, input)), `of ${short(input)} tokens so far`);
   }
 
   #figure(name, value, detail) {

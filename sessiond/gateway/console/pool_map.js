@@ -72,12 +72,12 @@ export class PoolMap {
     const states = new Map(Object.entries(STATES).map(([letter, name]) => [letter, packed(colour(`state-${name}`))]));
     const hues = Array.from({ length: HUES }, (_, hue) => packed(colour(`hue-${hue}`)));
     const owners = pool.sessions.map((session) => hues[hueOf(session) % HUES]);
-    const faint = packed(colour("state-faint"));
+    const free = states.get("f");
     for (let block = 0; block < pool.total_blocks; block += 1) {
       const owner = pool.owners[block];
       let pixel = states.get(pool.states[block]);
       if (by === "session" && owner >= 0) pixel = owners[owner];
-      if (chosen >= 0 && owner !== chosen && pool.states[block] !== "f") pixel = faint;
+      if (chosen >= 0 && owner !== chosen) pixel = paler(pixel, free);
       pixels[block] = pixel;
     }
   }
@@ -106,5 +106,8 @@ export class PoolMap {
     }
   }
 }
+
+/** A quarter of a colour, on another. */
+const paler = (pixel, ground) => (((pixel >>> 2) & 0x3f3f3f3f) + 3 * ((ground >>> 2) & 0x3f3f3f3f)) | 0xff000000;
 
 const packed = ([r, g, b]) => ((255 << 24) | (b << 16) | (g << 8) | r) >>> 0;

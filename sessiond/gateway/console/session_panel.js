@@ -15,7 +15,8 @@ const PAGE_COLUMNS = [
   ["Base", "number"],
   ["Tokens", "number"],
   ["Holds", "holds"],
-  ["Shared", ""],
+  ["Held by", "number"],
+  ["Hashed", ""],
 ];
 
 export class SessionPanel {
@@ -133,10 +134,11 @@ export class SessionPanel {
 }
 
 function fillPage(row, entry) {
-  const shared = entry.references > 1 ? `by ${entry.references}` : entry.hashed ? "no, findable" : "no";
-  const texts = [entry.block, entry.first, entry.last, entry.base, `${entry.from}–${entry.to}`, entry.owners.join(", "), shared];
+  const { block, first, last, base, from, to, owners, references, hashed } = entry;
+  const texts = [block, first, last, base, `${from}–${to}`, owners.join(", "), references, hashed ? "yes" : "no"];
   texts.forEach((text, at) => setText(row.cells[at], String(text)));
-  row.cells[5].title = entry.owners.join(", ");
+  row.cells[5].title = owners.join(", ");
+  row.classList.toggle("shared", references > 1);
 }
 
 function showFacts(list, session) {
@@ -159,18 +161,21 @@ function showFacts(list, session) {
 
 function showStrip(strip, turns) {
   const pieces = turns.filter((turn) => turn.tokens > 0).map((turn) => {
-    const piece = el("i", { class: `piece ${turn.role} ${turn.kept ? "" : "dropped"}`, title: `${turn.name}: ${turn.tokens} tokens${turn.kept ? "" : ", not seen"}` });
+    const piece = el("i", { class: `piece ${turn.role} ${isSeen(turn) ? "" : "dropped"}`, title: `${turn.name}: ${turn.tokens} tokens${isSeen(turn) ? "" : ", not seen"}` });
     piece.style.flexGrow = turn.tokens;
     return piece;
   });
   strip.replaceChildren(...pieces);
-  const dropped = new Set(turns.filter((turn) => !turn.kept && turn.number).map((turn) => turn.number)).size;
+  const dropped = new Set(turns.filter((turn) => !isSeen(turn)).map((turn) => turn.number)).size;
   strip.setAttribute("aria-label", `The conversation by its turns, ${dropped ? `${plural(dropped, "turn")} not seen by the model` : "all seen by the model"}`);
 }
 
+/** What runs is seen, though it is no part of the session before it has ended. */
+const isSeen = (turn) => turn.kept > 0 || turn.status === "running";
+
 function turnRow(turn) {
-  const cells = [turn.number || "–", turn.number ? turn.role : "instructions", count(turn.tokens), count(turn.kept), turn.kept ? turn.status : `${turn.status}, not seen`];
-  const row = el("tr", { class: turn.kept ? null : "gone", title: turn.response_id });
+  const cells = [turn.number || "–", turn.number ? turn.role : "instructions", count(turn.tokens), count(turn.kept), isSeen(turn) ? turn.status : `${turn.status}, not seen`];
+  const row = el("tr", { class: isSeen(turn) ? null : "gone", title: turn.response_id });
   row.append(...cells.map((text, at) => el("td", { class: at === 2 || at === 3 ? "number" : null }, String(text))));
   return row;
 }

@@ -15,7 +15,10 @@ const COLUMNS = [
   ["User", "user"],
   ["Policy", "policy"],
   ["Tokens", "tokens number"],
-  ["Blocks", "blocks number"],
+  ["Device", "held number"],
+  ["Shared", "held number"],
+  ["Host", "held number"],
+  ["Disk", "held number"],
   ["KV", "kv number"],
   ["Used", "used number"],
   ["", "actions"],
@@ -61,6 +64,7 @@ export class SessionsPanel {
     const shown = this.list.matching(text, state);
     const all = this.list.size;
     this.#rows.show(shown);
+    document.body.classList.toggle("many-users", shown.some((one) => one.user !== shown[0].user));
     const rest = this.list.isLoading ? ", more are coming" : "";
     setText(byId("sessions-count"), shown.length === all ? `${count(all)}${rest}` : `${count(shown.length)} of ${count(all)}${rest}`);
     byId("session-viewport").style.height = `${Math.min(SHOWN_ROWS, Math.max(1, shown.length)) * ROW_HEIGHT + 36}px`;
@@ -92,7 +96,7 @@ export class SessionsPanel {
   }
 
   #fill(row, one) {
-    const [name, state, user, policy, tokens, blocks, kv, used, actions] = row.cells;
+    const [name, state, user, policy, tokens, device, shared, host, disk, kv, used, actions] = row.cells;
     const button = name.firstChild;
     button.firstChild.className = `swatch ${hueClass(one.id)}`;
     setText(button.lastChild, shortId(one.id));
@@ -102,9 +106,13 @@ export class SessionsPanel {
     setText(user, one.user);
     user.title = one.user;
     setText(policy, one.fidelity === "shifted" ? `${one.policy}, shifted` : one.policy);
-    setText(tokens, one.tokens_kept === one.tokens_total ? count(one.tokens_total) : `${count(one.tokens_kept)} of ${count(one.tokens_total)}`);
+    setText(tokens, one.tokens_kept === one.tokens_total ? count(one.tokens_total) : `${count(one.tokens_kept)} / ${count(one.tokens_total)}`);
     tokens.title = "tokens that the model sees, of all that were said";
-    setText(blocks, blocksText(one.blocks));
+    const { blocks } = one;
+    setText(device, count(blocks.device));
+    setText(shared, count(blocks.shared));
+    setText(host, count(blocks.host));
+    setText(disk, count(blocks.disk));
     setText(kv, bytes(one.kv_bytes.device));
     setText(used, ago(one.last_active_at, this.#nowS));
     actions.firstChild.setAttribute("aria-label", `Actions for ${shortId(one.id)}`);
@@ -114,12 +122,4 @@ export class SessionsPanel {
     const one = this.list.find(id);
     if (one) openMenu(button, this.actions.of(one));
   }
-}
-
-function blocksText({ device, host, disk, shared }) {
-  const parts = [`${count(device)}`];
-  if (shared) parts.push(`${count(shared)} shared`);
-  if (host) parts.push(`${count(host)} host`);
-  if (disk && !device) parts.push(`${count(disk)} disk`);
-  return parts.join(" · ");
 }

@@ -81,7 +81,7 @@ export class TurnCard {
     if (memory.queue_ms >= 1) speed.push(`queued ${milliseconds(memory.queue_ms)}`);
     speed.push(`${plural(memory.blocks, "block")}, ${bytes(memory.kv_bytes)}`);
     if (memory.context !== "full") speed.push(`${memory.context}, ${memory.fidelity}`);
-    this.#parts.replaceChildren(...told, el("span", { class: "quiet speed" }, speed.join(" · ")));
+    this.#parts.replaceChildren(...told, el("span", { class: "quiet speed" }, ...speed.map((words) => el("span", {}, words))));
   }
 }
 

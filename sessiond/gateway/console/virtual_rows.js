@@ -138,4 +138,4 @@ export class VirtualRows {
   }
 }
 
-const spacer = () => el("tr", { class: "spacer", "aria-hidden": "true", hidden: true }, el("td", { colspan: 99 }));
+const spacer = () => el("tr", { class: "spacer", "aria-hidden": "true", hidden: true }, el("td"));
