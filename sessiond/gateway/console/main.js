@@ -14,8 +14,13 @@ import { SessionPanel } from "./session_panel.js";
 import { SessionsPanel } from "./sessions_panel.js";
 import { startTheme } from "./theme.js";
 
-const OFTEN_MS = 2000;
-const SELDOM_MS = 5000;
+const OFTEN_MS = oftenMs(new URLSearchParams(location.search).get("every"));
+
+/** How often to ask: `?every=` says so in seconds, from 0.2 to 60; else every two. */
+function oftenMs(said) {
+  const seconds = Number(said);
+  return seconds >= 0.2 && seconds <= 60 ? seconds * 1000 : 2000;
+}
 
 function tellState(state, words) {
   byId("server-state").dataset.state = state;
@@ -122,7 +127,7 @@ async function start() {
   const chat = new ChatPanel({ onTurnEnded: () => poller.now(), onShow: inspect });
 
   const orAskAgain = (tell) => (error) => (error?.status === 401 ? restart() : tell(error));
-  poller.add(SELDOM_MS, askReady);
+  poller.add(OFTEN_MS, askReady);
   poller.add(60_000, askModel);
   poller.add(OFTEN_MS, () => sessions.refresh(), orAskAgain((error) => sessions.fault(error)));
   poller.add(OFTEN_MS, () => panel.refresh(), (error) => panel.fault(error));

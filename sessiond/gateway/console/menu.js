@@ -26,7 +26,7 @@ export function startMenu() {
   document.addEventListener("pointerdown", (event) => {
     if (!menu.contains(event.target)) close(false);
   });
-  document.addEventListener("scroll", (event) => menu.contains(event.target) || close(false), true);
+  document.addEventListener("scroll", () => opener && place(menu, opener.getBoundingClientRect()), true);
 }
 
 function chosen(run) {
