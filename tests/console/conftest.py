@@ -45,8 +45,10 @@ def open_console(browser):
 
     @contextlib.asynccontextmanager
     async def open_it(running, *, key=None, **options):
-        context = await browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
-        context.set_default_timeout(6_000)
+        context = await browser.new_context(
+            **{"viewport": {"width": 1280, "height": 900}, **options}
+        )
+        context.set_default_timeout(30_000)
         try:
             console = await Console.open(context, running.served.http_url)
             if key is not None:

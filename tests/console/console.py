@@ -2,7 +2,7 @@
 
 from playwright.async_api import expect
 
-expect.set_options(timeout=6_000)
+expect.set_options(timeout=30_000)
 
 # what Chromium says of every answer that is no success, and of a server that is away
 _OF_ANSWERS = "Failed to load resource"

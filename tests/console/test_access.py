@@ -8,7 +8,7 @@ from tests.gateway.tenants import Person
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-CANARY = "<img src=x onerror=\"window.pwned=1\"><script>window.pwned=1</script>'\"&amp;"
+CANARY = '<img src=x onerror="window.pwned=1"><script>window.pwned=1</script>\'"&amp;'
 
 
 async def test_without_keys_it_opens_at_once(stack, open_console):

@@ -124,9 +124,7 @@ async def written_through(running):
             await asyncio.sleep(0.02)
 
 
-async def test_tiers_show_what_lies_in_them_and_what_moves(
-    stack, open_console, anyone, tmp_path
-):
+async def test_tiers_show_what_lies_in_them_and_what_moves(stack, open_console, anyone, tmp_path):
     options = {"num_blocks": 32, "tiers": tiers(tmp_path / "kv", host=40, disk=80)}
     async with stack(**options) as running, open_console(running) as console:
         rows = console["#tier-table tbody tr"]
