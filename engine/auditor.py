@@ -3,28 +3,28 @@
 import os
 import resource
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
 from engine.context import Activity, Context
+from engine.executor import Executor
 from engine.ids import BlockId
 from engine.memory.block_pool import BlockPool
+from engine.memory.page_table import Tally
 from engine.memory.prefix_cache import PrefixCache
 from engine.movement import Movement
 from engine.questions import AuditReport
 
 
 def audit(
-    pool: BlockPool,
-    cache: PrefixCache,
-    contexts: Iterable[Context],
-    movement: Movement,
+    memory: Executor,
     *,
     kv_bytes_per_block: int,
 ) -> AuditReport:
     """Look at everything that refers to blocks and compare."""
-    contexts = list(contexts)
+    pool, cache, movement = memory.pool, memory.cache, memory.movement
+    contexts = list(memory.contexts.values())
     references = Counter(block for context in contexts for block in context.table.blocks)
     references += movement.held
     leaked = [
@@ -36,6 +36,7 @@ def audit(
         *_pool_violations(pool, references),
         *_cache_violations(pool, cache),
         *movement.tiers.violations(),
+        *_census_violations(contexts, memory.tally, movement),
         *(text for context in contexts for text in _context_violations(pool, cache, context)),
     ]
     tier_bytes = {tier.name: len(tier.index) * tier.slot_bytes for tier in movement.tiers}
@@ -65,9 +66,30 @@ def _pool_violations(pool: BlockPool, references: Counter[BlockId]) -> Iterator[
             yield f"block {block}: {counted} references, in {lists[block]} lists of the pool"
     if len(pool.cached_blocks()) != pool.cached_count:
         yield f"{pool.cached_count} cached blocks counted, {len(pool.cached_blocks())} listed"
+    if pool.reference_count != references.total():
+        yield f"{pool.reference_count} references counted, {references.total()} in tables and moves"
     total = pool.free_count + pool.cached_count + sum(1 for count in references.values() if count)
     if total != pool.total:
         yield f"free + cached + active = {total}, the pool has {pool.total}"
+
+
+def _census_violations(
+    contexts: Sequence[Context], tally: Tally, movement: Movement
+) -> Iterator[str]:
+    """What is counted as it changes, against what is there."""
+    tokens = sum(context.table.kept_len for context in contexts)
+    if tally.tokens != tokens:
+        yield f"{tally.tokens} tokens counted in page tables, {tokens} found"
+    blocks = sum(context.table.block_count for context in contexts)
+    if tally.blocks != blocks:
+        yield f"{tally.blocks} references counted in page tables, {blocks} found"
+    holding = sum(context.table.block_count > 0 for context in contexts)
+    if tally.holding != holding:
+        yield f"{tally.holding} page tables counted that have blocks, {holding} found"
+    for context in contexts:
+        parked = movement.is_parked(context)
+        if context.activity is Activity.IDLE and parked != (context.session in movement.parked):
+            yield f"{context.session}: parked is {parked}, and is counted as the opposite"
 
 
 def _cache_violations(pool: BlockPool, cache: PrefixCache) -> Iterator[str]:

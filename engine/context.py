@@ -7,7 +7,7 @@ from engine.errors import Corruption
 from engine.history import History, Stage, without
 from engine.ids import BlockId, SessionId
 from engine.memory.hashing import owner_id
-from engine.memory.page_table import PageTable
+from engine.memory.page_table import PageTable, Tally
 from engine.messages import Edit
 from engine.partition import Partition, kept_count
 from engine.tier_reports import RestoredFrom
@@ -50,7 +50,7 @@ class Context:
     stage's, and `stage_ids`, `pending` and `keys` speak of that.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 -- a value's parts, by their names
         self,
         *,
         session: SessionId,
@@ -58,6 +58,7 @@ class Context:
         ids: list[int],
         partition: Partition,
         history: History,
+        tally: Tally | None = None,
     ) -> None:
         self.session = session
         self.salt = salt
@@ -68,7 +69,7 @@ class Context:
         self.idle_len = 0
         self.draft_ids: list[int] = []
         self.drafted = 0
-        self.table = PageTable(partition.block_size)
+        self.table = PageTable(partition.block_size, tally)
         self.activity = Activity.IDLE
         self.last_used_s = 0.0
         self.stages: list[Stage] = []
@@ -207,6 +208,7 @@ class Context:
             ids=self.ids.copy(),
             partition=self._partition.copy(),
             history=self.history.copy(),
+            tally=self.table.tally,
         )
         child.computed_len = self.computed_len
         child.idle_len = self.idle_len

@@ -52,7 +52,15 @@ class ContextCommands:
 
     def handle(self, command: ContextCommand) -> None:
         """See `EngineLoop.handle`."""
+        self._carry_out(command)
         memory = self._memory
+        context = memory.contexts.get(command.session)
+        if context is None:
+            memory.movement.parked.forget(command.session)
+        else:
+            memory.movement.parked.look(context)
+
+    def _carry_out(self, command: ContextCommand) -> None:
         match command:
             case SetContext():
                 self._set(command)
@@ -67,7 +75,7 @@ class ContextCommands:
             case EditContext():
                 self._edit(command)
             case HintContext(session=session, ttl_s=ttl_s, priority=priority):
-                memory.eviction.usage.hint(
+                self._memory.eviction.usage.hint(
                     session, ttl_s=ttl_s, priority=priority, now_s=self._clock()
                 )
             case HurryContext(session=session):

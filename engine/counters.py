@@ -3,13 +3,16 @@
 from collections import Counter
 from dataclasses import dataclass, field
 
+from engine.histogram import RECLAIM_SECONDS, STEP_SECONDS, TOKEN_SECONDS, Histogram
+from engine.questions import ReclaimCause
+
 
 @dataclass(slots=True)
 class Counters:
     """Numbers that only rise; names and units as in `EngineStats`."""
 
-    steps: int = 0
-    step_seconds: float = 0.0
+    step_times: Histogram = field(default_factory=lambda: Histogram(STEP_SECONDS))
+    token_times: Histogram = field(default_factory=lambda: Histogram(TOKEN_SECONDS))
     generated_tokens: int = 0
     reused_tokens: int = 0
     restored_tokens: int = 0
@@ -22,10 +25,10 @@ class Counters:
     accepted_drafts: int = 0
     rejected_drafts: int = 0
     evictions: Counter[str] = field(default_factory=Counter)
-    reclaims: Counter[str] = field(default_factory=Counter)
-    reclaim_seconds: dict[str, float] = field(default_factory=dict)
+    reclaim_times: dict[ReclaimCause, Histogram] = field(default_factory=dict)
 
-    def reclaimed(self, cause: str, seconds: float) -> None:
+    def reclaimed(self, cause: ReclaimCause, seconds: float) -> None:
         """Note that a session's KV was given back or cut, why, and how long it took."""
-        self.reclaims[cause] += 1
-        self.reclaim_seconds[cause] = self.reclaim_seconds.get(cause, 0.0) + seconds
+        if cause not in self.reclaim_times:
+            self.reclaim_times[cause] = Histogram(RECLAIM_SECONDS)
+        self.reclaim_times[cause].add(seconds)

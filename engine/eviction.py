@@ -51,18 +51,27 @@ class TierFacts:
     moving_blocks: int = 0
 
 
+class TierView(Protocol):
+    """Who knows the tiers below the device."""
+
+    def facts(self) -> TierFacts:
+        """What tiers there are, now."""
+        ...
+
+    def stored_blocks(self, context: Context) -> int:
+        """Blocks of a context that a tier has a copy of."""
+        ...
+
+
 class Holder(Protocol):
     """Who owns the contexts and moves their KV."""
 
     contexts: dict[SessionId, Context]
     pool: BlockPool
 
-    def tier_facts(self) -> TierFacts:
-        """What tiers there are, now."""
-        ...
-
-    def stored_blocks(self, context: Context) -> int:
-        """Blocks of a context that a tier has a copy of."""
+    @property
+    def movement(self) -> TierView:
+        """What is below the device."""
         ...
 
     def release(self, context: Context) -> None:
@@ -161,7 +170,7 @@ class Eviction:
 
     @property
     def _coming(self) -> int:
-        return self._holder.pool.available_count + self._holder.tier_facts().moving_blocks
+        return self._holder.pool.available_count + self._holder.movement.facts().moving_blocks
 
     @property
     def _above_low(self) -> int:
@@ -174,7 +183,7 @@ class Eviction:
 
     def _evict(self, needed: int, offered: Sequence[Context]) -> list[Context]:
         """Let some of the contexts give way; returns those that still may."""
-        tiers = self._holder.tier_facts()
+        tiers = self._holder.movement.facts()
         now_s = self._clock()
         view = PlacementView(
             now_s=now_s,
@@ -223,7 +232,7 @@ class Eviction:
             session=context.session,
             blocks=len(blocks),
             shared_blocks=sum(pool.references(block) > 1 for block in blocks),
-            stored_blocks=self._holder.stored_blocks(context),
+            stored_blocks=self._holder.movement.stored_blocks(context),
             last_used_s=context.last_used_s,
             waiting=context.activity is Activity.WAITING,
             turns=usage.turns,

@@ -8,10 +8,11 @@ from collections.abc import Callable, Sequence
 from engine.capacity import blocks_for
 from engine.context import Context
 from engine.counters import Counters
-from engine.eviction import Eviction, PlacementConfig, TierFacts
+from engine.eviction import Eviction, PlacementConfig
 from engine.history import BadEditsError, History, Stage, without
 from engine.ids import BlockId, SessionId
 from engine.memory.hashing import ChainHasher, KeyExtras
+from engine.memory.page_table import Tally
 from engine.messages import Edit
 from engine.movement import Movement
 from engine.partition import Partition, kept_count
@@ -39,6 +40,7 @@ class Executor:
         recompute_s: Callable[[], float] = lambda: 1.0,
     ) -> None:
         self.contexts: dict[SessionId, Context] = {}
+        self.tally = Tally()
         self.prefixes = Prefixes(num_blocks, caching=caching, tiers=tiers)
         self.cache = self.prefixes.cache
         self.pool = self.prefixes.pool
@@ -83,6 +85,7 @@ class Executor:
             ids=visible.ids,
             partition=visible.partition,
             history=history,
+            tally=self.tally,
         )
         context.computed_len = max(0, min(computed, len(ids)) - len(ids) + len(context.ids))
         context.last_used_s = self._clock()
@@ -151,6 +154,7 @@ class Executor:
         """Give back all KV of a context; its ids stay."""
         self.movement.abandon(context)
         self.pool.give(context.release())
+        self.movement.parked.look(context)
 
     def swap_out(self, context: Context) -> None:
         """Give back all KV of a context once tiers have what they take of it."""
@@ -388,11 +392,3 @@ class Executor:
         """Whether another session of the same user has the page."""
         others = map(self.contexts.get, self.eviction.usage.sessions_of(context.salt))
         return any(other is not context and other.has(page, key) for other in others if other)
-
-    def tier_facts(self) -> TierFacts:
-        """See `Holder`."""
-        return self.movement.facts()
-
-    def stored_blocks(self, context: Context) -> int:
-        """See `Holder`."""
-        return self.movement.stored_blocks(context)

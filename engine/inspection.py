@@ -1,34 +1,37 @@
 """Answers to questions about the engine's state. Changes nothing."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from engine.context import Activity, Context
 from engine.counters import Counters
 from engine.executor import Executor
 from engine.ids import SessionId
 from engine.memory.block_pool import BlockPool
-from engine.questions import ContextView, EngineStats, PageView, Residency
+from engine.memory.page_table import PageEntry
+from engine.questions import ContextView, ContextViews, EngineStats, PageView, Residency
 from engine.run_queue import RunQueue
 from engine.tier_reports import TierStats
 from engine.tiers.tiers import Tier
 
 
-def context_view(session: SessionId, memory: Executor, kv_bytes_per_block: int) -> ContextView:
+def context_views(
+    sessions: Sequence[SessionId], memory: Executor, kv_bytes_per_block: int
+) -> ContextViews:
+    """What several hold, as `context_view` says it, but for their page tables."""
+    return ContextViews(
+        contexts=[
+            context_view(session, memory, kv_bytes_per_block, paged=False) for session in sessions
+        ]
+    )
+
+
+def context_view(
+    session: SessionId, memory: Executor, kv_bytes_per_block: int, *, paged: bool = True
+) -> ContextView:
     """What one session holds. Of a running turn's ids only KV is shown: it is there."""
     context, pool = memory.contexts.get(session), memory.pool
     stored = memory.movement.blocks_in(context) if context else {}
     entries = context.table.entries if context else ()
-    pages = [
-        PageView(
-            block=entry.block,
-            first=entry.first,
-            last=entry.last,
-            base=entry.base,
-            references=pool.references(entry.block),
-            hashed=pool.is_hashed(entry.block),
-        )
-        for entry in entries
-    ]
     blocks = context.table.block_count if context else 0
     return ContextView(
         session=session,
@@ -37,11 +40,22 @@ def context_view(session: SessionId, memory: Executor, kv_bytes_per_block: int) 
         tokens=context.committed if context else 0,
         kept_len=context.table.kept_len if context else 0,
         blocks=blocks,
-        shared_blocks=sum(page.references > 1 for page in pages),
+        shared_blocks=sum(pool.references(entry.block) > 1 for entry in entries),
         kv_bytes=blocks * kv_bytes_per_block,
-        page_table=pages,
+        page_table=[_page(entry, pool) for entry in entries] if paged else [],
         host_blocks=stored.get("host", 0),
         disk_blocks=stored.get("disk", 0),
+    )
+
+
+def _page(entry: PageEntry, pool: BlockPool) -> PageView:
+    return PageView(
+        block=entry.block,
+        first=entry.first,
+        last=entry.last,
+        base=entry.base,
+        references=pool.references(entry.block),
+        hashed=pool.is_hashed(entry.block),
     )
 
 
@@ -66,8 +80,11 @@ def engine_stats(
     queue: RunQueue,
     placement_policy: str,
 ) -> EngineStats:
-    """The numbers of now and since the start."""
-    pool, contexts = memory.pool, memory.contexts
+    """The numbers of now and since the start. Looks at turns that run or wait, at no session."""
+    pool, parked = memory.pool, memory.movement.parked
+    running, waiting = (
+        [slot.context for slot in turns] for turns in (queue.running, queue.waiting)
+    )
     return EngineStats(
         total_blocks=pool.total,
         free_blocks=pool.free_count,
@@ -75,11 +92,17 @@ def engine_stats(
         active_blocks=pool.active_count,
         running=len(queue.running),
         waiting=len(queue.waiting),
-        contexts=len(contexts),
-        parked=sum(memory.movement.is_parked(context) for context in contexts.values()),
-        kept_tokens=sum(context.table.kept_len for context in contexts.values()),
-        steps_total=counters.steps,
-        step_seconds_total=counters.step_seconds,
+        contexts=len(memory.contexts),
+        holding=memory.tally.holding,
+        parked=len(parked),
+        waiting_holding=sum(context.table.block_count > 0 for context in waiting),
+        waiting_parked=sum(context.session in parked for context in waiting),
+        running_blocks=len({block for context in running for block in context.table.blocks}),
+        running_tokens=sum(context.table.kept_len for context in running),
+        kept_tokens=memory.tally.tokens,
+        leaked_references=pool.reference_count - memory.tally.blocks - memory.movement.held.total(),
+        step_times=counters.step_times.told(),
+        token_times=counters.token_times.told(),
         generated_tokens_total=counters.generated_tokens,
         reused_tokens_total=counters.reused_tokens,
         restored_tokens_total=counters.restored_tokens,
@@ -93,8 +116,7 @@ def engine_stats(
         rejected_drafts_total=counters.rejected_drafts,
         placement_policy=placement_policy,
         evictions_total=dict(counters.evictions),
-        reclaims_total=dict(counters.reclaims),
-        reclaim_seconds_total=dict(counters.reclaim_seconds),
+        reclaim_times={cause: times.told() for cause, times in counters.reclaim_times.items()},
         tiers={tier.name: _tier_stats(tier) for tier in memory.movement.tiers},
     )
 
@@ -105,11 +127,9 @@ def _tier_stats(tier: Tier) -> TierStats:
         blocks=len(tier.index),
         capacity_blocks=tier.index.capacity,
         bytes=len(tier.index) * tier.slot_bytes,
-        stores_total=flow.stores,
-        fetches_total=flow.fetches,
         stored_bytes_total=flow.stored_bytes,
         fetched_bytes_total=flow.fetched_bytes,
-        store_seconds_total=flow.store_seconds,
-        fetch_seconds_total=flow.fetch_seconds,
+        store_times=flow.store_times.told(),
+        fetch_times=flow.fetch_times.told(),
         refused_blocks_total=flow.refused,
     )

@@ -17,7 +17,7 @@ from engine.erasure import Erasure
 from engine.eviction import PlacementConfig
 from engine.executor import Executor
 from engine.idle_prefill import IdlePrefill
-from engine.inspection import context_view, engine_stats, residency
+from engine.inspection import context_view, context_views, engine_stats, residency
 from engine.messages import CancelTurn, Command, SubmitTurn, TurnEvent
 from engine.pacing import Pace
 from engine.pool_map import pool_map
@@ -25,6 +25,7 @@ from engine.questions import (
     Answer,
     GetAudit,
     GetContext,
+    GetContexts,
     GetPool,
     GetResidency,
     GetStats,
@@ -159,15 +160,11 @@ class EngineLoop:
                     placement_policy=self._config.placement_policy,
                 )
             case GetAudit():
-                return audit(
-                    memory.pool,
-                    memory.cache,
-                    memory.contexts.values(),
-                    self._movement,
-                    kv_bytes_per_block=self._kv_bytes_per_block,
-                )
+                return audit(memory, kv_bytes_per_block=self._kv_bytes_per_block)
             case GetContext(session=session):
                 return context_view(session, memory, self._kv_bytes_per_block)
+            case GetContexts(sessions=sessions):
+                return context_views(sessions, memory, self._kv_bytes_per_block)
             case GetResidency():
                 return residency(memory.contexts, memory.pool, self._kv_bytes_per_block)
             case GetPool():
@@ -210,10 +207,9 @@ class EngineLoop:
         self._turns.restrain_background()
         due = self._gather()
         if due:
-            self._counters.steps += 1
             tell()
             self._run(due)
-            self._counters.step_seconds += self._clock() - started_s
+            self._counters.step_times.add(self._clock() - started_s)
         elif self._movement.is_pressing:
             self._movement.tiers.wait(_MOVE_S)
         return True
@@ -225,7 +221,6 @@ class EngineLoop:
             if not self._idle.rest_s:
                 self._movement.write_through()
             return False
-        self._counters.steps += 1
         tell()
         try:
             self._runner.execute([one.step for one in batch])
@@ -234,7 +229,7 @@ class EngineLoop:
             self._idle.fail(batch)
         else:
             self._idle.finish(batch)
-        self._counters.step_seconds += self._clock() - started_s
+        self._counters.step_times.add(self._clock() - started_s)
         return True
 
     def _gather(self) -> list[_Due]:

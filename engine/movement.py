@@ -7,6 +7,7 @@ from engine.context import Context
 from engine.eviction import TierFacts
 from engine.ids import BlockId
 from engine.messages import Terms
+from engine.parked import Parked
 from engine.prefixes import Prefixes
 from engine.restores import Restores
 from engine.swap import Swap
@@ -27,6 +28,7 @@ class Movement:
         recompute_s: Callable[[], float],
     ) -> None:
         self.tiers = tiers
+        self.parked = Parked(tiers)
         self._prefixes = prefixes
         self._attach = attach
         self._recompute_s = recompute_s

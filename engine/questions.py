@@ -1,9 +1,29 @@
 """What may be asked of an engine, and its answers."""
 
+from typing import Literal
+
 import msgspec
 
+from engine.histogram import Buckets
 from engine.ids import SessionId
 from engine.tier_reports import TierStats
+
+ReclaimCause = Literal[
+    "finished",
+    "max_output_tokens",
+    "context_length",
+    "cancelled",
+    "deadline",
+    "disconnected",
+    "queue_timeout",
+    "queue_full",
+    "internal_error",
+    "replaced",
+    "truncated",
+    "released",
+    "closed",
+]
+"""Why a session's KV was cut or given back."""
 
 
 class GetStats(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -20,6 +40,12 @@ class GetContext(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     session: SessionId
 
 
+class GetContexts(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Ask what several sessions hold, without their page tables."""
+
+    sessions: tuple[SessionId, ...]
+
+
 class GetResidency(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Ask who holds how much of the device's pool."""
 
@@ -28,7 +54,7 @@ class GetPool(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Ask what each block of the device's pool is, and whose."""
 
 
-Query = GetStats | GetAudit | GetContext | GetResidency | GetPool
+Query = GetStats | GetAudit | GetContext | GetContexts | GetResidency | GetPool
 
 
 class PageView(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,10 +87,20 @@ class ContextView(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     disk_blocks: int = 0
 
 
+class ContextViews(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The answers of `GetContexts`, in its order; their `page_table` is empty."""
+
+    contexts: list[ContextView]
+
+
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Gauges of now and `*_total` counters since start. free + cached + active = total.
 
-    `parked` of the `contexts` have KV in tiers only.
+    `parked` of the `contexts` have KV in tiers only, `holding` have some on the device;
+    `waiting_parked` and `waiting_holding` of these have a turn that waits. `running_blocks` of the
+    active ones are those of turns that run, a shared one once. `kept_tokens` have KV on the device,
+    a token once for each session that has it; `running_tokens` of them are those of running turns.
+    `leaked_references`: references to blocks that no page table and no move has.
     """
 
     total_blocks: int
@@ -74,10 +110,16 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     running: int
     waiting: int
     contexts: int
+    holding: int = 0
     parked: int = 0
+    waiting_holding: int = 0
+    waiting_parked: int = 0
+    running_blocks: int = 0
+    running_tokens: int = 0
     kept_tokens: int
-    steps_total: int
-    step_seconds_total: float
+    leaked_references: int = 0
+    step_times: Buckets = Buckets()
+    token_times: Buckets = Buckets()
     generated_tokens_total: int
     reused_tokens_total: int
     restored_tokens_total: int = 0
@@ -91,8 +133,7 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     rejected_drafts_total: int
     placement_policy: str
     evictions_total: dict[str, int]
-    reclaims_total: dict[str, int]
-    reclaim_seconds_total: dict[str, float]
+    reclaim_times: dict[ReclaimCause, Buckets] = {}
     tiers: dict[str, TierStats] = {}
 
 
@@ -133,4 +174,4 @@ class PoolMap(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 BLOCK_STATES = {"free": "f", "cached": "c", "active": "a", "shared": "s", "moving": "m"}
 
-Answer = EngineStats | AuditReport | ContextView | Residency | PoolMap
+Answer = EngineStats | AuditReport | ContextView | ContextViews | Residency | PoolMap

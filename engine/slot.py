@@ -3,6 +3,7 @@
 from engine.capacity import worst_case_blocks
 from engine.context import Context
 from engine.guesses import TurnGuesses
+from engine.histogram import Histogram
 from engine.ids import TurnId
 from engine.messages import SubmitTurn, TurnCounts
 from engine.step import SampleAt
@@ -37,6 +38,7 @@ class Slot:
         self.unsent_tokens = 0
         self.started_s: float | None = None
         self.first_token_s: float | None = None
+        self._last_token_s = 0.0
         self.reused_tokens = 0
         self.restored_tokens = 0
         self.restored_from: RestoredFrom = "none"
@@ -90,6 +92,14 @@ class Slot:
         self.reused_tokens = kept - early - self.restored_tokens
         known = min(context.committed, context.computed_len)
         self.recomputed_tokens = max(0, known - kept + early)
+
+    def drew(self, count: int, now_s: float, times: Histogram) -> None:
+        """A step drew so many tokens: the first of a turn has its own time, the others share it."""
+        if self.first_token_s is None:
+            self.first_token_s = now_s
+        else:
+            times.add((now_s - self._last_token_s) / count, count)
+        self._last_token_s = now_s
 
     def counts(self, *, now_s: float, kv_bytes_per_block: int) -> TurnCounts:
         """What the turn has taken up to now."""

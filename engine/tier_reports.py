@@ -4,6 +4,8 @@ from typing import Literal
 
 import msgspec
 
+from engine.histogram import Buckets
+
 TierName = Literal["host", "disk"]
 RestoredFrom = Literal["none", "host", "disk"]
 
@@ -32,10 +34,8 @@ class TierStats(msgspec.Struct, frozen=True, kw_only=True):
     blocks: int
     capacity_blocks: int
     bytes: int
-    stores_total: int
-    fetches_total: int
     stored_bytes_total: int
     fetched_bytes_total: int
-    store_seconds_total: float
-    fetch_seconds_total: float
+    store_times: Buckets
+    fetch_times: Buckets
     refused_blocks_total: int

@@ -26,6 +26,7 @@ from engine.messages import (
     TurnIncomplete,
     TurnStarted,
 )
+from engine.questions import ReclaimCause
 from engine.residency import Demand, within_limit
 from engine.run_queue import RunQueue
 from engine.slot import Slot
@@ -93,6 +94,7 @@ class Turns:
         """A waiting turn got its blocks. Told once; a preempted one just goes on."""
         self.queue.admit(slot)
         context, counters = slot.context, self._counters
+        self._memory.movement.parked.look(context)
         if slot.started_s is not None:
             restored, _ = context.take_restored()
             counters.restored_tokens += restored
@@ -218,8 +220,7 @@ class Turns:
         """
         slot.context.append(tokens[-1:])
         self.queue.charge(slot, reply_tokens=len(tokens))
-        if slot.first_token_s is None:
-            slot.first_token_s = self._clock()
+        slot.drew(len(tokens), self._clock(), self._counters.token_times)
         text = ""
         for token in tokens:
             slot.output_tokens += 1
@@ -322,13 +323,13 @@ class Turns:
             )
         )
 
-    def _roll_back(self, slot: Slot, cause: str) -> TurnCounts:
+    def _roll_back(self, slot: Slot, cause: ReclaimCause) -> TurnCounts:
         counts = self._counts(slot)
         self.reclaim(slot.context, cause, length=slot.context.committed)
         self._expect_next(slot.context, cause)
         return counts
 
-    def _keep(self, slot: Slot, reply: list[int], cause: str) -> TurnCounts:
+    def _keep(self, slot: Slot, reply: list[int], cause: ReclaimCause) -> TurnCounts:
         counts = self._counts(slot)
         context = slot.context
         same = common_prefix(slot.output, reply)
@@ -336,15 +337,18 @@ class Turns:
         context.append(reply[same:])
         context.append(slot.command.close_ids)
         context.commit()
+        self._memory.movement.parked.look(context)
         context.draft_ids = slot.command.draft_ids
         self._expect_next(context, cause)
         return counts
 
-    def _expect_next(self, context: Context, cause: str) -> None:
+    def _expect_next(self, context: Context, cause: ReclaimCause) -> None:
         if cause != "disconnected":  # whoever has left is not expected: the release comes next
             self._idle.expect(context)
 
-    def reclaim(self, context: Context, cause: str, *, length: int, release: bool = False) -> None:
+    def reclaim(
+        self, context: Context, cause: ReclaimCause, *, length: int, release: bool = False
+    ) -> None:
         """Give back what a session holds beyond its first `length` ids, or (`release`) all KV.
 
         A turn of it that has not ended leaves the queue: its ending is the caller's to tell.
@@ -356,6 +360,7 @@ class Turns:
         self._memory.cut(context, length)
         if release or not self._config.retain_kv:
             self._memory.release(context)
+        self._memory.movement.parked.look(context)
         context.last_used_s = self._clock()
         if slot is not None:
             self._memory.eviction.note_idle(context)

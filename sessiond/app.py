@@ -43,9 +43,11 @@ def build_app(
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         await gateway.service.start()
         gateway.key_watch.start()
+        gateway.audit_watch.start()
         try:
             yield
         finally:
+            await gateway.audit_watch.stop()
             await gateway.key_watch.stop()
             await gateway.service.stop()
 

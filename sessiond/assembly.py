@@ -18,12 +18,13 @@ from policies.registry import ContextPolicyRegistry, installed_context_policies
 from sessiond.accounts import Accounts
 from sessiond.app import build_app, drain
 from sessiond.facts import PolicyChoice
+from sessiond.gateway.audit_watch import AuditWatch
 from sessiond.gateway.auth import KeyAuth, NoAuth
 from sessiond.gateway.connections import Connections
 from sessiond.gateway.key_watch import KeyWatch
 from sessiond.gateway.limits import GatewayLimits
 from sessiond.gateway.parts import Gateway
-from sessiond.metrics import Metrics
+from sessiond.metrics.metrics import Metrics
 from sessiond.sessions.service import ServiceLimits, SessionService
 from sessiond.sessions.text_format import TextFormat
 from sessiond.settings import Settings
@@ -85,6 +86,7 @@ def build_server(
         new_id=new_id,
         new_seed=lambda: secrets.randbits(63),  # SQL and msgspec know signed 64 bits
         on_turn_ended=metrics.turn_ended,
+        on_turn_refused=metrics.turn_refused,
         on_quota_refused=metrics.quota_refused,
         ignore_eos=settings.ignore_eos,
         default_policy=default_policy(settings, registry),
@@ -107,6 +109,7 @@ def build_server(
         accounts=Accounts(
             store.accounts, clock=time.time, new_id=new_id, on_revoked=key_watch.revoke
         ),
+        audit_watch=AuditWatch(engine),
         key_watch=key_watch,
     )
     app = build_app(

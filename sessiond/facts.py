@@ -322,6 +322,18 @@ class SessionView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SessionFilter:
+    """Which sessions are wanted. `state` None: the open ones. `user_id` None: the caller's."""
+
+    state: SessionState | None = None
+    user_id: str | None = None
+
+
+EVERYBODY = "*"
+"""In place of a user's id."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SessionPage:
     """Some sessions, latest activity first; `has_more` tells that others follow."""
 

@@ -11,7 +11,7 @@ from sessiond.store import migrate
 KINDS = ("sqlite", "postgres")
 
 # Between them and SQL lie the sessions, which are tested on both kinds.
-ABOVE_SQL = ("gateway", "cli", "docs")
+ABOVE_SQL = ("gateway", "cli", "docs", "observability")
 
 
 def pytest_addoption(parser):

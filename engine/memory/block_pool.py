@@ -45,6 +45,7 @@ class BlockPool:
     """Hands out `total` equal blocks in O(1) each, with 17 bytes of bookkeeping per block.
 
     `forget` is told of each cached block that is taken: its contents are about to be overwritten.
+    `reference_count`: references to all blocks together.
     """
 
     def __init__(self, total: int, forget: Callable[[BlockId], None]) -> None:
@@ -59,6 +60,7 @@ class BlockPool:
         self._oldest = _NONE
         self._newest = _NONE
         self._cached_count = 0
+        self.reference_count = 0  # of all blocks
 
     @property
     def free_count(self) -> int:
@@ -116,6 +118,7 @@ class BlockPool:
             if not self._references[block]:
                 self._unlink(block)
             self._references[block] += 1
+            self.reference_count += 1
 
     def give(self, blocks: Sequence[BlockId]) -> None:
         """Give back one reference to each block; `blocks` is in the order of the page table.
@@ -188,6 +191,7 @@ class BlockPool:
             self._hashed[block] = 0
             self._forget(block)
         self._references[block] = 1
+        self.reference_count += 1
         return block
 
     def _give_one(self, block: BlockId) -> None:
@@ -195,6 +199,7 @@ class BlockPool:
         if left < 0:  # the same block twice in one list
             raise RefcountBelowZero(block)
         self._references[block] = left
+        self.reference_count -= 1
         if left:
             return
         if self._hashed[block]:

@@ -1,6 +1,7 @@
 """A session's page table: which block slots hold the KV of which positions. Loop thread only."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from engine.errors import Corruption
@@ -29,22 +30,39 @@ class WrongSpace(Corruption):
         self.there = there
 
 
+@dataclass(slots=True)
+class Tally:
+    """What page tables come to together, kept up to date by them. Loop thread only.
+
+    `tokens`: valid slots; a slot that two tables have counts twice. `blocks`: references to blocks.
+    `holding`: tables that have one.
+    """
+
+    tokens: int = 0
+    blocks: int = 0
+    holding: int = 0
+
+
 class PageTable:
     """Entries in the order of their positions, then reserved blocks without any valid slot.
 
     Takes and gives no blocks itself: whoever changes it passes what it returns to the pool.
     `kept_len` counts valid slots. New tokens get `next_pos`, never `kept_len`: a slot index is not
     a position once something was dropped before it. Entries from before an edit are sealed: their
-    slots are never added to, and a block may stand in several of them (a reference each).
+    slots are never added to, and a block may stand in several of them (a reference each). A table
+    that is forgotten must be empty, for it is counted in `tally`.
     """
 
-    def __init__(self, block_size: int) -> None:
+    def __init__(self, block_size: int, tally: Tally | None = None) -> None:
         self.block_size = block_size
+        self.tally = Tally() if tally is None else tally
         self.kept_len = 0
         self.next_pos = 0
         self._entries: list[PageEntry] = []
         self._reserved: list[BlockId] = []
         self._sealed = 0  # as many of the first entries
+        self._tallied_tokens = 0
+        self._tallied_blocks = 0
 
     @property
     def sealed_count(self) -> int:
@@ -101,6 +119,7 @@ class PageTable:
     def reserve(self, blocks: Sequence[BlockId]) -> None:
         """Add blocks for tokens to come."""
         self._reserved.extend(blocks)
+        self._count()
 
     def append(self, count: int) -> None:
         """Make the next `count` slots valid: the step about to run writes them.
@@ -113,6 +132,7 @@ class PageTable:
         self.kept_len += count
         while count:
             count -= self._append_to_tail(count) or self._open_block(count)
+        self._count()
 
     def attach(self, blocks: Sequence[BlockId], pages: Sequence[tuple[int, int, int]]) -> None:
         """Append blocks whose KV is there already (a prefix hit). Needs a border.
@@ -130,6 +150,7 @@ class PageTable:
             self._entries.append(PageEntry(block, first, last, self.next_pos - first))
             self.next_pos += stop - start
             self.kept_len += stop - start
+        self._count()
 
     def seal(self, count: int) -> None:
         """Never add to the first `count` entries, and to those after them as to any."""
@@ -163,6 +184,7 @@ class PageTable:
     def release_reserved(self) -> list[BlockId]:
         """Returns the blocks for tokens to come, which the table refers to no longer."""
         reserved, self._reserved = self._reserved, []
+        self._count()
         return reserved
 
     def truncate(self, kept_len: int) -> list[BlockId]:
@@ -204,12 +226,19 @@ class PageTable:
 
         Both tables may end inside one block: the first to write there copies it.
         """
-        child = PageTable(self.block_size)
+        child = PageTable(self.block_size, self.tally)
         child._entries = list(self._entries)
         child._sealed = self._sealed
         child.kept_len = self.kept_len
         child.truncate(kept_len)
         return child
+
+    def _count(self) -> None:
+        tally, blocks = self.tally, self.block_count
+        tally.tokens += self.kept_len - self._tallied_tokens
+        tally.blocks += blocks - self._tallied_blocks
+        tally.holding += (blocks > 0) - (self._tallied_blocks > 0)
+        self._tallied_tokens, self._tallied_blocks = self.kept_len, blocks
 
     def _append_to_tail(self, count: int) -> int:
         added = min(count, self._tail_room)

@@ -5,7 +5,7 @@ Each key is some owner's, whose blocks can be limited: then it has room as its o
 """
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from engine.errors import Corruption
 from engine.tiers.store import Label
@@ -20,10 +20,14 @@ class NotBeingMoved(Corruption):
 
 
 class SlotIndex:
-    """The slots 0 to `capacity` - 1 of one tier. Loop thread only."""
+    """The slots 0 to `capacity` - 1 of one tier. Loop thread only.
+
+    `on_change` is told of each key that is found from now on, or no longer.
+    """
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
+        self.on_change: Callable[[bytes], None] = lambda _key: None
         self._slot_of: OrderedDict[bytes, int] = OrderedDict()
         self._writing: dict[bytes, int] = {}
         self._owner_of: dict[bytes, bytes] = {}
@@ -89,6 +93,7 @@ class SlotIndex:
         slot = self._writing.pop(key)
         if good:
             self._slot_of[key] = slot
+            self.on_change(key)
         else:
             self._free.append(slot)
             self._disown(key)
@@ -119,6 +124,7 @@ class SlotIndex:
         slot = self._slot_of.pop(key, None)
         if slot is not None:
             self._disown(key)
+            self.on_change(key)
         if slot is not None and self._readers[key]:
             self._dropped[key] = slot
             return None

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from engine.histogram import MOVE_SECONDS, Histogram
 from engine.tier_reports import TierName
 from engine.tiers.disk import RUN
 from engine.tiers.index import SlotIndex
@@ -28,14 +29,12 @@ class Rates:
 
 @dataclass(slots=True, kw_only=True)
 class Flow:
-    """Moves since the start, their bytes and seconds. `refused`: blocks that could not be moved."""
+    """Moves since the start, their bytes and times. `refused`: blocks that could not be moved."""
 
-    stores: int = 0
-    fetches: int = 0
     stored_bytes: int = 0
     fetched_bytes: int = 0
-    store_seconds: float = 0.0
-    fetch_seconds: float = 0.0
+    store_times: Histogram = field(default_factory=lambda: Histogram(MOVE_SECONDS))
+    fetch_times: Histogram = field(default_factory=lambda: Histogram(MOVE_SECONDS))
     refused: int = 0
 
 
@@ -238,17 +237,15 @@ class Tiers:
                     if move.other is not self._device:
                         upper = self._tiers[0]
                         self._overwrite(upper, [upper.index.finish_read(key)])
-                flow.stores += 1
                 flow.stored_bytes += moved
-                flow.store_seconds += move.seconds
+                flow.store_times.add(move.seconds)
             case "fetch":
                 for key, good in zip(move.keys, move.good, strict=True):
                     if not good:
                         tier.index.drop(key)  # which waits for this read
                     self._overwrite(tier, [tier.index.finish_read(key)])
-                flow.fetches += 1
                 flow.fetched_bytes += moved
-                flow.fetch_seconds += move.seconds
+                flow.fetch_times.add(move.seconds)
             case "erase":
                 pass
 

@@ -7,13 +7,13 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from engine.messages import EngineInfo
-from engine.questions import Answer, AuditReport, EngineStats, GetAudit, GetStats, Query
+from engine.questions import EngineStats, GetStats
 from engine.tier_reports import TierInfo
 from sessiond.errors import RequestError
 from sessiond.gateway.parts import Gateway
 from sessiond.gateway.protocol.resources import Json, model_object
 from sessiond.gateway.refusal import json_response
-from sessiond.metrics import CONTENT_TYPE, Poll
+from sessiond.metrics.metrics import CONTENT_TYPE, Poll
 from sessiond.sessions.questions import ask_in_time
 
 FITS_TOKENS = (1024, 4096)
@@ -26,7 +26,6 @@ class HealthApi:
         self._gateway = gateway
         self._engine = gateway.engine
         self._started_at = gateway.clock()
-        self._leaked_blocks = 0
 
     def routes(self) -> list[BaseRoute]:
         """List the routes."""
@@ -73,7 +72,7 @@ class HealthApi:
 
     async def memory(self, request: Request) -> Response:  # noqa: ARG002 -- the same
         """`GET /admin/memory`: the leak audit, for admins."""
-        report = await self._audit()
+        report = await self._gateway.audit_watch.audit()
         return json_response(
             {
                 "ok": report.ok,
@@ -99,8 +98,6 @@ class HealthApi:
         if self._engine.available:
             try:
                 info, stats = self._engine.info, await self._stats()
-                if stats.running == 0:  # an audit walks every block: not while someone waits
-                    self._leaked_blocks = (await self._audit()).leaked_blocks
             except RequestError:
                 stats = None
         poll = Poll(
@@ -108,7 +105,9 @@ class HealthApi:
             stats=stats,
             restarts=self._engine.restarts,
             sockets=self._gateway.connections.open_count,
-            leaked_blocks=self._leaked_blocks,
+            leaked_blocks=max(
+                self._gateway.audit_watch.leaked_blocks, stats.leaked_references if stats else 0
+            ),
         )
         return Response(self._gateway.metrics.render(poll), media_type=CONTENT_TYPE)
 
@@ -116,13 +115,8 @@ class HealthApi:
         return model_object(self._engine.info.model, self._started_at)
 
     async def _stats(self) -> EngineStats:
-        return cast("EngineStats", await self._ask(GetStats()))
-
-    async def _audit(self) -> AuditReport:
-        return cast("AuditReport", await self._ask(GetAudit()))
-
-    async def _ask(self, query: Query) -> Answer:
-        return await ask_in_time(self._engine, query, self._gateway.limits.ask_timeout_s)
+        timeout_s = self._gateway.limits.ask_timeout_s
+        return cast("EngineStats", await ask_in_time(self._engine, GetStats(), timeout_s))
 
 
 def _tier_blocks(stats: EngineStats, name: str) -> int:

@@ -5,11 +5,12 @@ from dataclasses import dataclass, field
 
 from engine.client import EngineClient
 from sessiond.accounts import Accounts
+from sessiond.gateway.audit_watch import AuditWatch
 from sessiond.gateway.auth import Authenticator
 from sessiond.gateway.connections import Connections
 from sessiond.gateway.key_watch import KeyWatch
 from sessiond.gateway.limits import GatewayLimits
-from sessiond.metrics import Metrics
+from sessiond.metrics.metrics import Metrics
 from sessiond.sessions.service import SessionService
 
 
@@ -28,5 +29,6 @@ class Gateway:
     metrics: Metrics
     clock: Callable[[], float]
     new_id: Callable[[str], str]
+    audit_watch: AuditWatch
     accounts: Accounts | None = None
     key_watch: KeyWatch = field(default_factory=KeyWatch)

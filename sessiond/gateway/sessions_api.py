@@ -1,12 +1,14 @@
 """`/v1/sessions`: what conversations hold, for their owner to inspect and steer."""
 
+from typing import get_args
+
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from sessiond.errors import RequestError
-from sessiond.facts import Caller, PolicyChoice, SessionView
+from sessiond.facts import Caller, PolicyChoice, SessionFilter, SessionState, SessionView
 from sessiond.gateway.http import caller_of, page_limit, read_body
 from sessiond.gateway.parts import Gateway
 from sessiond.gateway.protocol import fields
@@ -17,6 +19,7 @@ from sessiond.gateway.protocol.resources import Json, list_object
 from sessiond.gateway.refusal import json_response
 
 INCLUDABLE = ("page_table",)
+SESSION_STATES: tuple[SessionState, ...] = get_args(SessionState)
 
 
 class SessionsApi:
@@ -43,11 +46,12 @@ class SessionsApi:
         ]
 
     async def list_all(self, request: Request) -> Response:
-        """`GET /v1/sessions`, latest activity first."""
+        """`GET /v1/sessions`, latest activity first; `?state=` and `?user=` choose some."""
         page = await self._service.list_sessions(
             caller_of(request),
             page_limit(request),
             request.query_params.get("after"),
+            _filter(request),
         )
         sessions = [session_object(view) for view in page.sessions]
         return json_response(list_object(sessions, has_more=page.has_more))
@@ -150,6 +154,15 @@ class SessionsApi:
         session_id = request.path_params["session_id"]
         await self._service.close_session(caller_of(request), session_id)
         return json_response({"id": session_id, "object": "session.deleted", "deleted": True})
+
+
+def _filter(request: Request) -> SessionFilter:
+    params = request.query_params
+    state = params.get("state")
+    return SessionFilter(
+        state=None if state is None else fields.one_of("state", state, SESSION_STATES),
+        user_id=params.get("user"),
+    )
 
 
 def session_object(view: SessionView) -> Json:

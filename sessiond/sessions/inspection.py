@@ -1,10 +1,10 @@
 """Sessions and turns as operators and clients see them. Reads only."""
 
-import asyncio
+from collections.abc import Sequence
 from typing import Literal
 
 from engine.ids import SessionId
-from engine.questions import ContextView, GetContext
+from engine.questions import ContextView, ContextViews, GetContext, GetContexts, PageView
 from sessiond.errors import RequestError
 from sessiond.facts import (
     BlockCounts,
@@ -13,7 +13,6 @@ from sessiond.facts import (
     ItemPage,
     PageRow,
     ResponseView,
-    SessionPage,
     SessionState,
     SessionView,
     TurnAccepted,
@@ -55,15 +54,19 @@ class Inspector:
         detail = await self._store.session_detail(caller.user_id, session_id)
         if detail is None or self._sessions.is_dead(session_id):
             raise conversation_not_found(session_id)
-        return await self._view(detail, include_page_table=include_page_table)
+        live = self._sessions.find(detail.session.user_id, session_id)
+        held = await self._context(live)
+        pages = held.page_table if held else []
+        return await self._view(detail, live, held, pages if include_page_table else None)
 
-    async def sessions(self, caller: Caller, limit: int, after: str | None) -> SessionPage:
-        """Open sessions without their turns, latest activity first."""
-        details, has_more = await self._store.list_sessions(
-            caller.user_id, limit=limit, after=after
-        )
-        views = [self._view(detail, include_page_table=False) for detail in details]
-        return SessionPage(sessions=tuple(await asyncio.gather(*views)), has_more=has_more)
+    async def views(self, details: Sequence[SessionDetail]) -> list[SessionView]:
+        """Several without their page tables: the engine is asked once for all of them."""
+        lives = [self._sessions.find(one.session.user_id, one.session.id) for one in details]
+        held = await self._contexts([live for live in lives if live is not None])
+        return [
+            await self._view(detail, live, held.get(detail.session.id), None)
+            for detail, live in zip(details, lives, strict=True)
+        ]
 
     async def response(self, caller: Caller, response_id: str) -> ResponseView:
         """A stored turn, whatever became of it.
@@ -106,13 +109,16 @@ class Inspector:
             raise response_not_found(response_id)
         return turn
 
-    async def _view(self, detail: SessionDetail, *, include_page_table: bool) -> SessionView:
+    async def _view(
+        self,
+        detail: SessionDetail,
+        live: LiveSession | None,
+        held: ContextView | None,
+        pages: Sequence[PageView] | None,
+    ) -> SessionView:
         session = detail.session
-        live = self._sessions.find(session.user_id, session.id)
-        held = await self._context(live)
         own = unpack_policy(session.context_policy)
         policy = own or await self._policies.of_user(session.user_id)
-        pages = held.page_table if held and include_page_table else []
         return SessionView(
             id=session.id,
             user=session.user_id,
@@ -132,19 +138,7 @@ class Inspector:
             kv_bytes=self._kv_bytes(held),
             usage=detail.usage,
             instructions=session.prompt.text,
-            page_table=tuple(
-                PageRow(
-                    block=page.block,
-                    first=page.first,
-                    last=page.last,
-                    base=page.base,
-                    references=page.references,
-                    hashed=page.hashed,
-                )
-                for page in pages
-            )
-            if include_page_table
-            else None,
+            page_table=None if pages is None else tuple(map(_page_row, pages)),
         )
 
     async def _context(self, live: LiveSession | None) -> ContextView | None:
@@ -157,6 +151,19 @@ class Inspector:
         except RequestError:  # an engine that is away, or hangs, hides no session
             return None
         return answer if isinstance(answer, ContextView) else None
+
+    async def _contexts(self, lives: Sequence[LiveSession]) -> dict[str, ContextView]:
+        """The same of several, by id."""
+        placed = tuple(live.id for live in lives if live.is_placed(self._engine.epoch))
+        if not placed:
+            return {}
+        try:
+            query = GetContexts(sessions=placed)
+            answer = await ask_in_time(self._engine, query, self._ask_timeout_s)
+        except RequestError:
+            return {}
+        contexts = answer.contexts if isinstance(answer, ContextViews) else []
+        return {view.session: view for view in contexts}
 
     def _kv_bytes(self, held: ContextView | None) -> ByteCounts:
         if held is None:
@@ -182,6 +189,17 @@ class Inspector:
             State.PARKED: _tier(held) != "none",
         }
         return live.state.value if resident.get(live.state, True) else "cold"
+
+
+def _page_row(page: PageView) -> PageRow:
+    return PageRow(
+        block=page.block,
+        first=page.first,
+        last=page.last,
+        base=page.base,
+        references=page.references,
+        hashed=page.hashed,
+    )
 
 
 def _tier(held: ContextView | None) -> Literal["device", "host", "disk", "none"]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 from engine.client import TurnEvents
-from sessiond.errors import RequestError
+from sessiond.errors import ErrorCode, RequestError
 from sessiond.facts import AttachmentId, TurnFinished
 from sessiond.sessions.bound import BoundTurn
 from sessiond.sessions.drain_rate import DrainRate
@@ -34,12 +34,14 @@ class TurnRunner:
         retention: Retention,
         drain_rate: DrainRate,
         on_turn_ended: Callable[[TurnFinished], None],
+        on_turn_refused: Callable[[ErrorCode], None],
     ) -> None:
         self._starter = starter
         self._driver = TurnDriver(parts, retention=retention)
         self._foresight = foresight
         self._retention = retention
         self._on_turn_ended = on_turn_ended
+        self._on_turn_refused = on_turn_refused
         self._limits = parts.limits
         self._clock = parts.clock
         self._drain_rate = drain_rate
@@ -164,9 +166,11 @@ class TurnRunner:
         try:
             self._check_draining()
             turn, events = await self._starter.start(bound)
-        except BaseException:
+        except BaseException as error:
             bound.live.leave(bound.claim)
             self._settle(bound)
+            if isinstance(error, RequestError):
+                self._on_turn_refused(error.code)
             raise
         replay = Replay(accepted=turn.accepted, log=turn.log)
         self.replays.begin(bound.caller.user_id, replay)
@@ -197,6 +201,7 @@ class TurnRunner:
 
     def _full(self) -> RequestError:
         most = self._limits.max_outstanding
+        self._on_turn_refused("queue_full")
         return RequestError(
             "queue_full",
             f"{most} turns run or wait, which is the most there may be",

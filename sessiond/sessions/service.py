@@ -6,7 +6,7 @@ from typing import Literal
 
 from engine.client import EngineClient
 from policies.registry import ContextPolicyRegistry
-from sessiond.errors import RequestError
+from sessiond.errors import ErrorCode, RequestError
 from sessiond.facts import (
     UNSET,
     AttachmentId,
@@ -16,6 +16,7 @@ from sessiond.facts import (
     ItemPage,
     PolicyChoice,
     ResponseView,
+    SessionFilter,
     SessionPage,
     SessionView,
     TurnFinished,
@@ -37,6 +38,7 @@ from sessiond.sessions.forking import Forks
 from sessiond.sessions.housekeeping import Housekeeping
 from sessiond.sessions.inspection import Inspector
 from sessiond.sessions.limits import ServiceLimits
+from sessiond.sessions.listing import Listing
 from sessiond.sessions.live import LiveSessions
 from sessiond.sessions.opening import Openings
 from sessiond.sessions.parts import Parts
@@ -59,6 +61,7 @@ from sessiond.store.records import Retention as RetentionName
 from sessiond.store.store import Store
 
 _NO_POLICY = PolicyChoice(type="none")
+_OWN = SessionFilter()
 _BUILT_IN = ContextPolicyRegistry()
 
 __all__ = ["BoundTurn", "ServiceLimits", "SessionService", "Turn"]
@@ -69,6 +72,7 @@ class SessionService:
 
     `clock` gives unix seconds; `new_id("resp")` gives `resp_…`, never the same twice.
     `on_turn_ended` is called once per turn, whether or not someone reads its facts;
+    `on_turn_refused` for one that did not begin, with the code that is told;
     `on_quota_refused` with the name of the limit that refused a request.
     """
 
@@ -83,6 +87,7 @@ class SessionService:
         new_id: Callable[[str], str],
         new_seed: Callable[[], int],
         on_turn_ended: Callable[[TurnFinished], None] = lambda _: None,
+        on_turn_refused: Callable[[ErrorCode], None] = lambda _: None,
         on_quota_refused: Callable[[str], None] = lambda _: None,
         ignore_eos: bool = False,
         default_policy: PolicyChoice = _NO_POLICY,
@@ -128,6 +133,7 @@ class SessionService:
             retention=self._retention,
             drain_rate=drain_rate,
             on_turn_ended=on_turn_ended,
+            on_turn_refused=on_turn_refused,
         )
         self.cancelling = Cancelling(parts, runner=self._runner)
         self._repeats = Repeats(parts)
@@ -161,6 +167,7 @@ class SessionService:
             quotas=self.quotas,
         )
         self._inspector = Inspector(parts, policies=self._policies)
+        self._listing = Listing(parts, inspector=self._inspector)
         self._followers = Followers(
             parts, runner=self._runner, retention=self._retention, inspector=self._inspector
         )
@@ -271,9 +278,11 @@ class SessionService:
         if live is not None:
             self._retention.hold(live, seconds)
 
-    async def list_sessions(self, caller: Caller, limit: int, after: str | None) -> SessionPage:
-        """The caller's open sessions, latest activity first; `after` is the id of the last seen."""
-        return await self._inspector.sessions(caller, limit, after)
+    async def list_sessions(
+        self, caller: Caller, limit: int, after: str | None, wanted: SessionFilter = _OWN
+    ) -> SessionPage:
+        """Sessions, latest activity first; `after` is the id of the last seen."""
+        return await self._listing.page(caller, limit, after, wanted)
 
     async def get_session(
         self, caller: Caller, session_id: str, *, include_page_table: bool = False

@@ -1,6 +1,6 @@
 """SQL of ancestor chains: a turn, the turn it was built on, and so on to the first."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import sqlalchemy as sa
@@ -56,6 +56,27 @@ async def history_tokens(connection: AsyncConnection, user_id: str, tip_id: str 
     added = sa.func.sum(turns.c.context_tokens - turns.c.start_tokens)
     found = await connection.scalar(sa.select(added).join(chain, chain.c.id == turns.c.id))
     return found or 0
+
+
+async def many_history_tokens(connection: AsyncConnection, tips: Collection[str]) -> dict[str, int]:
+    """The same of several contexts, by the turns that they end in, whosever these are."""
+    tip = (
+        sa.select(turns.c.id.label("tip_id"), turns.c.id, turns.c.parent_id)
+        .where(turns.c.id.in_(tips))
+        .cte("chains", recursive=True)
+    )
+    chains = tip.union_all(
+        sa.select(tip.c.tip_id, turns.c.id, turns.c.parent_id).join(
+            tip, turns.c.id == tip.c.parent_id
+        )
+    )
+    added = sa.func.sum(turns.c.context_tokens - turns.c.start_tokens)
+    rows = await connection.execute(
+        sa.select(chains.c.tip_id, added)
+        .join(chains, chains.c.id == turns.c.id)
+        .group_by(chains.c.tip_id)
+    )
+    return {tip_id: tokens or 0 for tip_id, tokens in rows}
 
 
 async def context(

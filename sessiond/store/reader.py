@@ -15,6 +15,7 @@ from sessiond.store import chains, erasing, items, sessions, summaries, turns
 from sessiond.store.database import CONNECTIONS, Database, MemoryDatabase
 from sessiond.store.items import Order
 from sessiond.store.records import (
+    SessionChoice,
     SessionDetail,
     SessionRecord,
     StoredContext,
@@ -158,21 +159,25 @@ class StoreReader:
         )
 
     async def list_sessions(
-        self, user_id: str, *, limit: int, after: str | None
+        self, which: SessionChoice, *, limit: int, after: str | None
     ) -> tuple[tuple[SessionDetail, ...], bool]:
-        """Open sessions without their turns, latest activity first; whether others follow."""
+        """Sessions without their turns, latest activity first; whether others follow."""
 
         async def work(
             connection: AsyncConnection,
         ) -> tuple[tuple[SessionDetail, ...], bool]:
-            found, has_more = await sessions.page(connection, user_id, limit=limit, after=after)
+            found, has_more = await sessions.page(connection, which, limit=limit, after=after)
+            tips = [session.tip_id for session in found if session.tip_id is not None]
+            tokens = await chains.many_history_tokens(connection, tips)
+            users = {session.id: session.user_id for session in found}
+            usage = await turns.usage_of_many(connection, users)
             details = [
                 SessionDetail(
                     session=session,
-                    history_tokens=await chains.history_tokens(connection, user_id, session.tip_id),
+                    history_tokens=tokens.get(session.tip_id or "", 0),
                     context=(),
                     others=(),
-                    usage=await turns.usage_of(connection, user_id, session.id),
+                    usage=usage[session.id],
                 )
                 for session in found
             ]

@@ -92,6 +92,21 @@ class SessionRecord:
     digest: str | None = None  # of all that was said up to the tip
 
 
+Standing = Literal["open", "new", "begun", "closed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionChoice:
+    """Which sessions are wanted: whose (`user_id` None: everybody's), how they stand by their rows.
+
+    `new` and `begun` ones are open, without and with a finished turn. `ids`: only those of these.
+    """
+
+    user_id: str | None
+    standing: Standing = "open"
+    ids: tuple[str, ...] | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewSession:
     """A session to be stored. A fork has the turn it was cut at as its tip."""

@@ -1,5 +1,6 @@
 """SQL of sessions and the fronts of their contexts."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -12,8 +13,10 @@ from sessiond.store.records import (
     NewPrompt,
     NewSession,
     Prompt,
+    SessionChoice,
     SessionHints,
     SessionRecord,
+    Standing,
     TurnRecord,
 )
 from sessiond.store.schema import sessions, system_prompts, turns, users
@@ -21,6 +24,13 @@ from sessiond.store.token_ids import pack
 from sessiond.store.user_salt import new_salt
 
 _SOME_FORKS = 64  # of which one is looked for that nobody holds
+_IDS_AT_ONCE = 1000
+_STANDING: dict[Standing, tuple[sa.ColumnElement[bool], ...]] = {
+    "open": (sessions.c.closed_at.is_(None),),
+    "new": (sessions.c.closed_at.is_(None), sessions.c.tip_id.is_(None)),
+    "begun": (sessions.c.closed_at.is_(None), sessions.c.tip_id.is_not(None)),
+    "closed": (sessions.c.closed_at.is_not(None),),
+}
 _RECORD = (
     sa.select(
         sessions,
@@ -96,21 +106,38 @@ async def find(connection: AsyncConnection, user_id: str, session_id: str) -> Se
 
 
 async def page(
-    connection: AsyncConnection, user_id: str, *, limit: int, after: str | None
+    connection: AsyncConnection, which: SessionChoice, *, limit: int, after: str | None
 ) -> tuple[tuple[SessionRecord, ...], bool]:
-    """Open sessions of the user, latest activity first, and whether others follow."""
+    """Those sessions, latest activity first, and whether others follow."""
+    found: list[SessionRecord] = []
+    for ids in [None] if which.ids is None else batched(which.ids, _IDS_AT_ONCE):
+        select = _chosen(which, after)
+        if ids is not None:
+            select = select.where(sessions.c.id.in_(ids))
+        ordered = select.order_by(sessions.c.last_active_at.desc(), sessions.c.id.desc())
+        rows = await connection.execute(ordered.limit(limit + 1))
+        found += map(_record, rows)
+    found.sort(key=lambda session: (session.last_active_at, session.id), reverse=True)
+    return tuple(found[:limit]), len(found) > limit
+
+
+def _chosen(which: SessionChoice, after: str | None) -> sa.Select[Any]:
+    is_whose = sa.true() if which.user_id is None else sessions.c.user_id == which.user_id
+    select = _RECORD.where(is_whose, *_STANDING[which.standing])
+    if after is None:
+        return select
     place = sa.tuple_(sessions.c.last_active_at, sessions.c.id)
-    select = _RECORD.where(sessions.c.user_id == user_id, sessions.c.closed_at.is_(None))
-    if after is not None:
-        seen = (
-            sa.select(sessions.c.last_active_at, sessions.c.id)
-            .where(sessions.c.id == after, sessions.c.user_id == user_id)
-            .subquery("seen")
-        )
-        select = select.join(seen, place < sa.tuple_(seen.c.last_active_at, seen.c.id))
-    ordered = select.order_by(sessions.c.last_active_at.desc(), sessions.c.id.desc())
-    rows = (await connection.execute(ordered.limit(limit + 1))).all()
-    return tuple(_record(row) for row in rows[:limit]), len(rows) > limit
+    seen = (
+        sa.select(sessions.c.last_active_at, sessions.c.id)
+        .where(sessions.c.id == after, is_whose)
+        .subquery("seen")
+    )
+    return select.join(seen, place < sa.tuple_(seen.c.last_active_at, seen.c.id))
+
+
+def batched(ids: Sequence[str], size: int) -> list[Sequence[str]]:
+    """Parts of so many, for a database takes only so many values in a statement."""
+    return [ids[start : start + size] for start in range(0, len(ids), size)]
 
 
 async def idle_forks(connection: AsyncConnection, user_id: str) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """SQL of turns: the rows, how they begin and how they end."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -18,6 +18,7 @@ from sessiond.store.token_ids import pack
 # A server that starts takes every turn that still runs for one of a server that died. It may be
 # wrong, and then whoever does run the turn knows better: the turn's own end outweighs this mark.
 _INTERRUPTED = TurnError(code="engine_restarted", message="the server stopped during the turn")
+_SUMMED = ("turns", "input", "cached", "output")
 _DIGESTS = 200  # looked up at once, the longest prefixes first
 _USAGE = (
     "reused_tokens",
@@ -268,34 +269,49 @@ async def mark_deleted(connection: AsyncConnection, user_id: str, turn_id: str, 
 
 async def usage_of(connection: AsyncConnection, user_id: str, session_id: str) -> SessionUsage:
     """Sums over all turns of a session, whatever became of them, and its summaries' making."""
+    return (await usage_of_many(connection, {session_id: user_id}))[session_id]
+
+
+async def usage_of_many(
+    connection: AsyncConnection, user_of: Mapping[str, str]
+) -> dict[str, SessionUsage]:
+    """The same of several sessions, given with their users."""
     cached = turns.c.reused_tokens + turns.c.restored_tokens
-    row = (
-        await connection.execute(
-            sa.select(
-                sa.func.count(),
-                sa.func.coalesce(
-                    sa.func.sum(cached + turns.c.recomputed_tokens + turns.c.new_tokens), 0
-                ),
-                sa.func.coalesce(sa.func.sum(cached), 0),
-                sa.func.coalesce(sa.func.sum(turns.c.output_tokens), 0),
-            ).where(turns.c.session_id == session_id, turns.c.user_id == user_id)
+    computed = turns.c.recomputed_tokens + turns.c.new_tokens
+    taken = sa.select(
+        turns.c.session_id,
+        turns.c.user_id,
+        sa.literal(1).label("turns"),
+        (cached + computed).label("input"),
+        cached.label("cached"),
+        turns.c.output_tokens.label("output"),
+    ).where(turns.c.session_id.in_(user_of))
+    written = sa.select(
+        summaries.c.session_id,
+        summaries.c.user_id,
+        sa.literal(0),
+        summaries.c.input_tokens,
+        summaries.c.cached_tokens,
+        summaries.c.output_tokens,
+    ).where(summaries.c.session_id.in_(user_of))
+    every = taken.union_all(written).subquery("every_row")
+    sums = [sa.func.coalesce(sa.func.sum(every.c[name]), 0) for name in _SUMMED]
+    rows = await connection.execute(
+        sa.select(every.c.session_id, every.c.user_id, *sums).group_by(
+            every.c.session_id, every.c.user_id
         )
-    ).one()
-    written = (
-        await connection.execute(
-            sa.select(
-                sa.func.coalesce(sa.func.sum(summaries.c.input_tokens), 0),
-                sa.func.coalesce(sa.func.sum(summaries.c.cached_tokens), 0),
-                sa.func.coalesce(sa.func.sum(summaries.c.output_tokens), 0),
-            ).where(summaries.c.session_id == session_id, summaries.c.user_id == user_id)
-        )
-    ).one()
-    return SessionUsage(
-        turns=row[0],
-        input_tokens=row[1] + written[0],
-        cached_tokens=row[2] + written[1],
-        output_tokens=row[3] + written[2],
     )
+    found = {
+        session_id: SessionUsage(
+            turns=counts[0],
+            input_tokens=counts[1],
+            cached_tokens=counts[2],
+            output_tokens=counts[3],
+        )
+        for session_id, user_id, *counts in rows
+        if user_of[session_id] == user_id
+    }
+    return {session_id: found.get(session_id, SessionUsage()) for session_id in user_of}
 
 
 def _record(row: sa.Row[*tuple[Any, ...]]) -> TurnRecord:

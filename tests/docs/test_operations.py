@@ -5,15 +5,19 @@ import re
 from pathlib import Path
 from typing import get_args
 
+from msgspec import structs
+
+from engine.histogram import MOVE_SECONDS, Buckets, empty
 from engine.messages import EngineInfo
-from engine.questions import EngineStats
+from engine.questions import EngineStats, ReclaimCause
 from engine.tier_reports import TierInfo, TierStats
 from sessiond.errors import STATUS
 from sessiond.facts import IncompleteReason
-from sessiond.metrics import Metrics, Poll
+from sessiond.metrics.metrics import Metrics, Poll
 from tests.docs.blocks import ROOT, table_column, table_rows
 
 PAGE = "docs/operations.md"
+MOVES = empty(MOVE_SECONDS)
 GATEWAY = ROOT / "sessiond" / "gateway"
 
 
@@ -87,9 +91,10 @@ def metric_names():
 def dummy(message):
     """A message with a value of the right type in every field."""
     values = {bool: True, int: 1, float: 1.0, str: "x", dict[str, int]: {"finish": 1},
-              dict[str, float]: {"finish": 0.1}, tuple[TierInfo, ...]: ()}  # fmt: skip
+              tuple[TierInfo, ...]: (), Buckets: Buckets()}  # fmt: skip
     if message is EngineStats:
-        values[dict[str, TierStats]] = {"disk": dummy(TierStats)}
+        tier = structs.replace(dummy(TierStats), store_times=MOVES, fetch_times=MOVES)
+        values |= {dict[str, TierStats]: {"disk": tier}, dict[ReclaimCause, Buckets]: {}}
     return message(**{name: values[kind] for name, kind in message.__annotations__.items()})
 
 

@@ -10,6 +10,7 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
 from benchmarks.load_client import LoadClient
 from benchmarks.server_process import running_server
+from sessiond.store.records import SessionChoice
 from sessiond.store.store import Store
 from tests.soak import SOAK
 
@@ -134,7 +135,9 @@ async def half_turns(db):
     """Turns that were cut, none of which is in any context."""
     store, count = Store(db), 0
     try:
-        sessions, _ = await store.list_sessions("local", limit=1000, after=None)
+        sessions, _ = await store.list_sessions(
+            SessionChoice(user_id="local"), limit=1000, after=None
+        )
         for found in sessions:
             detail = await store.session_detail("local", found.session.id)
             assert {turn.status for turn in detail.context} <= {"completed", "incomplete"}

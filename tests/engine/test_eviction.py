@@ -132,8 +132,9 @@ class Tiered(Memory):
     def __init__(self, num_blocks: int, policy: object) -> None:
         super().__init__(num_blocks, policy)
         self.moving = []
+        self.movement.facts = self._tier_facts
 
-    def tier_facts(self) -> TierFacts:
+    def _tier_facts(self) -> TierFacts:
         moving = sum(context.table.block_count for context in self.moving)
         return TierFacts(swaps=True, restore_s=0.1, moving_blocks=moving)
 

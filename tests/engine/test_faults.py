@@ -21,7 +21,7 @@ def test_a_failing_step_fails_its_turns_and_leaves_the_pool_unharmed(engine: Eng
         assert "injected" not in failed.message.lower(), "no inner words for users"
         assert engine.view(session).tokens == 30
         assert isinstance(engine.ending(engine.turn(session, [2] * 20)), TurnIncomplete)
-    assert engine.stats().reclaims_total["internal_error"] == 2
+    assert engine.stats().reclaim_times["internal_error"].count == 2
 
 
 def test_turns_outside_a_failing_batch_go_on(make_engine) -> None:

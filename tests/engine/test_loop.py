@@ -14,7 +14,7 @@ def context_ids(engine: Engine, session: str) -> list[int]:
 def test_an_idle_loop_does_nothing(engine: Engine) -> None:
     assert not engine.loop.has_work
     assert engine.loop.step() is False
-    assert engine.stats().steps_total == 0
+    assert engine.stats().step_times.count == 0
 
 
 def test_a_turn_is_one_step_per_chunk_and_per_token(make_engine) -> None:
@@ -23,8 +23,8 @@ def test_a_turn_is_one_step_per_chunk_and_per_token(make_engine) -> None:
     engine.submit("a", [1] * 70, max_output_tokens=5)
     assert engine.loop.has_work
     engine.run()
-    assert engine.stats().steps_total == 3 + 4
-    assert engine.stats().step_seconds_total > 0
+    assert engine.stats().step_times.count == 3 + 4
+    assert engine.stats().step_times.total_s > 0
     assert engine.stats().running == engine.stats().waiting == 0
 
 

@@ -14,12 +14,13 @@ from engine.loop import EngineLoop
 from engine.questions import GetAudit, GetStats
 from sessiond.accounts import Accounts
 from sessiond.facts import PolicyChoice
+from sessiond.gateway.audit_watch import AuditWatch
 from sessiond.gateway.auth import KeyAuth, NoAuth
 from sessiond.gateway.connections import Connections
 from sessiond.gateway.key_watch import KeyWatch
 from sessiond.gateway.limits import GatewayLimits
 from sessiond.gateway.parts import Gateway
-from sessiond.metrics import Metrics
+from sessiond.metrics.metrics import Metrics
 from sessiond.sessions.service import ServiceLimits, SessionService
 from sessiond.store.store import Store
 from tests.fakes.fake_model import Draw, FakeModel, FakeText
@@ -109,6 +110,7 @@ async def real_stack(
         new_id=new_id,
         new_seed=lambda: 7,
         on_turn_ended=metrics.turn_ended,
+        on_turn_refused=metrics.turn_refused,
         on_quota_refused=metrics.quota_refused,
         default_policy=policy,
     )
@@ -129,6 +131,7 @@ async def real_stack(
         clock=time.time,
         new_id=new_id,
         accounts=accounts,
+        audit_watch=AuditWatch(engine),
         key_watch=key_watch,
     )
     await engine.start()

@@ -9,6 +9,7 @@ import itertools
 from dataclasses import dataclass, field
 
 from engine.errors import EngineUnavailableError
+from engine.histogram import MOVE_SECONDS, Buckets
 from engine.messages import EngineInfo
 from engine.questions import AuditReport, EngineStats, GetAudit, GetStats
 from engine.tier_reports import TierStats
@@ -52,8 +53,11 @@ STATS = EngineStats(
     waiting=2,
     contexts=3,
     kept_tokens=120,
-    steps_total=9,
-    step_seconds_total=0.5,
+    holding=3,
+    running_blocks=4,
+    running_tokens=50,
+    step_times=Buckets(bounds=(0.1, 1.0), counts=(8, 1, 0), total=0.5),
+    token_times=Buckets(bounds=(0.01, 0.1), counts=(30, 8, 1), total=0.75),
     generated_tokens_total=40,
     reused_tokens_total=100,
     recomputed_tokens_total=4,
@@ -65,19 +69,16 @@ STATS = EngineStats(
     evictions_total={"drop": 2},
     accepted_drafts_total=5,
     rejected_drafts_total=3,
-    reclaims_total={"finish": 3},
-    reclaim_seconds_total={"finish": 0.25},
+    reclaim_times={"finished": Buckets(bounds=(0.001,), counts=(1, 2), total=0.25)},
 )
 TIER = TierStats(
     blocks=30,
     capacity_blocks=50,
     bytes=30 * 4096,
-    stores_total=4,
-    fetches_total=2,
     stored_bytes_total=40960,
     fetched_bytes_total=8192,
-    store_seconds_total=0.5,
-    fetch_seconds_total=0.25,
+    store_times=Buckets(bounds=MOVE_SECONDS, counts=(3, 1, *[0] * 13), total=0.5),
+    fetch_times=Buckets(bounds=MOVE_SECONDS, counts=(2, 0, *[0] * 13), total=0.25),
     refused_blocks_total=1,
 )
 AUDIT = AuditReport(

@@ -10,12 +10,13 @@ from websockets.asyncio.client import connect
 
 from sessiond.app import build_app, drain
 from sessiond.cli.server import bind
+from sessiond.gateway.audit_watch import AuditWatch
 from sessiond.gateway.auth import NoAuth
 from sessiond.gateway.connections import Connections
 from sessiond.gateway.limits import GatewayLimits
 from sessiond.gateway.parts import Gateway
 from sessiond.gateway.server import uvicorn_config
-from sessiond.metrics import Metrics
+from sessiond.metrics.metrics import Metrics
 from tests.gateway.scripted import ScriptedEngine
 
 
@@ -66,13 +67,15 @@ class Served:
 def gateway_of(service, engine=None, **limits):
     """The gateway's parts around a service."""
     numbers = itertools.count(1)
+    engine = engine or ScriptedEngine()
     return Gateway(
         service=service,
-        engine=engine or ScriptedEngine(),
+        engine=engine,
         auth=NoAuth(),
         limits=GatewayLimits(**limits),
         connections=Connections(),
         metrics=Metrics(),
+        audit_watch=AuditWatch(engine),
         clock=lambda: 1_700_000_000.0,
         new_id=lambda prefix: f"{prefix}_{next(numbers)}",
     )

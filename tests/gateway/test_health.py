@@ -87,8 +87,9 @@ async def test_tiers_are_counted_and_told():
     assert found["sessiond_kv_bytes", disk] == 30 * 4096
     assert found["sessiond_swap_bytes_total", ("direction", "out"), disk] == 40960
     assert found["sessiond_swap_bytes_total", ("direction", "in"), disk] == 8192
-    assert found["sessiond_swap_seconds_count", ("direction", "out"), disk] == 4
-    assert found["sessiond_swap_seconds_sum", ("direction", "in"), disk] == 0.25
+    assert found["sessiond_tier_move_seconds_count", ("direction", "out"), disk] == 4
+    assert found["sessiond_tier_move_seconds_sum", ("direction", "in"), disk] == 0.25
+    assert (found["sessiond_swap_seconds_count",], found["sessiond_swap_seconds_sum",]) == (6, 0.75)
     assert found["sessiond_tier_refused_blocks_total", disk] == 1
     assert found["sessiond_prefill_tokens_total", ("source", "restored")] == 7
     assert found["sessiond_preemptions_total", ("kind", "swap")] == 1
@@ -164,14 +165,16 @@ async def test_metrics_tell_turns_and_the_moment():
         ("sessiond_turns_total", ("outcome", "completed")): 1,
         ("sessiond_turns_total", ("outcome", "cancelled")): 1,
         ("sessiond_time_to_first_token_seconds_count", ("path", "warm")): 1,
-        ("sessiond_inter_token_latency_seconds_sum",): pytest.approx(0.02),
+        ("sessiond_inter_token_latency_seconds_sum",): 0.75,
+        ("sessiond_inter_token_latency_seconds_count",): 39,
         ("sessiond_turn_duration_seconds_count",): 2,
         ("sessiond_queue_time_seconds_count",): 2,
         ("sessiond_turn_kv_bytes_sum",): 4096,
         ("sessiond_websocket_connections",): 0,
         ("sessiond_engine_restarts_total",): 0,
         ("sessiond_leaked_blocks",): 0,
-        ("sessiond_sessions", ("state", "live")): 3,
+        ("sessiond_sessions", ("state", "running")): 1,
+        ("sessiond_sessions", ("state", "waiting")): 2,
         ("sessiond_kv_blocks", ("state", "free"), ("tier", "device")): 70,
         ("sessiond_kv_bytes", ("tier", "device")): 10 * 16 * 64,
         ("sessiond_internal_fragmentation_ratio",): pytest.approx(0.25),
@@ -181,7 +184,7 @@ async def test_metrics_tell_turns_and_the_moment():
         ("sessiond_draft_tokens_total", ("outcome", "accepted")): 5,
         ("sessiond_draft_tokens_total", ("outcome", "rejected")): 3,
         ("sessiond_evictions_total", ("action", "drop"), ("policy", "lru")): 2,
-        ("sessiond_reclaim_seconds_count", ("cause", "finish")): 3,
+        ("sessiond_reclaim_seconds_count", ("cause", "finished")): 3,
         ("sessiond_step_seconds_sum",): 0.5,
         ("vllm:num_requests_running", *vllm): 1,
         ("vllm:num_requests_waiting", *vllm): 2,
@@ -191,8 +194,8 @@ async def test_metrics_tell_turns_and_the_moment():
         ("vllm:num_preemptions_total", *vllm): 1,
         ("vllm:spec_decode_num_draft_tokens_total", *vllm): 8,
         ("vllm:spec_decode_num_accepted_tokens_total", *vllm): 5,
-        ("vllm:time_to_first_token_seconds_count",): 1,
-        ("vllm:inter_token_latency_seconds_count",): 1,
+        ("vllm:time_to_first_token_seconds_count", *vllm): 1,
+        ("vllm:inter_token_latency_seconds_count", *vllm): 39,
     }.items():
         assert found[key] == value, key
     config = [key for key in found if key[0] == "vllm:cache_config_info"]
@@ -212,5 +215,6 @@ async def test_no_label_names_a_session_or_a_user():
     labels = {name for key in found for name, _ in key[1:]}
     assert labels <= {
         "outcome", "path", "tier", "state", "source", "kind", "policy", "action", "cause", "le",
-        "reason", "engine", "model_name", "block_size", "num_gpu_blocks",
+        "reason", "engine", "model_name", "block_size", "num_gpu_blocks", "holder", "step",
+        "context", "fidelity", "direction",
     }  # fmt: skip

@@ -10,6 +10,7 @@ import msgspec
 
 from engine.config import EngineConfig
 from engine.errors import ConfigError, ModelFileError
+from engine.histogram import Buckets
 from engine.ids import TurnId
 from engine.loop import EngineLoop
 from engine.messages import (
@@ -94,8 +95,7 @@ class EchoLoop:
             waiting=0,
             contexts=len(self.commands),
             kept_tokens=0,
-            steps_total=self.steps,
-            step_seconds_total=0.0,
+            step_times=Buckets(counts=(self.steps,)),
             generated_tokens_total=0,
             reused_tokens_total=0,
             recomputed_tokens_total=0,
@@ -107,8 +107,6 @@ class EchoLoop:
             evictions_total={},
             accepted_drafts_total=0,
             rejected_drafts_total=0,
-            reclaims_total={},
-            reclaim_seconds_total={},
         )
 
     def step(self, tell: Callable[[], None]) -> bool:

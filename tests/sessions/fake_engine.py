@@ -19,8 +19,11 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from zlib import crc32
 
+from msgspec.structs import replace
+
 from engine.client import ContextCommand
 from engine.errors import EngineUnavailableError
+from engine.ids import SessionId
 from engine.messages import (
     CancelTurn,
     CloseContext,
@@ -45,7 +48,9 @@ from engine.messages import (
 from engine.questions import (
     Answer,
     ContextView,
+    ContextViews,
     GetContext,
+    GetContexts,
     GetResidency,
     PageView,
     Query,
@@ -123,6 +128,7 @@ class FakeEngine:
         self.turns: dict[str, FakeEvents] = {}
         self.fail_submits = 0
         self.hangs = False
+        self.asked: list[Query] = []
         self._available = asyncio.Event()
         self._available.set()
 
@@ -206,28 +212,35 @@ class FakeEngine:
 
     async def ask(self, query: Query) -> Answer:
         self._need()
+        self.asked.append(query)
         if self.hangs:
             await asyncio.Event().wait()
         if isinstance(query, GetResidency):
             return Residency(
                 kv_bytes={session: float(kept) for session, kept in self.cached.items() if kept}
             )
+        if isinstance(query, GetContexts):
+            views = [self._view(session) for session in query.sessions]
+            return ContextViews(contexts=[replace(view, page_table=[]) for view in views])
         assert isinstance(query, GetContext)
-        ids = self.contexts.get(query.session)
-        kept = self.cached.get(query.session, 0)
+        return self._view(query.session)
+
+    def _view(self, session: SessionId) -> ContextView:
+        ids = self.contexts.get(session)
+        kept = self.cached.get(session, 0)
         blocks = -(-kept // 16)
         page = PageView(block=7, first=0, last=15, base=0, references=1, hashed=True)
         return ContextView(
-            session=query.session,
+            session=session,
             known=ids is not None,
-            running=self._is_busy(query.session),
+            running=self._is_busy(session),
             tokens=len(ids or ()),
             kept_len=kept,
             blocks=blocks,
             shared_blocks=0,
             kv_bytes=kept * 16,
             page_table=[page] * blocks,
-            disk_blocks=self.on_disk.get(query.session, 0),
+            disk_blocks=self.on_disk.get(session, 0),
         )
 
     # --- what the test makes happen ------------------------------------------------------------

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sessiond.store.column_types import escaped, unescaped
+from sessiond.store.records import SessionChoice
 from tests.store.rows import item, kept, prompt, session, turn
 
 ODD = [
@@ -60,4 +61,7 @@ async def test_ids_that_cannot_be_are_ids_of_nothing(store, odd):
     assert await store.membership.taken([odd]) == []
     page = await store.context_items("ann", "resp_1", limit=9, after=odd, order="asc")
     assert page.items == ()
-    assert await store.list_sessions("ann", limit=9, after=odd) == ((), False)
+    assert await store.list_sessions(SessionChoice(user_id="ann"), limit=9, after=odd) == (
+        (),
+        False,
+    )

@@ -8,6 +8,7 @@ import sqlalchemy as sa
 
 from sessiond.facts import TurnUsage
 from sessiond.store.errors import NotOwnerError, StaleSessionError, StoreError
+from sessiond.store.records import SessionChoice
 from sessiond.store.store import Store
 from tests.store.rows import item, kept, lost, prompt, session, turn
 
@@ -107,8 +108,14 @@ async def test_rows_of_others_do_not_exist(store):
     assert await store.find_turn("bob", "resp_1") is None
     assert await store.context_ids("bob", "sys_1", "resp_1") == []
     assert await store.session_detail("bob", "conv_1") is None
-    assert await store.list_sessions("bob", limit=9, after=None) == ((), False)
-    assert await store.list_sessions("bob", limit=9, after="conv_1") == ((), False)
+    assert await store.list_sessions(SessionChoice(user_id="bob"), limit=9, after=None) == (
+        (),
+        False,
+    )
+    assert await store.list_sessions(SessionChoice(user_id="bob"), limit=9, after="conv_1") == (
+        (),
+        False,
+    )
     assert await store.reply_text("bob", "resp_1") == ""
     assert await store.find_item("bob", "resp_1", item("resp_1").id) is None
     for page in (
@@ -200,7 +207,7 @@ async def test_t48_fifty_writers_at_once_on_two_stores_are_never_locked_out(url,
             await mine.find_session("ann", name)
 
     await asyncio.gather(*(talk(number) for number in range(50)))
-    found, _ = await other.list_sessions("ann", limit=100, after=None)
+    found, _ = await other.list_sessions(SessionChoice(user_id="ann"), limit=100, after=None)
     assert len(found) == 51
     assert {detail.usage.turns for detail in found} == {0, 3}
     assert await store.context_ids("ann", "sys_1", "resp_49_2") == [1, 2, *(3 * [3, 4, 5])]

@@ -123,7 +123,7 @@ async function start() {
     return panel.open(id);
   };
   const panel = new SessionPanel(actions, () => pool?.choose(null));
-  const sessions = new SessionsPanel(actions, inspect);
+  const sessions = new SessionsPanel({ everybodys: isAdmin, actions, onInspect: inspect });
   const chat = new ChatPanel({ onTurnEnded: () => poller.now(), onShow: inspect });
 
   const orAskAgain = (tell) => (error) => (error?.status === 401 ? restart() : tell(error));

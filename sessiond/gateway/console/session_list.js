@@ -11,8 +11,9 @@ export class SessionList {
   #isLoading = false;
   #loadedAt = -Infinity;
 
-  /** `onChange()` is called whenever there is something new to show. */
-  constructor(onChange) {
+  /** `everybodys`: not only the caller's; `onChange()`: there is something new to show. */
+  constructor({ everybodys, onChange }) {
+    this.whose = everybodys ? "&user=*" : "";
     this.onChange = onChange;
   }
 
@@ -39,7 +40,7 @@ export class SessionList {
 
   /** Ask for the newest page; for the others, too, where there are some and they are old. */
   async refresh() {
-    const page = await get(`v1/sessions?limit=${PAGE}`);
+    const page = await get(`v1/sessions?limit=${PAGE}${this.whose}`);
     if (!page.has_more) {
       this.#byId = indexed(page.data);
     } else {
@@ -66,7 +67,7 @@ export class SessionList {
     try {
       let page = first;
       while (page.has_more && found.size < MOST) {
-        page = await get(`v1/sessions?limit=${PAGE}&after=${encodeURIComponent(page.last_id)}`);
+        page = await get(`v1/sessions?limit=${PAGE}${this.whose}&after=${encodeURIComponent(page.last_id)}`);
         for (const one of page.data) {
           found.set(one.id, one);
           this.#byId.set(one.id, one);

@@ -29,11 +29,11 @@ export class SessionsPanel {
   #nowS = 0;
   #isCurrent = false;
 
-  /** `actions`: of `SessionActions`; `onInspect(id)`. */
-  constructor(actions, onInspect) {
+  /** `everybodys`: sessions of all users; `actions`: of `SessionActions`; `onInspect(id)`. */
+  constructor({ everybodys, actions, onInspect }) {
     this.actions = actions;
     this.onInspect = onInspect;
-    this.list = new SessionList(() => this.draw());
+    this.list = new SessionList({ everybodys, onChange: () => this.draw() });
     const heads = COLUMNS.map(([name, kind]) => el("th", { scope: "col", class: kind }, name || el("span", { class: "unseen" }, "Actions")));
     byId("session-table").tHead.rows[0].append(...heads);
     this.#rows = new VirtualRows({

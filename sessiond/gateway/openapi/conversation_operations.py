@@ -8,7 +8,9 @@ from sessiond.gateway.openapi.operation import (
     ORDER,
     SESSION_ID,
     STARTING_AFTER,
+    STATE,
     STREAM,
+    USER,
     Operation,
 )
 from sessiond.quota import RATE_HEADERS
@@ -159,7 +161,7 @@ SESSIONS = (
         name="list_sessions",
         about="List sessions, the latest activity first.",
         answer="SessionList",
-        parameters=(LIMIT, AFTER),
+        parameters=(LIMIT, AFTER, STATE, USER),
     ),
     Operation(
         method="get",

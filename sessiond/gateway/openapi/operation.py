@@ -1,8 +1,9 @@
 """One row of the HTTP API, and parameters that many have."""
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
+from sessiond.facts import SessionState
 from sessiond.gateway.http import DEFAULT_PAGE, MAX_PAGE
 from sessiond.gateway.openapi.words import BOOLEAN, STRING, array, integer, words
 from sessiond.gateway.protocol.fields import MAX_INT
@@ -58,6 +59,14 @@ LIMIT = Parameter(
     about="How many at most.",
 )
 AFTER = Parameter(name="after", schema=STRING, about="The id behind which the page begins.")
+STATE = Parameter(
+    name="state",
+    schema=words(get_args(SessionState)),
+    about="Only sessions in this state; without it, open ones.",
+)
+USER = Parameter(
+    name="user", schema=STRING, about="Whose, instead of one's own; `*`: everybody's. For admins."
+)
 AFTER_ROW = Parameter(
     name="after",
     schema={"type": "string", "pattern": "^[0-9]{1,9}$"},

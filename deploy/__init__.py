@@ -1,0 +1,1 @@
+"""What runs around a server: Prometheus' rules, Grafana's dashboard."""

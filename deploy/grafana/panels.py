@@ -1,0 +1,365 @@
+"""What the dashboard shows: rows of panels, each with its questions to Prometheus. Values only.
+
+Every expression is checked against a live `/metrics` by tests/observability. `$instance` are the
+servers that were chosen, `$__rate_interval` is Grafana's.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+HERE = 'instance=~"$instance"'
+_WINDOW = "[$__rate_interval]"
+
+Kind = Literal["timeseries", "stat"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Panel:
+    """`queries`: an expression and how its series are named, each. `width` in 24ths of a row."""
+
+    title: str
+    text: str
+    unit: str
+    queries: tuple[tuple[str, str], ...]
+    width: int = 8
+    kind: Kind = "timeseries"
+    stacked: bool = False
+    threshold: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """Panels under a heading."""
+
+    title: str
+    panels: tuple[Panel, ...]
+
+
+def _of(name: str, *matchers: str) -> str:
+    return f"{name}{{{','.join([HERE, *matchers])}}}"
+
+
+def _by(labels: str, name: str, *matchers: str) -> str:
+    return f"{_sum(labels)}({_of(name, *matchers)})"
+
+
+def _rate(labels: str, name: str, *matchers: str) -> str:
+    return f"{_sum(labels)}(rate({_of(name, *matchers)}{_WINDOW}))"
+
+
+def _sum(labels: str) -> str:
+    return f"sum by ({labels}) " if labels else "sum"
+
+
+def _share(part: str, whole: str) -> str:
+    return f"{part} / {whole}"
+
+
+def _quantile(share: float, name: str, *matchers: str) -> str:
+    return f"histogram_quantile({share}, {_rate('le', f'{name}_bucket', *matchers)})"
+
+
+def _quantiles(name: str, *matchers: str) -> tuple[tuple[str, str], ...]:
+    return tuple(
+        (_quantile(share, name, *matchers), f"p{share * 100:.0f}") for share in (0.5, 0.99)
+    )
+
+
+NOW = Row(
+    title="Now",
+    panels=(
+        Panel(
+            title="Pool held by sessions",
+            text="Active blocks of all. Cached ones do not count: they can be had at once.",
+            unit="percentunit",
+            queries=((_of("vllm:kv_cache_usage_perc"), "{{instance}}"),),
+            width=4,
+            kind="stat",
+            threshold=0.9,
+        ),
+        Panel(
+            title="Turns that run",
+            text="Turns in the model's steps.",
+            unit="short",
+            queries=((_by("", "vllm:num_requests_running"), "running"),),
+            width=4,
+            kind="stat",
+        ),
+        Panel(
+            title="Turns that wait",
+            text="For a place or for blocks.",
+            unit="short",
+            queries=((_by("", "vllm:num_requests_waiting"), "waiting"),),
+            width=4,
+            kind="stat",
+        ),
+        Panel(
+            title="Open sockets",
+            text="WebSocket connections.",
+            unit="short",
+            queries=((_by("", "sessiond_websocket_connections"), "sockets"),),
+            width=4,
+            kind="stat",
+        ),
+        Panel(
+            title="Leaked blocks",
+            text="Anything but 0 is a fault: run `sessiond doctor`.",
+            unit="short",
+            queries=((_by("", "sessiond_leaked_blocks"), "leaked"),),
+            width=4,
+            kind="stat",
+            threshold=1,
+        ),
+        Panel(
+            title="Engine restarts in an hour",
+            text="Engines lost and started again.",
+            unit="short",
+            queries=((f"sum(increase({_of('sessiond_engine_restarts_total')}[1h]))", "restarts"),),
+            width=4,
+            kind="stat",
+            threshold=1,
+        ),
+    ),
+)
+MEMORY = Row(
+    title="Memory",
+    panels=(
+        Panel(
+            title="Pool by state",
+            text="Blocks: of turns that run, of sessions between turns, cached, free.",
+            unit="short",
+            queries=(
+                (_by("holder", "sessiond_kv_active_blocks"), "{{holder}}"),
+                (
+                    _by("state", "sessiond_kv_blocks", 'tier="device"', 'state!="active"'),
+                    "{{state}}",
+                ),
+            ),
+            stacked=True,
+        ),
+        Panel(
+            title="Tokens by tier and state",
+            text="Blocks are not tokens: a block may hold one token of sixteen, or be shared.",
+            unit="short",
+            queries=((_by("tier, state", "sessiond_kv_tokens"), "{{tier}} {{state}}"),),
+            stacked=True,
+        ),
+        Panel(
+            title="Sessions by state",
+            text="Those that the engine knows, each in one state.",
+            unit="short",
+            queries=((_by("state", "sessiond_sessions"), "{{state}}"),),
+            stacked=True,
+        ),
+        Panel(
+            title="Tiers below the device",
+            text="Blocks that each tier holds, and how many it could.",
+            unit="short",
+            queries=(
+                (_by("tier", "sessiond_kv_blocks", 'tier!="device"', 'state="cached"'), "{{tier}}"),
+                (_by("tier", "sessiond_kv_blocks", 'tier!="device"'), "{{tier}} could"),
+            ),
+        ),
+        Panel(
+            title="KV per turn",
+            text="What a session holds when its turn ends.",
+            unit="bytes",
+            queries=_quantiles("sessiond_turn_kv_bytes"),
+        ),
+        Panel(
+            title="Empty slots",
+            text="Share of slots that are held and hold no token.",
+            unit="percentunit",
+            queries=((_of("sessiond_internal_fragmentation_ratio"), "{{instance}}"),),
+        ),
+        Panel(
+            title="Memory of the GPU",
+            text="What the driver says is used (from DCGM's exporter, where there is a GPU) beside "
+            "KV that sessions hold, in MiB. The pool is taken at start, so the first is level.",
+            unit="mbytes",
+            queries=(
+                ("sum by (gpu) (DCGM_FI_DEV_FB_USED)", "GPU {{gpu}} used"),
+                (
+                    _share(_by("", "sessiond_kv_bytes", 'tier="device"'), "1048576"),
+                    "KV of sessions",
+                ),
+            ),
+            width=24,
+        ),
+    ),
+)
+SPEED = Row(
+    title="Speed",
+    panels=(
+        Panel(
+            title="Time to first token, warm",
+            text="Of turns that found KV of theirs.",
+            unit="s",
+            queries=_quantiles("sessiond_time_to_first_token_seconds", 'path="warm"'),
+        ),
+        Panel(
+            title="Time to first token, cold",
+            text="Of turns that found none.",
+            unit="s",
+            queries=_quantiles("sessiond_time_to_first_token_seconds", 'path="cold"'),
+        ),
+        Panel(
+            title="Between tokens",
+            text="Of turns that write; tokens of one step share its time.",
+            unit="s",
+            queries=_quantiles("sessiond_inter_token_latency_seconds"),
+        ),
+        Panel(
+            title="Queue",
+            text="Turns that run, and that wait for a place or for blocks.",
+            unit="short",
+            queries=(
+                (_by("", "vllm:num_requests_running"), "running"),
+                (_by("", "vllm:num_requests_waiting"), "waiting"),
+            ),
+            width=6,
+        ),
+        Panel(
+            title="Time in the queue",
+            text="Of turns that ended.",
+            unit="s",
+            queries=_quantiles("sessiond_queue_time_seconds"),
+            width=6,
+        ),
+        Panel(
+            title="Turns by how they end",
+            text="Per second.",
+            unit="ops",
+            queries=((_rate("outcome", "sessiond_turns_total"), "{{outcome}}"),),
+            width=6,
+            stacked=True,
+        ),
+        Panel(
+            title="Tokens",
+            text="Per second: generated, and computed of prompts.",
+            unit="short",
+            queries=(
+                (_rate("", "sessiond_generated_tokens_total"), "generated"),
+                (
+                    _rate("source", "sessiond_prefill_tokens_total", 'source=~"new|recomputed"'),
+                    "prefill {{source}}",
+                ),
+            ),
+            width=6,
+        ),
+        Panel(
+            title="Whole turns",
+            text="From arrival to ending.",
+            unit="s",
+            queries=_quantiles("sessiond_turn_duration_seconds"),
+        ),
+        Panel(
+            title="Steps of the engine",
+            text="A step that takes long holds up everyone.",
+            unit="s",
+            queries=_quantiles("sessiond_step_seconds"),
+        ),
+        Panel(
+            title="Guessed tokens that came true",
+            text="Share of those that steps checked.",
+            unit="percentunit",
+            queries=(
+                (
+                    _share(
+                        _rate("", "sessiond_draft_tokens_total", 'outcome="accepted"'),
+                        _rate("", "sessiond_draft_tokens_total"),
+                    ),
+                    "accepted",
+                ),
+            ),
+        ),
+    ),
+)
+REUSE = Row(
+    title="Reuse and pressure",
+    panels=(
+        Panel(
+            title="Reuse ratio",
+            text="Share of input tokens whose KV did not have to be computed.",
+            unit="percentunit",
+            queries=(
+                (
+                    _share(
+                        _rate("", "sessiond_prefill_tokens_total", 'source=~"reused|restored"'),
+                        _rate("", "sessiond_prefill_tokens_total"),
+                    ),
+                    "reused",
+                ),
+                (
+                    _share(
+                        _rate("", "vllm:prefix_cache_hits_total"),
+                        _rate("", "vllm:prefix_cache_queries_total"),
+                    ),
+                    "found by prefix",
+                ),
+            ),
+        ),
+        Panel(
+            title="Where input came from",
+            text="Tokens per second by what their KV cost.",
+            unit="short",
+            queries=((_rate("source", "sessiond_prefill_tokens_total"), "{{source}}"),),
+            stacked=True,
+        ),
+        Panel(
+            title="Swap",
+            text="KV written to tiers (out) and read back (in).",
+            unit="Bps",
+            queries=(
+                (_rate("direction, tier", "sessiond_swap_bytes_total"), "{{direction}} {{tier}}"),
+            ),
+        ),
+        Panel(
+            title="Evictions by policy",
+            text="Idle sessions whose KV made way, per second: gone (drop) or to a tier (swap).",
+            unit="ops",
+            queries=(
+                (_rate("policy, action", "sessiond_evictions_total"), "{{policy}} {{action}}"),
+            ),
+        ),
+        Panel(
+            title="Degradations",
+            text="Steps taken for want of memory, per second.",
+            unit="ops",
+            queries=((_rate("step", "sessiond_degradations_total"), "{{step}}"),),
+        ),
+        Panel(
+            title="Preemptions",
+            text="Turns put back to wait, per second, and what becomes of their KV.",
+            unit="ops",
+            queries=((_rate("kind", "sessiond_preemptions_total"), "{{kind}}"),),
+        ),
+        Panel(
+            title="Giving back",
+            text="How long it takes to cut or give back a session's KV.",
+            unit="s",
+            queries=(
+                *_quantiles("sessiond_reclaim_seconds"),
+                (_quantile(0.99, "sessiond_swap_seconds"), "one move, p99"),
+            ),
+        ),
+        Panel(
+            title="What turns saw",
+            text="Turns per second by what was dropped, and how the KV was made.",
+            unit="ops",
+            queries=(
+                (
+                    _rate("context, fidelity", "sessiond_turn_contexts_total"),
+                    "{{context}} {{fidelity}}",
+                ),
+            ),
+        ),
+        Panel(
+            title="Refused by quota",
+            text="Per second, by the limit.",
+            unit="ops",
+            queries=((_rate("reason", "sessiond_quota_rejections_total"), "{{reason}}"),),
+        ),
+    ),
+)
+ROWS = (NOW, MEMORY, SPEED, REUSE)

@@ -1,0 +1,158 @@
+"""What the engine has told, as families. Pure."""
+
+from collections.abc import Iterator
+from typing import get_args
+
+from prometheus_client.metrics_core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+
+from engine.histogram import MOVE_SECONDS, RECLAIM_SECONDS, Buckets, added, empty
+from engine.messages import EngineInfo
+from engine.questions import EngineStats, ReclaimCause
+from engine.tier_reports import TierName, TierStats
+from sessiond.metrics.families import (
+    counter,
+    counters,
+    cumulated,
+    gauge,
+    gauges,
+    histogram,
+    histograms,
+)
+
+TIERS = get_args(TierName)
+_NO_TIER = TierStats(
+    blocks=0,
+    capacity_blocks=0,
+    bytes=0,
+    stored_bytes_total=0,
+    fetched_bytes_total=0,
+    store_times=empty(MOVE_SECONDS),
+    fetch_times=empty(MOVE_SECONDS),
+    refused_blocks_total=0,
+)
+
+
+def engine_families(stats: EngineStats, info: EngineInfo) -> Iterator[Metric]:
+    """All that an engine's numbers come to under our own names."""
+    tiers = {name: stats.tiers.get(name, _NO_TIER) for name in TIERS}
+    states = session_states(stats)
+    yield gauges("sessiond_sessions", "Sessions known to the engine.", "state", states)
+    yield from _pool_families(stats, info, tiers)
+    yield from _token_families(stats)
+    yield from _loop_families(stats)
+    yield from _tier_families(tiers)
+
+
+def session_states(stats: EngineStats) -> dict[str, float]:
+    """Sessions by state, each in one.
+
+    Of those whose turn neither runs nor waits: idle have KV on the device, parked in tiers only,
+    cold nowhere.
+    """
+    states = {
+        "running": stats.running,
+        "waiting": stats.waiting,
+        "idle": max(0, stats.holding - stats.running - stats.waiting_holding),
+        "parked": stats.parked - stats.waiting_parked,
+    }
+    return {**states, "cold": max(0, stats.contexts - sum(states.values()))}
+
+
+def _pool_families(
+    stats: EngineStats, info: EngineInfo, tiers: dict[str, TierStats]
+) -> Iterator[Metric]:
+    blocks = GaugeMetricFamily(
+        "sessiond_kv_blocks", "Blocks by tier; each is in one state.", labels=["tier", "state"]
+    )
+    blocks.add_metric(["device", "free"], stats.free_blocks)
+    blocks.add_metric(["device", "cached"], stats.cached_blocks)
+    blocks.add_metric(["device", "active"], stats.active_blocks)
+    for name, tier in tiers.items():
+        blocks.add_metric([name, "free"], tier.capacity_blocks - tier.blocks)
+        blocks.add_metric([name, "cached"], tier.blocks)
+    yield blocks
+    held = {
+        "running": stats.running_blocks,
+        "idle": stats.active_blocks - stats.running_blocks,
+    }
+    text = "Active blocks by whether a turn that runs has them."
+    yield gauges("sessiond_kv_active_blocks", text, "holder", held)
+    slots = stats.active_blocks * info.block_size
+    in_use = slots * info.kv_bytes_per_token
+    kv_bytes = {"device": in_use, **{name: tier.bytes for name, tier in tiers.items()}}
+    yield gauges("sessiond_kv_bytes", "KV that sessions hold.", "tier", kv_bytes)
+    tokens = GaugeMetricFamily(
+        "sessiond_kv_tokens", "Tokens whose KV is there.", labels=["tier", "state"]
+    )
+    tokens.add_metric(["device", "running"], stats.running_tokens)
+    tokens.add_metric(["device", "idle"], stats.kept_tokens - stats.running_tokens)
+    tokens.add_metric(["device", "cached"], stats.cached_blocks * info.block_size)
+    for name, tier in tiers.items():
+        tokens.add_metric([name, "swapped"], tier.blocks * info.block_size)
+    yield tokens
+    # shared blocks let sessions keep more tokens than there are slots: then nothing is wasted
+    wasted = max(0.0, 1 - stats.kept_tokens / slots) if slots else 0.0
+    yield gauge("sessiond_internal_fragmentation_ratio", "Slots held but empty.", wasted)
+
+
+def _token_families(stats: EngineStats) -> Iterator[Metric]:
+    prefill = {
+        "reused": stats.reused_tokens_total,
+        "restored": stats.restored_tokens_total,
+        "recomputed": stats.recomputed_tokens_total,
+        "new": stats.new_tokens_total,
+    }
+    text = "Where a turn's input KV came from."
+    yield counters("sessiond_prefill_tokens", text, "source", prefill)
+    yield counter("sessiond_generated_tokens", "Tokens generated.", stats.generated_tokens_total)
+    drafts = {"accepted": stats.accepted_drafts_total, "rejected": stats.rejected_drafts_total}
+    yield counters("sessiond_draft_tokens", "Tokens guessed and checked.", "outcome", drafts)
+    text = "Between two tokens of a turn; those that one step drew share its time."
+    yield histogram("sessiond_inter_token_latency_seconds", text, stats.token_times)
+
+
+def _loop_families(stats: EngineStats) -> Iterator[Metric]:
+    swapped = stats.swapped_preemptions_total
+    preempted = {"swap": swapped, "recompute": stats.preemptions_total - swapped}
+    yield counters("sessiond_preemptions", "Turns put back to wait.", "kind", preempted)
+    evictions = CounterMetricFamily(
+        "sessiond_evictions", "Idle sessions whose KV made way.", labels=["policy", "action"]
+    )
+    for action in ("drop", "swap"):
+        labels = [stats.placement_policy, action]
+        evictions.add_metric(labels, stats.evictions_total.get(action, 0))
+    yield evictions
+    none = empty(RECLAIM_SECONDS)
+    causes: tuple[ReclaimCause, ...] = get_args(ReclaimCause)
+    reclaims: dict[str, Buckets] = {cause: stats.reclaim_times.get(cause, none) for cause in causes}
+    yield histograms("sessiond_reclaim_seconds", "KV cut or given back.", "cause", reclaims)
+    yield histogram("sessiond_step_seconds", "Steps of the engine.", stats.step_times)
+
+
+def _tier_families(tiers: dict[str, TierStats]) -> Iterator[Metric]:
+    moved = CounterMetricFamily(
+        "sessiond_swap_bytes", "KV written to a tier, or read back.", labels=["direction", "tier"]
+    )
+    for name, tier in tiers.items():
+        moved.add_metric(["out", name], tier.stored_bytes_total)
+        moved.add_metric(["in", name], tier.fetched_bytes_total)
+    yield moved
+    moves = HistogramMetricFamily(
+        "sessiond_tier_move_seconds",
+        "The same by direction and tier.",
+        labels=["direction", "tier"],
+    )
+    for name, tier in tiers.items():
+        for direction, times in (("out", tier.store_times), ("in", tier.fetch_times)):
+            moves.add_metric([direction, name], cumulated(times), times.total)
+    every = [times for tier in tiers.values() for times in (tier.store_times, tier.fetch_times)]
+    yield histogram("sessiond_swap_seconds", "Moves, of several blocks each.", added(every))
+    yield moves
+    refused = {name: tier.refused_blocks_total for name, tier in tiers.items()}
+    text = "Blocks not written, or not right when read."
+    yield counters("sessiond_tier_refused_blocks", text, "tier", refused)

@@ -1,0 +1,1 @@
+"""What is told to Prometheus, Grafana and OpenTelemetry, as these see it."""
