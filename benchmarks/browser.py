@@ -1,4 +1,4 @@
-"""Finds a Chromium on this machine. None is downloaded: Debian has one (`chromium-headless-shell`)."""
+"""Finds a Chromium on this machine: Debian has one, `chromium-headless-shell`."""
 
 import os
 import shutil

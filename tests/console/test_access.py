@@ -70,7 +70,7 @@ async def test_a_key_that_is_revoked_is_asked_for_again(stack, open_console):
 
 async def test_what_people_write_is_text(stack, open_console, anyone):
     async with stack() as running, open_console(running) as console:
-        running.model.script(list(CANARY.encode()) + [256])
+        running.model.script([*CANARY.encode(), 256])
         await console["#chat-instructions"].evaluate("(e, text) => { e.value = text; }", CANARY)
         card = await console.turn(CANARY)
         assert await card.locator(".asked").text_content() == CANARY

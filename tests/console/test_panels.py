@@ -52,7 +52,7 @@ async def test_the_pool_is_drawn_block_by_block(stack, open_console, anyone):
         await person.chat("And the sky?", previous_response_id=first[0]["id"])
         async with person.http() as http:
             pool = (await http.get("/admin/pool")).json()
-            held = {name: 0 for name in pool["sessions"]}
+            held = dict.fromkeys(pool["sessions"], 0)
             for name in held:
                 view = (await http.get(f"/v1/sessions/{name}")).json()
                 held[name] = view["blocks"]["device"]

@@ -81,7 +81,7 @@ export class LivePanels {
     const latest = (of) => this.#samples.all.map(of).filter((value) => value !== null).at(-1);
     const [warm, cold] = [latest((one) => one.warmMs), latest((one) => one.coldMs)];
     this.#figure("Pool in use", percent(share(last.active, blocks)), `${count(last.active)} active, ${count(last.cached)} cached`);
-    this.#figure("Sessions", count(last.sessions.live), `${count(last.sessions.idle)} idle, ${count(last.sessions.parked)} parked`);
+    this.#figure("Sessions", count(last.sessions.all), `${count(last.sessions.idle)} idle, ${count(last.sessions.parked)} parked`);
     this.#figure("Turns", count(last.running), `running; ${count(last.waiting)} waiting`);
     this.#figure("Tokens per second", short(last.written), `written; ${short(last.read)} read`);
     this.#figure("First token", milliseconds(warm), `warm; ${milliseconds(cold)} cold`);
