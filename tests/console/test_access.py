@@ -39,6 +39,26 @@ async def test_an_admins_key_is_asked_for_once_and_opens_everything(stack, open_
         assert await console.page.evaluate("sessionStorage.length") == 0
 
 
+async def test_an_admin_sees_that_others_have_sessions_and_no_more(stack, open_console):
+    async with stack(keys=True) as running:
+        root, bob = await Person.join(running, "root", "admin"), await Person.join(running, "bob")
+        [reply] = await bob.chat("a secret of bob's", instructions="bob's own")
+        his = reply["conversation"]["id"]
+        async with open_console(running, key=root.key) as console:
+            cells = await console.cells(his)
+            assert cells["User"] == bob.id
+            await console.turn("hello")
+            mine = await console.chat_session()
+            await expect(console.row(mine).locator(".name")).to_be_enabled()
+            await expect(console.row(his).locator(".name")).to_be_disabled()
+            await expect(console.row(his).locator(".more")).to_be_hidden()
+            await console[f'.holder[data-session="{his}"]'].click()
+            await expect(console["#notice-text"]).to_contain_text("another user's")
+            await expect(console["#session"]).to_be_hidden()
+            await console.inspect(mine)
+            assert "secret" not in await console["body"].text_content()
+
+
 async def test_any_other_key_shows_its_users_sessions_and_the_chat(stack, open_console):
     async with stack(keys=True) as running:
         ada, bob = await Person.join(running, "ada"), await Person.join(running, "bob")

@@ -5,6 +5,7 @@ import { KEPT_MS } from "./samples.js";
 
 const HEIGHT = 92;
 const PAD = 6;
+const DOT = 3;
 
 export class LineChart {
   #lines;
@@ -39,7 +40,7 @@ export class LineChart {
     this.#plot.setAttribute("viewBox", `0 0 ${this.#width} ${HEIGHT}`);
     this.#plot.firstChild.setAttribute("d", [PAD, HEIGHT / 2, HEIGHT - PAD].map((y) => `M0 ${y}H${this.#width}`).join(""));
     const place = ([atMs, value]) => [
-      this.#width * (1 - (end - atMs) / KEPT_MS),
+      (this.#width - DOT) * (1 - (end - atMs) / KEPT_MS),
       HEIGHT - PAD - ((HEIGHT - 2 * PAD) * value) / (highest || 1),
     ];
     points.forEach((of, at) => this.#drawLine(this.#lines[at], of.map(place), samples.length));
@@ -56,7 +57,7 @@ export class LineChart {
     line.path.setAttribute("d", spots.length > 1 ? `M${spots.join("L")}` : "");
     const isSparse = places.length < samples / 2; // single events: a line alone would hide them
     const shown = isSparse ? places : places.slice(-1);
-    line.dots.replaceChildren(...shown.map(([x, y]) => svg("circle", { cx: x.toFixed(1), cy: y.toFixed(1), r: 2.6 })));
+    line.dots.replaceChildren(...shown.map(([x, y]) => svg("circle", { cx: x.toFixed(1), cy: y.toFixed(1), r: DOT })));
   }
 }
 

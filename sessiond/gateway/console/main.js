@@ -3,10 +3,11 @@
 import { Away, forgetKey, get, Refused } from "./api.js";
 import { ChatPanel } from "./chat_panel.js";
 import { announce, byId, setText } from "./dom.js";
+import { shortId } from "./format.js";
 import { findRole } from "./key_dialog.js";
 import { LivePanels } from "./live_panels.js";
 import { startMenu } from "./menu.js";
-import { startNotice } from "./notice.js";
+import { startNotice, tellDone } from "./notice.js";
 import { Poller } from "./poller.js";
 import { PoolPanel } from "./pool_panel.js";
 import { SessionActions } from "./session_actions.js";
@@ -120,7 +121,8 @@ async function start() {
   });
   const inspect = (id) => {
     pool?.choose(id);
-    return panel.open(id);
+    if (sessions.list.isForeign(sessions.list.find(id))) tellDone(`${shortId(id)} is another user's: only its owner sees what it is made of`);
+    else panel.open(id);
   };
   const panel = new SessionPanel(actions, () => pool?.choose(null));
   const sessions = new SessionsPanel({ everybodys: isAdmin, actions, onInspect: inspect });

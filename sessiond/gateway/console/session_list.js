@@ -10,9 +10,11 @@ export class SessionList {
   #byId = new Map();
   #isLoading = false;
   #loadedAt = -Infinity;
+  #ownUser = null;
 
   /** `everybodys`: not only the caller's; `onChange()`: there is something new to show. */
   constructor({ everybodys, onChange }) {
+    this.everybodys = everybodys;
     this.whose = everybodys ? "&user=*" : "";
     this.onChange = onChange;
   }
@@ -29,6 +31,11 @@ export class SessionList {
     return this.#byId.get(id);
   }
 
+  /** Another user's: an admin sees that it is there, and no more. */
+  isForeign(session) {
+    return this.everybodys && session !== undefined && session.user !== this.#ownUser;
+  }
+
   /** Those that a text and a state fit, latest activity first. */
   matching(text, state) {
     const wanted = text.trim().toLowerCase();
@@ -40,6 +47,7 @@ export class SessionList {
 
   /** Ask for the newest page; for the others, too, where there are some and they are old. */
   async refresh() {
+    if (this.everybodys) this.#ownUser ??= (await get("v1/sessions?limit=1")).data[0]?.user ?? null;
     const page = await get(`v1/sessions?limit=${PAGE}${this.whose}`);
     if (!page.has_more) {
       this.#byId = indexed(page.data);
