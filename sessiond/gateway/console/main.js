@@ -129,9 +129,9 @@ async function start() {
   const chat = new ChatPanel({ onTurnEnded: () => poller.now(), onShow: inspect });
 
   const orAskAgain = (tell) => (error) => (error?.status === 401 ? restart() : tell(error));
+  poller.add(OFTEN_MS, () => sessions.refresh(), orAskAgain((error) => sessions.fault(error)));
   poller.add(OFTEN_MS, askReady);
   poller.add(60_000, askModel);
-  poller.add(OFTEN_MS, () => sessions.refresh(), orAskAgain((error) => sessions.fault(error)));
   poller.add(OFTEN_MS, () => panel.refresh(), (error) => panel.fault(error));
   if (isAdmin) {
     const live = new LivePanels();

@@ -35,7 +35,7 @@ export class VirtualRows {
   show(items) {
     this.#items = items;
     this.#table.setAttribute("aria-rowcount", items.length + 1);
-    this.#draw();
+    this.#draw(true);
   }
 
   /** The row of a key, if it is in sight. */
@@ -46,10 +46,11 @@ export class VirtualRows {
   #soon() {
     if (this.#isDue) return;
     this.#isDue = true;
-    requestAnimationFrame(() => this.#draw());
+    requestAnimationFrame(() => this.#draw(false));
   }
 
-  #draw() {
+  /** `isNew`: what rows show may have changed; else only those that come into sight are filled. */
+  #draw(isNew) {
     this.#isDue = false;
     const { scrollTop, clientHeight } = this.#viewport;
     const first = Math.max(0, Math.floor(scrollTop / this.rowHeight) - BEYOND);
@@ -58,10 +59,12 @@ export class VirtualRows {
     this.#keepOnly(new Set(shown.map(this.key)));
     let before = this.#above;
     shown.forEach((item, at) => {
+      const isFilled = this.#rows.has(this.key(item)) && !isNew;
       const row = this.#row(item);
-      row.setAttribute("aria-rowindex", first + at + 2);
-      row.classList.toggle("odd", (first + at) % 2 === 1);
-      this.fill(row, item);
+      if (!isFilled) {
+        row.setAttribute("aria-rowindex", first + at + 2);
+        this.fill(row, item);
+      }
       if (before.nextSibling !== row) before.after(row);
       before = row;
     });
@@ -133,7 +136,7 @@ export class VirtualRows {
     if (top < view.scrollTop) view.scrollTop = top;
     if (bottom + head > view.scrollTop + view.clientHeight) view.scrollTop = bottom + head - view.clientHeight;
     this.#focusKey = this.key(item);
-    this.#draw();
+    this.#draw(false);
     this.row(this.#focusKey)?.querySelectorAll("button")[Math.max(0, column)]?.focus({ preventScroll: true });
   }
 }
