@@ -29,15 +29,23 @@ from sessiond.gateway.rest import ResponsesApi
 from sessiond.gateway.security import HostOriginCheck, plain_origin
 from sessiond.gateway.sessions_api import SessionsApi
 from sessiond.gateway.socket import SocketEndpoint
+from sessiond.gateway.trace_parent import TraceParent
 from sessiond.store.errors import StoreError
 
 EXPOSED_HEADERS = ("Retry-After", "X-Session-Id")
 
 
 def build_app(
-    gateway: Gateway, *, allowed_hosts: Iterable[str] = (), allowed_origins: Iterable[str] = ()
+    gateway: Gateway,
+    *,
+    allowed_hosts: Iterable[str] = (),
+    allowed_origins: Iterable[str] = (),
+    traced: bool = False,
 ) -> Starlette:
-    """Build the ASGI application. Its lifespan starts and stops the service, not the engine."""
+    """Build the ASGI application. Its lifespan starts and stops the service, not the engine.
+
+    `traced`: traces are sent, so that those of callers are looked for.
+    """
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -65,7 +73,10 @@ def build_app(
             *ConsolePage().routes(),
             *_admin_routes(gateway),
         ],
-        middleware=_middleware(gateway, allowed_hosts, allowed_origins),
+        middleware=[
+            *([Middleware(TraceParent)] if traced else []),
+            *_middleware(gateway, allowed_hosts, allowed_origins),
+        ],
         exception_handlers={
             RequestError: _refused,
             HTTPException: _not_routed,

@@ -1,11 +1,13 @@
 """Puts a server together out of its settings. Starts nothing."""
 
+import asyncio
 import contextlib
 import secrets
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from socket import gethostname
+from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
 
@@ -27,8 +29,13 @@ from sessiond.gateway.parts import Gateway
 from sessiond.metrics.metrics import Metrics
 from sessiond.sessions.service import ServiceLimits, SessionService
 from sessiond.sessions.text_format import TextFormat
+from sessiond.sessions.watchers import Watchers
 from sessiond.settings import Settings
 from sessiond.store.store import Store
+from sessiond.tracing.export import spans_to
+
+if TYPE_CHECKING:
+    from sessiond.tracing.spans import TurnSpans
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,13 +45,16 @@ class Server:
     app: Starlette
     gateway: Gateway
     store: Store
+    spans: "TurnSpans | None" = None
 
     async def drain(self) -> None:
         """Refuse new work, let running turns end, close the sockets."""
         await drain(self.gateway)
 
     async def close(self) -> None:
-        """Close the database."""
+        """Send the last spans; close the database."""
+        if self.spans is not None:
+            await asyncio.to_thread(self.spans.close)
         await self.store.close()
 
 
@@ -66,7 +76,7 @@ def build_server(
     `port`: the one that is listened on; 0: that of the settings.
 
     Raises:
-        ConfigError: there is no such context policy.
+        ConfigError: there is no such context policy, or traces can't be sent.
         PluginError: a policy that is installed can't be used.
         StoreConfigError: the database's URL can't work.
     """
@@ -77,6 +87,7 @@ def build_server(
         connections=settings.db_connections,
     )
     metrics = Metrics()
+    spans = spans_to(settings.otlp_traces_endpoint) if settings.otlp_traces_endpoint else None
     service = SessionService(
         store=store,
         engine=engine,
@@ -85,9 +96,12 @@ def build_server(
         clock=time.time,
         new_id=new_id,
         new_seed=lambda: secrets.randbits(63),  # SQL and msgspec know signed 64 bits
-        on_turn_ended=metrics.turn_ended,
-        on_turn_refused=metrics.turn_refused,
-        on_quota_refused=metrics.quota_refused,
+        watchers=Watchers(
+            turn_ended=metrics.turn_ended,
+            turn_refused=metrics.turn_refused,
+            quota_refused=metrics.quota_refused,
+            turn_told=spans.turn_told if spans else None,
+        ),
         ignore_eos=settings.ignore_eos,
         default_policy=default_policy(settings, registry),
         make_policy=registry.make,
@@ -116,8 +130,9 @@ def build_server(
         gateway,
         allowed_hosts=(*settings.allowed_hosts, settings.host),
         allowed_origins=settings.allowed_origins,
+        traced=spans is not None,
     )
-    return Server(app=app, gateway=gateway, store=store)
+    return Server(app=app, gateway=gateway, store=store, spans=spans)
 
 
 def _replica_name(settings: Settings, port: int) -> str:

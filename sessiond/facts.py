@@ -184,6 +184,16 @@ class TurnFinished:
     error: TurnError | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToldTurn:
+    """A turn that has ended, with all that was told of it; times in unix seconds."""
+
+    accepted: TurnAccepted
+    finished: TurnFinished
+    received_at: float
+    ended_at: float
+
+
 TurnFact = TurnQueued | TurnBegun | TextDelta | ContextChanged | TurnFinished
 
 

@@ -54,6 +54,8 @@ def allowed_values(name: str) -> str:
     if get_origin(kind) is Literal:
         *others, last = get_args(kind)
         return f"{', '.join(others)} or {last}" if others else str(last)
+    if name == "otlp_traces_endpoint":
+        return "an address as http://127.0.0.1:4318/v1/traces, or empty"
     if name == "db":
         return "a SQLAlchemy URL, as sqlite+aiosqlite:////path/to/file.db"
     words = BYTE_SIZES if name in BYTE_FIELDS else _KINDS[kind]

@@ -123,6 +123,13 @@ class Settings(BaseSettings):
         "three times as long without a word its conversations are free.",
     )
 
+    otlp_traces_endpoint: str = Field(
+        "",
+        pattern=r"^(https?://.+)?$",
+        description="Where to send a trace of each turn (OTLP over HTTP), as in "
+        "http://127.0.0.1:4318/v1/traces; empty: none is made. Needs the extra `otel`.",
+    )
+
     device: Device = Field("auto", description="Where the model runs.")
     cpu_threads: int = Field(
         0, ge=0, le=1024, description="Threads that compute on a CPU; 0 takes what is usable."

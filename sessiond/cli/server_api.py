@@ -92,11 +92,18 @@ class ServerApi:
         """Let the policy of its user, or the server, hold for one session."""
         return self._call("DELETE", _session_path(session_id) + "/policy")
 
-    def sessions(self) -> Iterator[dict[str, Any]]:
-        """Every open session, latest activity first, page by page."""
+    def sessions(
+        self, *, state: str | None = None, user: str | None = None
+    ) -> Iterator[dict[str, Any]]:
+        """Every open session, or those in a state, latest activity first, page by page.
+
+        `user`: whose, `*` everybody's; None: the caller's.
+        """
+        wanted = {"limit": "100", "state": state, "user": user}
+        query = urllib.parse.urlencode({k: v for k, v in wanted.items() if v is not None})
         after = ""
         while True:
-            page = self._call("GET", f"/v1/sessions?limit=100{after}")
+            page = self._call("GET", f"/v1/sessions?{query}{after}")
             yield from page.get("data", [])
             if not page.get("has_more"):
                 return

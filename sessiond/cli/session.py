@@ -23,11 +23,17 @@ SessionId = Annotated[str, typer.Argument(metavar="SESSION", help="A session's i
 
 @app.command("list")
 def list_sessions(
-    url: UrlOption = DEFAULT_URL, api_key: KeyOption = None, as_json: JsonOption = False
+    url: UrlOption = DEFAULT_URL,
+    api_key: KeyOption = None,
+    state: Annotated[
+        str | None, typer.Option(help="Only those in this state, as idle, parked or closed.")
+    ] = None,
+    user: Annotated[str | None, typer.Option(help="Whose, for admins; '*': everybody's.")] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """List the open sessions, latest activity first."""
     with server_at(url, api_key) as server:
-        sessions = list(server.sessions())
+        sessions = list(server.sessions(state=state, user=user))
     if as_json:
         print_json(sessions)
         return

@@ -2,12 +2,12 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Coroutine, Iterable
 from typing import Any
 
 from engine.client import TurnEvents
-from sessiond.errors import ErrorCode, RequestError
-from sessiond.facts import AttachmentId, TurnFinished
+from sessiond.errors import RequestError
+from sessiond.facts import AttachmentId, ToldTurn
 from sessiond.sessions.bound import BoundTurn
 from sessiond.sessions.drain_rate import DrainRate
 from sessiond.sessions.driver import TurnDriver
@@ -18,6 +18,7 @@ from sessiond.sessions.replays import Replay, Replays
 from sessiond.sessions.retention import Retention
 from sessiond.sessions.starter import TurnStarter
 from sessiond.sessions.turn import Turn
+from sessiond.sessions.watchers import Watchers
 
 logger = logging.getLogger(__name__)
 
@@ -33,15 +34,13 @@ class TurnRunner:
         foresight: Foresight,
         retention: Retention,
         drain_rate: DrainRate,
-        on_turn_ended: Callable[[TurnFinished], None],
-        on_turn_refused: Callable[[ErrorCode], None],
+        watchers: Watchers,
     ) -> None:
         self._starter = starter
         self._driver = TurnDriver(parts, retention=retention)
         self._foresight = foresight
         self._retention = retention
-        self._on_turn_ended = on_turn_ended
-        self._on_turn_refused = on_turn_refused
+        self._watchers = watchers
         self._limits = parts.limits
         self._clock = parts.clock
         self._drain_rate = drain_rate
@@ -170,7 +169,7 @@ class TurnRunner:
             bound.live.leave(bound.claim)
             self._settle(bound)
             if isinstance(error, RequestError):
-                self._on_turn_refused(error.code)
+                self._watchers.turn_refused(error.code)
             raise
         replay = Replay(accepted=turn.accepted, log=turn.log)
         self.replays.begin(bound.caller.user_id, replay)
@@ -187,7 +186,16 @@ class TurnRunner:
         self._settle(bound)
         turn.log.put(finished)  # the session is free: its reader may begin the next turn
         self.replays.end(bound.response_id, self._clock())
-        self._on_turn_ended(finished)
+        self._watchers.turn_ended(finished)
+        if self._watchers.turn_told is not None:
+            self._watchers.turn_told(
+                ToldTurn(
+                    accepted=turn.accepted,
+                    finished=finished,
+                    received_at=bound.received_at,
+                    ended_at=self._clock(),
+                )
+            )
 
     def _settle(self, bound: BoundTurn) -> None:
         if not bound.live.stored and not bound.live.seat.is_taken:
@@ -201,7 +209,7 @@ class TurnRunner:
 
     def _full(self) -> RequestError:
         most = self._limits.max_outstanding
-        self._on_turn_refused("queue_full")
+        self._watchers.turn_refused("queue_full")
         return RequestError(
             "queue_full",
             f"{most} turns run or wait, which is the most there may be",

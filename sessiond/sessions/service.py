@@ -6,7 +6,7 @@ from typing import Literal
 
 from engine.client import EngineClient
 from policies.registry import ContextPolicyRegistry
-from sessiond.errors import ErrorCode, RequestError
+from sessiond.errors import RequestError
 from sessiond.facts import (
     UNSET,
     AttachmentId,
@@ -19,7 +19,6 @@ from sessiond.facts import (
     SessionFilter,
     SessionPage,
     SessionView,
-    TurnFinished,
     TurnRequest,
     Unset,
 )
@@ -56,12 +55,14 @@ from sessiond.sessions.steering import Steering
 from sessiond.sessions.text_format import TextFormat
 from sessiond.sessions.transcript import Transcript
 from sessiond.sessions.turn import Turn
+from sessiond.sessions.watchers import Watchers
 from sessiond.store.records import Priority
 from sessiond.store.records import Retention as RetentionName
 from sessiond.store.store import Store
 
 _NO_POLICY = PolicyChoice(type="none")
 _OWN = SessionFilter()
+_NOBODY = Watchers()
 _BUILT_IN = ContextPolicyRegistry()
 
 __all__ = ["BoundTurn", "ServiceLimits", "SessionService", "Turn"]
@@ -71,9 +72,6 @@ class SessionService:
     """See the module. Errors that the caller is told are raised as `RequestError`.
 
     `clock` gives unix seconds; `new_id("resp")` gives `resp_…`, never the same twice.
-    `on_turn_ended` is called once per turn, whether or not someone reads its facts;
-    `on_turn_refused` for one that did not begin, with the code that is told;
-    `on_quota_refused` with the name of the limit that refused a request.
     """
 
     def __init__(  # noqa: PLR0913 -- the whole wiring, each part by its name
@@ -86,9 +84,7 @@ class SessionService:
         clock: Callable[[], float],
         new_id: Callable[[str], str],
         new_seed: Callable[[], int],
-        on_turn_ended: Callable[[TurnFinished], None] = lambda _: None,
-        on_turn_refused: Callable[[ErrorCode], None] = lambda _: None,
-        on_quota_refused: Callable[[str], None] = lambda _: None,
+        watchers: Watchers = _NOBODY,
         ignore_eos: bool = False,
         default_policy: PolicyChoice = _NO_POLICY,
         make_policy: MakePolicy = _BUILT_IN.make,
@@ -108,7 +104,7 @@ class SessionService:
             parts,
             drain_rate=drain_rate,
             give_way=lambda caller, base: self.conversations.close_idle_fork(caller, keep=base),
-            on_refused=on_quota_refused,
+            on_refused=watchers.quota_refused,
         )
         self._policies = ContextPolicies(parts, default=default_policy, make=make_policy)
         self._compaction = Compaction(parts, transcript=transcript)
@@ -132,8 +128,7 @@ class SessionService:
             foresight=Foresight(planner=planner, compaction=self._compaction),
             retention=self._retention,
             drain_rate=drain_rate,
-            on_turn_ended=on_turn_ended,
-            on_turn_refused=on_turn_refused,
+            watchers=watchers,
         )
         self.cancelling = Cancelling(parts, runner=self._runner)
         self._repeats = Repeats(parts)

@@ -94,6 +94,20 @@ def test_session_list_without_sessions_says_so():
         assert json.loads(run("session", "list", "--url", url, "--json").output) == []
 
 
+def test_session_list_asks_for_a_state_and_a_user_on_every_page():
+    pages = {
+        "GET /v1/sessions?limit=100&state=idle&user=%2A": (
+            200,
+            {"data": [SESSION], "has_more": True, "last_id": "conv_1"},
+        ),
+        "GET /v1/sessions?limit=100&state=idle&user=%2A&after=conv_1": (200, {"data": []}),
+    }
+    with server(pages) as (url, _):
+        words = ["session", "list", "--url", url, "--state", "idle", "--user", "*", "--json"]
+        shown = run(*words)
+    assert [session["id"] for session in json.loads(shown.output)] == ["conv_1"]
+
+
 def test_session_show_lists_its_turns():
     with server({"GET /v1/sessions/conv_1": (200, SESSION)}) as (url, _):
         shown = run("session", "show", "conv_1", "--url", url)

@@ -22,6 +22,7 @@ from sessiond.gateway.limits import GatewayLimits
 from sessiond.gateway.parts import Gateway
 from sessiond.metrics.metrics import Metrics
 from sessiond.sessions.service import ServiceLimits, SessionService
+from sessiond.sessions.watchers import Watchers
 from sessiond.store.store import Store
 from tests.fakes.fake_model import Draw, FakeModel, FakeText
 from tests.gateway.scripted import INFO
@@ -84,12 +85,14 @@ async def real_stack(
     keys_every_s=0.02,
     num_blocks=NUM_BLOCKS,
     tiers=None,
+    spans=None,
     **limits,
 ):
     """Serve until the block ends; then everything must have been given back.
 
 
     `keys`: callers have to show one; `running.served.gateway.accounts` makes them.
+    `spans`: a `TurnSpans` that is told of every turn.
     `tiers`: made of the model's blocks; None: there are none.
     """
     model = FakeModel(num_blocks=num_blocks, block_size=16, draw=draw or Draw(stop_every=8))
@@ -109,9 +112,12 @@ async def real_stack(
         clock=time.time,
         new_id=new_id,
         new_seed=lambda: 7,
-        on_turn_ended=metrics.turn_ended,
-        on_turn_refused=metrics.turn_refused,
-        on_quota_refused=metrics.quota_refused,
+        watchers=Watchers(
+            turn_ended=metrics.turn_ended,
+            turn_refused=metrics.turn_refused,
+            quota_refused=metrics.quota_refused,
+            turn_told=spans.turn_told if spans else None,
+        ),
         default_policy=policy,
     )
     key_watch = KeyWatch(
@@ -136,7 +142,7 @@ async def real_stack(
     )
     await engine.start()
     try:
-        async with serving(gateway) as served:
+        async with serving(gateway, traced=spans is not None) as served:
             yield Stack(served, model, engine, store)
     finally:
         await store.close()

@@ -202,6 +202,17 @@ async def test_metrics_tell_turns_and_the_moment():
     assert dict(config[0][1:])["num_gpu_blocks"] == "100"
 
 
+async def test_a_scrape_tells_what_is_leaked_now_and_what_the_last_audit_found():
+    engine = ScriptedEngine()
+    engine.stats = structs.replace(STATS, leaked_references=2)
+    gateway = gateway_of(SERVICE, engine)
+    async with serving(gateway) as served, httpx.AsyncClient(trust_env=False) as http:
+        told = [samples((await http.get(f"{served.http_url}/metrics")).text)]
+        gateway.audit_watch.leaked_blocks = 5
+        told.append(samples((await http.get(f"{served.http_url}/metrics")).text))
+    assert [found["sessiond_leaked_blocks",] for found in told] == [2, 5]
+
+
 async def test_metrics_of_an_engine_that_is_away_have_a_gap_not_a_zero():
     engine = ScriptedEngine()
     engine.available = False

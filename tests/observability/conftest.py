@@ -39,7 +39,7 @@ def stack(url):
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def watched(programs, tmp_path_factory):
+async def _watched(programs, tmp_path_factory):
     """One for all tests that only ask: a Prometheus takes seconds to find its target."""
     folder = tmp_path_factory.mktemp("watched")
     url = sqlite_url(folder / "sessiond.db")
@@ -49,6 +49,17 @@ async def watched(programs, tmp_path_factory):
         scraping(programs, folder, running.served.port) as prom,
     ):
         yield Watched(running, responses, prom)
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def watched(_watched):
+    """Scraped just now, twice: `rate()` needs two samples.
+
+    Between such tests the server's loop stands still, and answers nobody.
+    """
+    await _watched.prom.scraped_anew()
+    await _watched.prom.scraped_anew()
+    return _watched
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import threading
 
 import pytest
 import sqlalchemy as sa
@@ -10,6 +11,7 @@ import sqlalchemy as sa
 from engine.questions import GetStats
 from sessiond.sessions.service import ServiceLimits
 from tests.observability.conftest import samples_of
+from tests.observability.scenario import ENDINGS
 
 SEEDED = {
     "sessiond_turns_total": {"outcome": {"completed", "failed", "max_output_tokens", "cancelled",
@@ -115,3 +117,22 @@ def listening(statements):
         yield
     finally:
         sa.event.remove(sa.Engine, "before_cursor_execute", note)
+
+
+async def test_turns_that_are_refused_for_want_of_places_are_counted(stack):
+    one = ServiceLimits(max_outstanding=1)
+    async with stack(service_limits=one) as running:
+        async with running.served.connect() as first, running.served.connect() as second:
+            running.model.gate = threading.Event()
+            await first.send(json.dumps({"type": "response.create", "input": "hi"}))
+            while json.loads(await first.recv())["type"] != "response.in_progress":
+                pass
+            await second.send(json.dumps({"type": "response.create", "input": "hi"}))
+            refused = json.loads(await second.recv())
+            running.model.gate.set()
+            while json.loads(await first.recv())["type"] not in ENDINGS:
+                pass
+        samples = await samples_of(running)
+    assert refused["error"]["code"] == "queue_full"
+    assert value(samples, "sessiond_degradations_total", step="queue_full") == 1
+    assert value(samples, "sessiond_degradations_total", step="refuse") == 0

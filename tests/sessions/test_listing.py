@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from engine.questions import GetContexts
 from sessiond.errors import RequestError
 from sessiond.facts import EVERYBODY, SessionFilter
-from tests.sessions.world import ANN, BOB, SOCKET, ask
+from tests.sessions.world import ANN, BOB, World, ask
 
 ADMIN = replace(ANN, user_id="root", is_admin=True)
 
@@ -116,7 +116,9 @@ def statements():
         sa.event.remove(sa.Engine, "before_cursor_execute", note)
 
 
-async def test_a_page_costs_as_many_questions_however_long_it_is(world, engine):
+async def test_a_page_costs_as_many_questions_however_long_it_is(url, engine):
+    never = {"heartbeat_s": 1e6, "reap_every_s": 1e6, "residency_every_s": 1e6}
+    world = await World.start(url, engine, **never)
     costs = set()
     for count in (2, 12):
         while len(await listed(world, limit=100)) < count:
@@ -129,4 +131,4 @@ async def test_a_page_costs_as_many_questions_however_long_it_is(world, engine):
         assert len(engine.asked[0].sessions) == count
         costs.add(len(sql))
     assert len(costs) == 1, costs
-    await world.service.detach(SOCKET)
+    await world.stop()

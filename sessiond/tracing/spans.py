@@ -1,0 +1,106 @@
+"""A span per turn, made when the turn has ended, from what is known of it then.
+
+So a turn costs nothing while it runs. Attributes follow the conventions for generative AI, those of
+our own begin with `sessiond.`. Nothing of what was said is ever in a span.
+"""
+
+from typing import TYPE_CHECKING
+
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode, set_span_in_context
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from sessiond.facts import ToldTurn, TurnUsage
+from sessiond.tracing.parents import parent_headers
+from sessiond.version import product_version
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import SpanProcessor
+    from opentelemetry.util.types import AttributeValue
+
+_NS = 1_000_000_000
+
+
+class TurnSpans:
+    """Owns the provider of spans. `processor` sends them on; a batch of its own thread does."""
+
+    def __init__(self, processor: "SpanProcessor") -> None:
+        version = product_version()
+        resource = Resource.create({"service.name": "sessiond", "service.version": version})
+        self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
+        self._provider.add_span_processor(processor)
+        self._tracer = self._provider.get_tracer("sessiond", version)
+        self._w3c = TraceContextTextMapPropagator()
+
+    def turn_told(self, told: ToldTurn) -> None:
+        """Make the spans of a turn that has ended."""
+        usage = told.finished.usage
+        began_s = told.ended_at - usage.total_ms / 1000  # when the engine had it
+        span = self._tracer.start_span(
+            f"chat {told.accepted.model}",
+            context=self._w3c.extract(parent_headers.get() or {}),
+            kind=SpanKind.SERVER,
+            start_time=_ns(min(told.received_at, began_s)),
+            attributes=_attributes(told),
+        )
+        if told.finished.error is not None:
+            span.set_status(Status(StatusCode.ERROR, told.finished.error.code))
+        self._add_phases(span, usage, began_s)
+        span.end(_ns(told.ended_at))
+
+    def close(self) -> None:
+        """Send what is left, for a few seconds at most."""
+        self._provider.shutdown()
+
+    def _add_phases(self, span: Span, usage: TurnUsage, began_s: float) -> None:
+        queued_s = usage.queue_ms / 1000
+        first_s = usage.total_ms / 1000 if usage.ttft_ms is None else usage.ttft_ms / 1000
+        if usage.restored_tokens:
+            span.add_event(
+                "restore",
+                {
+                    "sessiond.restored_tokens": usage.restored_tokens,
+                    "sessiond.restored_from": usage.restored_from,
+                },
+                _ns(began_s + queued_s),
+            )
+        phases = [("queue", 0.0, queued_s), ("prefill", queued_s, first_s)]
+        if usage.ttft_ms is not None:
+            phases.append(("decode", first_s, usage.total_ms / 1000))
+        within = set_span_in_context(span)
+        for name, start_s, end_s in phases:
+            start_ns, end_ns = _ns(began_s + start_s), _ns(began_s + max(start_s, end_s))
+            self._tracer.start_span(name, context=within, start_time=start_ns).end(end_ns)
+
+
+def _ns(seconds: float) -> int:
+    return int(seconds * _NS)
+
+
+def _attributes(told: ToldTurn) -> "dict[str, AttributeValue]":
+    accepted, finished = told.accepted, told.finished
+    usage, request = finished.usage, accepted.request
+    found: dict[str, AttributeValue | None] = {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": "sessiond",
+        "gen_ai.request.model": request.model or accepted.model,
+        "gen_ai.request.max_tokens": request.max_output_tokens,
+        "gen_ai.request.temperature": request.temperature,
+        "gen_ai.request.top_p": request.top_p,
+        "gen_ai.request.top_k": request.top_k or None,
+        "gen_ai.request.seed": request.seed,
+        "gen_ai.response.id": accepted.response_id,
+        "gen_ai.response.model": accepted.model,
+        "gen_ai.response.finish_reasons": [finished.reason or finished.status],
+        "gen_ai.conversation.id": accepted.session_id,
+        "gen_ai.usage.input_tokens": usage.input_tokens,
+        "gen_ai.usage.output_tokens": usage.output_tokens,
+        "gen_ai.usage.cache_read.input_tokens": usage.cached_tokens,
+        "error.type": finished.error.code if finished.error else None,
+        "sessiond.recomputed_tokens": usage.recomputed_tokens,
+        "sessiond.kv_bytes": usage.kv_bytes,
+        "sessiond.context": usage.context,
+        "sessiond.fidelity": usage.fidelity,
+    }
+    return {name: value for name, value in found.items() if value is not None}
