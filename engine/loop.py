@@ -19,6 +19,7 @@ from engine.idle_prefill import IdlePrefill
 from engine.inspection import context_view, context_views, engine_stats, residency
 from engine.messages import CancelTurn, Command, SubmitTurn, TurnEvent
 from engine.pacing import Pace
+from engine.pool_map import pool_map
 from engine.pressure import Pressure
 from engine.process_memory import process_memory
 from engine.questions import (
@@ -26,6 +27,7 @@ from engine.questions import (
     GetAudit,
     GetContext,
     GetContexts,
+    GetPool,
     GetProcess,
     GetResidency,
     GetStats,
@@ -152,7 +154,7 @@ class EngineLoop:
         self._memory.dead_pages.forget()
         self._movement.close(_FLUSH_S, self._clock)
 
-    def answer(self, query: Query) -> Answer:
+    def answer(self, query: Query) -> Answer:  # noqa: PLR0911 -- a table of questions
         """Answer a question about the state."""
         memory = self._memory
         match query:
@@ -173,6 +175,8 @@ class EngineLoop:
                 return context_views(sessions, memory, self._kv_bytes_per_block)
             case GetResidency():
                 return residency(memory.contexts, memory.pool, self._kv_bytes_per_block)
+            case GetPool():
+                return pool_map(memory.contexts, memory.pool, self._movement.held)
             case _:
                 assert_never(query)
 

@@ -56,7 +56,11 @@ class GetResidency(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Ask who holds how much of the device's pool."""
 
 
-Query = GetStats | GetAudit | GetProcess | GetContext | GetContexts | GetResidency
+class GetPool(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Ask what each block of the device's pool is, and whose."""
+
+
+Query = GetStats | GetAudit | GetProcess | GetContext | GetContexts | GetResidency | GetPool
 
 
 class PageView(msgspec.Struct, frozen=True, kw_only=True):
@@ -165,4 +169,21 @@ class Residency(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     kv_bytes: dict[SessionId, float]
 
 
-Answer = EngineStats | AuditReport | ProcessMemory | ContextView | ContextViews | Residency
+class PoolMap(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Each block of the device's pool, by its number.
+
+    `states`: a letter of `BLOCK_STATES` per block. `owners`: a little-endian int32 per block, the
+    index in `sessions` of one that refers to it, or -1. A block that is being written to a tier or
+    filled from one is moving, whoever else refers to it.
+    """
+
+    states: bytes
+    owners: bytes
+    sessions: list[SessionId]
+
+
+BLOCK_STATES = {"free": "f", "cached": "c", "active": "a", "shared": "s", "moving": "m"}
+
+Answer = (
+    EngineStats | AuditReport | ProcessMemory | ContextView | ContextViews | Residency | PoolMap
+)

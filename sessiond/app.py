@@ -16,12 +16,14 @@ from sessiond.errors import RequestError
 from sessiond.gateway.admin import AdminApi
 from sessiond.gateway.admission import Admittance
 from sessiond.gateway.chat_api import ChatApi
+from sessiond.gateway.console_page import ConsolePage
 from sessiond.gateway.conversations import ConversationsApi
 from sessiond.gateway.head_bounds import HeadBounds
 from sessiond.gateway.health import HealthApi
 from sessiond.gateway.jobs import database_error, internal_error
 from sessiond.gateway.openapi_api import OpenApi
 from sessiond.gateway.parts import Gateway
+from sessiond.gateway.pool_api import PoolApi
 from sessiond.gateway.quota_api import QuotaApi
 from sessiond.gateway.refusal import error_response, plain_error_response
 from sessiond.gateway.rest import ResponsesApi
@@ -67,7 +69,9 @@ def build_app(
             *SessionsApi(gateway).routes(),
             *QuotaApi(gateway).routes(),
             *HealthApi(gateway).routes(),
+            *PoolApi(gateway).routes(),
             *OpenApi(gateway).routes(),
+            *ConsolePage().routes(),
             *_admin_routes(gateway),
         ],
         middleware=[

@@ -95,6 +95,10 @@ class BlockPool:
         """How many page tables refer to a block."""
         return self._references[block]
 
+    def snapshot(self) -> tuple[bytes, bytes]:
+        """Copies of the references (a C int per block) and of the marks (1: hashed)."""
+        return self._references.tobytes(), bytes(self._hashed)
+
     def is_hashed(self, block: BlockId) -> bool:
         """Whether a block is in the prefix cache, and so immutable."""
         return bool(self._hashed[block])

@@ -18,7 +18,8 @@ from sessiond.gateway.key_watch import KeyWatch
 from sessiond.gateway.refusal import refuse_connection
 
 # for load balancers and scrapers, which have no user, and for whoever reads what there is
-OPEN_PATHS = frozenset({"/health/live", "/health/ready", "/metrics", "/openapi.json"})
+OPEN_PATHS = frozenset({"/health/live", "/health/ready", "/metrics", "/openapi.json", "/console"})
+_OPEN_FOLDER = "/console/"  # what the page loads; what it shows needs its reader's key
 ADMIN_PATH = "/admin/"
 _SCOPE_KEY = "sessiond.admission"
 
@@ -41,7 +42,7 @@ class Admittance:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, with who asks in its scope, or refuse it."""
-        if scope["type"] not in {"http", "websocket"} or scope["path"] in OPEN_PATHS:
+        if scope["type"] not in {"http", "websocket"} or _is_open(scope["path"]):
             await self._app(scope, receive, send)
             return
         try:
@@ -65,6 +66,10 @@ def admission_of(scope: Scope) -> Admission:
     if admission.revoked.is_set():
         raise unknown_key()
     return admission
+
+
+def _is_open(path: str) -> bool:
+    return path in OPEN_PATHS or path.startswith(_OPEN_FOLDER)
 
 
 def _check_role(path: str, caller: Caller) -> None:

@@ -97,6 +97,7 @@ async def test_a_role_holds_from_the_next_request_on(keyed):
 
 
 ADMIN_ONLY = [
+    ("GET", "/admin/pool"),
     ("GET", "/admin/users"),
     ("POST", "/admin/users"),
     ("GET", "/admin/users/user_x"),

@@ -53,7 +53,11 @@ async def _watched(programs, tmp_path_factory):
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def watched(_watched):
-    """Scraped just now: between such tests the server's loop stands still, and answers nobody."""
+    """Scraped just now, twice: `rate()` needs two samples.
+
+    Between such tests the server's loop stands still, and answers nobody.
+    """
+    await _watched.prom.scraped_anew()
     await _watched.prom.scraped_anew()
     return _watched
 

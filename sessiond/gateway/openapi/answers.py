@@ -7,6 +7,7 @@ from typing import Any, get_args
 import msgspec
 
 from engine.process_memory import ProcessMemory
+from engine.questions import BLOCK_STATES
 from sessiond.errors import STATUS
 from sessiond.facts import Census, IncompleteReason, SessionView
 from sessiond.gateway.openapi.words import (
@@ -149,6 +150,7 @@ def _server_schemas() -> dict[str, Json]:
                 "sessions": _counts("live", "idle", "parked"),
             }
         ),
+        "Pool": _pool(),
         "Drain": answer(
             {"object": const("drain"), "draining": BOOLEAN, "done": BOOLEAN, "sockets": COUNT}
         ),
@@ -164,6 +166,20 @@ def _census() -> Json:
     return dict.fromkeys((field.name for field in fields(Census)), COUNT) | {
         "session_ttl_s": NUMBER
     }
+
+
+def _pool() -> Json:
+    letters = "".join(BLOCK_STATES.values())
+    said = ", ".join(f"{letter} {state}" for state, letter in BLOCK_STATES.items())
+    states = {"type": "string", "pattern": f"^[{letters}]*$", "description": f"Per block: {said}."}
+    owners = {
+        "type": "string",
+        "contentEncoding": "base64",
+        "description": "Per block a little-endian int32: the index of a session, or -1.",
+    }
+    counts = _counts("block_size", "kv_bytes_per_block", "total_blocks")["properties"]
+    packed = {"states": states, "owners": owners, "sessions": array(STRING)}
+    return answer({"object": const("pool"), **counts, **packed})
 
 
 def _response() -> Json:

@@ -114,6 +114,7 @@ def _answer(one: Operation, name: str) -> Json:
         "application/json": reference(name),
         "text/event-stream": reference("Event"),
         "text/plain": STRING,
+        "text/html": STRING,
     }
     content = {media_type: {"schema": schemas[media_type]} for media_type in one.media_types}
     built: Json = {"description": name, "content": content}

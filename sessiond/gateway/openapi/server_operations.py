@@ -56,6 +56,14 @@ SERVER = (
         about="This document.",
         answer="Document",
     ),
+    Operation(
+        method="get",
+        path="/console",
+        name="console",
+        about="The console, a page for browsers.",
+        answer="Text",
+        media_types=("text/html",),
+    ),
 )
 USERS = (
     Operation(
@@ -179,6 +187,13 @@ ADMIN = (
         name="audit_memory",
         about="Audit the memory.",
         answer="Memory",
+    ),
+    Operation(
+        method="get",
+        path="/admin/pool",
+        name="map_pool",
+        about="What each block of the pool is, and whose.",
+        answer="Pool",
     ),
     Operation(
         method="get",

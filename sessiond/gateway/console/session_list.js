@@ -1,0 +1,95 @@
+// All sessions that the server lists: the newest page often, the others in the background.
+
+import { get } from "./api.js";
+
+const PAGE = 100;
+const MOST = 50_000;
+const ALL_EVERY_MS = 60_000;
+
+export class SessionList {
+  #byId = new Map();
+  #isLoading = false;
+  #loadedAt = -Infinity;
+  #ownUser = null;
+
+  /** `everybodys`: not only the caller's; `onChange()`: there is something new to show. */
+  constructor({ everybodys, onChange }) {
+    this.everybodys = everybodys;
+    this.whose = everybodys ? "&user=*" : "";
+    this.onChange = onChange;
+  }
+
+  get size() {
+    return this.#byId.size;
+  }
+
+  get isLoading() {
+    return this.#isLoading;
+  }
+
+  find(id) {
+    return this.#byId.get(id);
+  }
+
+  /** Another user's: an admin sees that it is there, and no more. */
+  isForeign(session) {
+    return this.everybodys && session !== undefined && session.user !== this.#ownUser;
+  }
+
+  /** Those that a text and a state fit, latest activity first. */
+  matching(text, state) {
+    const wanted = text.trim().toLowerCase();
+    const fits = (one) =>
+      (!state || one.state === state) &&
+      (!wanted || [one.id, one.user, one.policy].some((field) => field.toLowerCase().includes(wanted)));
+    return [...this.#byId.values()].filter(fits).sort((a, b) => b.last_active_at - a.last_active_at);
+  }
+
+  /** Ask for the newest page; for the others, too, where there are some and they are old. */
+  async refresh() {
+    if (this.everybodys) this.#ownUser ??= (await get("v1/sessions?limit=1")).data[0]?.user ?? null;
+    const page = await get(`v1/sessions?limit=${PAGE}${this.whose}`);
+    if (!page.has_more) {
+      this.#byId = indexed(page.data);
+    } else {
+      for (const one of page.data) this.#byId.set(one.id, one);
+      if (!this.#isLoading && performance.now() - this.#loadedAt > ALL_EVERY_MS) this.#loadAll(page);
+    }
+    this.onChange();
+  }
+
+  /** Take over what an action answered. */
+  put(session) {
+    this.#byId.set(session.id, session);
+    this.onChange();
+  }
+
+  remove(id) {
+    this.#byId.delete(id);
+    this.onChange();
+  }
+
+  async #loadAll(first) {
+    this.#isLoading = true;
+    const found = indexed(first.data);
+    try {
+      let page = first;
+      while (page.has_more && found.size < MOST) {
+        page = await get(`v1/sessions?limit=${PAGE}${this.whose}&after=${encodeURIComponent(page.last_id)}`);
+        for (const one of page.data) {
+          found.set(one.id, one);
+          this.#byId.set(one.id, one);
+        }
+        this.onChange();
+      }
+      this.#byId = found; // what was closed meanwhile is gone
+      this.#loadedAt = performance.now();
+    } catch {
+      this.#loadedAt = -Infinity; // the next refresh says what is wrong, and tries again
+    }
+    this.#isLoading = false;
+    this.onChange();
+  }
+}
+
+const indexed = (sessions) => new Map(sessions.map((one) => [one.id, one]));
