@@ -10,7 +10,7 @@ from websockets.protocol import State
 from websockets.uri import parse_uri
 
 MASK = bytes([0x37, 0xFA, 0x21, 0x3D])
-WITHIN_S = 30
+WITHIN_S = 60
 
 
 def frame(opcode, payload=b"", *, fin=True, rsv=0, masked=True, length=None):
