@@ -1,8 +1,8 @@
 """A peer that sends any bytes after a proper handshake, and reads whole frames."""
 
 import asyncio
+import contextlib
 import socket
-from contextlib import asynccontextmanager
 
 from websockets.client import ClientProtocol
 from websockets.frames import Frame, Opcode
@@ -10,7 +10,7 @@ from websockets.protocol import State
 from websockets.uri import parse_uri
 
 MASK = bytes([0x37, 0xFA, 0x21, 0x3D])
-WITHIN_S = 30
+WITHIN_S = 60
 
 
 def frame(opcode, payload=b"", *, fin=True, rsv=0, masked=True, length=None):
@@ -74,6 +74,11 @@ class RawPeer:
                 return int.from_bytes(found.data[:2], "big") if found.data else None
         return 1006
 
+    async def end_without_answers(self):
+        """Wait for the connection's end, and answer nothing meanwhile."""
+        with contextlib.suppress(ConnectionResetError):
+            await asyncio.wait_for(self._reader.read(), WITHIN_S)
+
     async def is_answered(self):
         """Whether a ping has its pong; what comes before that is still to be read."""
         self.send(frame(Opcode.PING, b"still there?"))
@@ -86,7 +91,7 @@ class RawPeer:
         return False
 
 
-@asynccontextmanager
+@contextlib.asynccontextmanager
 async def raw_peer(url, *, receive_buffer=None):
     """Shake hands, and be gone without a word when the block ends.
 

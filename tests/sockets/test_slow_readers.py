@@ -4,6 +4,7 @@ import asyncio
 import gc
 import json
 import socket
+import sys
 import threading
 from contextlib import AsyncExitStack
 
@@ -106,6 +107,8 @@ def make_small(running):
     for connection in running.served.server.server_state.connections:
         kernels = connection.transport.get_extra_info("socket")
         kernels.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        if sys.platform == "linux":  # a busy machine may take longer than TCP would wait
+            kernels.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 0)
         connection.transport.set_write_buffer_limits(high=1024, low=512)
 
 
