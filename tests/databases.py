@@ -12,7 +12,7 @@ from sessiond.store import migrate
 KINDS = ("sqlite", "postgres")
 
 # What rows leave behind adds up, though they are deleted.
-MOST_USES = 50
+MOST_USES = 10
 
 # Between them and SQL lie the sessions, which are tested on both kinds.
 ABOVE_SQL = ("gateway", "sockets", "cli", "docs", "observability")
