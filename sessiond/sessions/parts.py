@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from engine.client import EngineClient
 from sessiond.sessions.limits import ServiceLimits
 from sessiond.sessions.live import LiveSessions
+from sessiond.sessions.unstored import UnstoredEndings
 from sessiond.store.store import Store
 
 
@@ -20,6 +21,7 @@ class Parts:
     engine: EngineClient
     store: Store
     sessions: LiveSessions
+    unstored: UnstoredEndings
     limits: ServiceLimits
     clock: Callable[[], float]
     ticks: Callable[[], float]

@@ -18,7 +18,6 @@ from sessiond.sessions.replays import Replay, Replays
 from sessiond.sessions.retention import Retention
 from sessiond.sessions.starter import TurnStarter
 from sessiond.sessions.turn import Turn
-from sessiond.sessions.unstored import UnstoredEndings
 
 logger = logging.getLogger(__name__)
 
@@ -33,12 +32,11 @@ class TurnRunner:
         starter: TurnStarter,
         foresight: Foresight,
         retention: Retention,
-        unstored: UnstoredEndings,
         drain_rate: DrainRate,
         on_turn_ended: Callable[[TurnFinished], None],
     ) -> None:
         self._starter = starter
-        self._driver = TurnDriver(parts, retention=retention, unstored=unstored)
+        self._driver = TurnDriver(parts, retention=retention)
         self._foresight = foresight
         self._retention = retention
         self._on_turn_ended = on_turn_ended
