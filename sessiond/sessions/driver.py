@@ -35,7 +35,6 @@ from sessiond.sessions.live import Placement
 from sessiond.sessions.parts import Parts
 from sessiond.sessions.retention import Retention
 from sessiond.sessions.turn import Turn
-from sessiond.sessions.unstored import UnstoredEndings
 from sessiond.store.errors import NotOwnerError, StaleSessionError, StoreError
 from sessiond.store.records import KeptTurn, LostTurn
 
@@ -57,8 +56,8 @@ _TAKEN_OVER = TurnError(
 class TurnDriver:
     """Knows no state between turns; what a turn changes is its session."""
 
-    def __init__(self, parts: Parts, *, retention: Retention, unstored: UnstoredEndings) -> None:
-        self._unstored = unstored
+    def __init__(self, parts: Parts, *, retention: Retention) -> None:
+        self._unstored = parts.unstored
         self._retention = retention
         self._engine = parts.engine
         self._store = parts.store

@@ -8,6 +8,7 @@ from sessiond.sessions.demand import Demand
 from sessiond.sessions.drain_rate import DrainRate
 from sessiond.sessions.limits import ServiceLimits
 from sessiond.sessions.live import LiveSessions
+from sessiond.sessions.unstored import UnstoredEndings
 from sessiond.sessions.watchers import Watchers
 from sessiond.store.store import Store
 
@@ -23,6 +24,7 @@ class Parts:
     engine: EngineClient
     store: Store
     sessions: LiveSessions
+    unstored: UnstoredEndings
     limits: ServiceLimits
     clock: Callable[[], float]
     ticks: Callable[[], float]

@@ -8,7 +8,6 @@ from sessiond.sessions.limits import ServiceLimits
 from sessiond.sessions.live import LiveSession
 from sessiond.sessions.parts import Parts
 from sessiond.sessions.retention import Retention
-from sessiond.sessions.unstored import UnstoredEndings
 from sessiond.store.errors import StoreError
 
 logger = logging.getLogger(__name__)
@@ -19,8 +18,8 @@ _BEATS_OF_A_LEASE = 3  # so that one that comes late, or a short failure, does n
 class Replica:
     """Owns the task that renews the lease."""
 
-    def __init__(self, parts: Parts, *, retention: Retention, unstored: UnstoredEndings) -> None:
-        self._unstored = unstored
+    def __init__(self, parts: Parts, *, retention: Retention) -> None:
+        self._unstored = parts.unstored
         self._store = parts.store
         self._sessions = parts.sessions
         self._retention = retention

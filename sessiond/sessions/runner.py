@@ -18,7 +18,6 @@ from sessiond.sessions.replays import Replay, Replays
 from sessiond.sessions.retention import Retention
 from sessiond.sessions.starter import TurnStarter
 from sessiond.sessions.turn import Turn
-from sessiond.sessions.unstored import UnstoredEndings
 
 logger = logging.getLogger(__name__)
 
@@ -33,10 +32,9 @@ class TurnRunner:
         starter: TurnStarter,
         foresight: Foresight,
         retention: Retention,
-        unstored: UnstoredEndings,
     ) -> None:
         self._starter = starter
-        self._driver = TurnDriver(parts, retention=retention, unstored=unstored)
+        self._driver = TurnDriver(parts, retention=retention)
         self._foresight = foresight
         self._retention = retention
         self._watchers = parts.watchers

@@ -102,6 +102,7 @@ class SessionService:
             engine=engine,
             store=store,
             sessions=LiveSessions(store, clock, CalmClock(clock, ticks, calm_s=lease_s(limits))),
+            unstored=UnstoredEndings(store),
             limits=limits,
             clock=clock,
             ticks=ticks,
@@ -133,11 +134,9 @@ class SessionService:
         self._parts = parts
         self._retention = Retention(parts, on_given_back=self._compaction.cancel)
         self._binder = Binder(parts, retention=self._retention)
-        unstored = UnstoredEndings(store)
         self._runner = TurnRunner(
             parts,
             starter=starter,
-            unstored=unstored,
             foresight=Foresight(planner=planner, compaction=self._compaction),
             retention=self._retention,
         )
@@ -185,7 +184,7 @@ class SessionService:
             repeats=self._repeats,
             conversations=self.conversations,
         )
-        self._replica = Replica(parts, retention=self._retention, unstored=unstored)
+        self._replica = Replica(parts, retention=self._retention)
         self._reaper: asyncio.Task[None] | None = None
 
     async def start(self) -> None:

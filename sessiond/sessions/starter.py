@@ -25,7 +25,7 @@ from sessiond.sessions.summaries import Patience
 from sessiond.sessions.transcript import Transcript
 from sessiond.sessions.turn import Turn
 from sessiond.store.errors import NotOwnerError, QuotaExceededError, StoreError
-from sessiond.store.records import NewSession, NewTurn
+from sessiond.store.records import LostTurn, NewSession, NewTurn
 
 logger = logging.getLogger(__name__)
 
@@ -53,8 +53,8 @@ class TurnStarter:
         self._limits = parts.limits
         self._demand = parts.demand
         self._quotas = quotas
+        self._unstored = parts.unstored
         self._clock = parts.clock
-        self._ticks = parts.ticks
         self._ticks = parts.ticks
         self._new_id = parts.new_id
 
@@ -110,6 +110,12 @@ class TurnStarter:
                 account = await self._store_running(bound, plan, accepted)
             except NotOwnerError:
                 await self._take_back(bound)
+            except QuotaExceededError:
+                raise
+            except StoreError as error:
+                # Of a commit that raised nobody knows whether it held: then the row would run on.
+                self._unstored.add(self._failure(bound, plan, accepted, error))
+                raise
             else:
                 return plan, accepted, account
         raise busy(bound.live.id)
@@ -211,6 +217,16 @@ class TurnStarter:
     async def _store_failed(
         self, bound: BoundTurn, plan: TurnPlan, accepted: TurnAccepted, error: Exception
     ) -> None:
+        row = self._failure(bound, plan, accepted, error)
+        try:
+            await self._store.lose_turn(row)
+        except StoreError:
+            logger.warning("turn %s stays marked as running for now", row.id)
+            self._unstored.add(row)
+
+    def _failure(
+        self, bound: BoundTurn, plan: TurnPlan, accepted: TurnAccepted, error: Exception
+    ) -> LostTurn:
         code = error.code if isinstance(error, RequestError) else "internal_error"
         end = failed(
             TurnError(code=code, message=str(error)),
@@ -219,10 +235,7 @@ class TurnStarter:
             accepted=accepted,
             now=self._clock(),
         )
-        try:
-            await self._store.lose_turn(end.row)
-        except StoreError:
-            logger.warning("turn %s stays marked as running", end.row.id)
+        return end.row
 
 
 def new_items(accepted: TurnAccepted, new_id: Callable[[str], str]) -> tuple[ItemView, ...]:

@@ -2,17 +2,19 @@
 
 import argparse
 import asyncio
+import contextlib
 import logging
 import random
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
 from sessiond.store import migrate
-from tests.chaos.faults import ANYWHERE, SQLITE
+from tests.chaos.faults import ANYWHERE, SQLITE, Fault, postgres_faults
 from tests.chaos.run import Plan, Report, Run
 
 
@@ -21,21 +23,35 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
     parser.add_argument("--steps", type=int, default=300, help="operations of all clients together")
     parser.add_argument("--clients", type=int, default=4)
+    parser.add_argument("--db", choices=["sqlite", "postgres"], default="sqlite")
     parser.add_argument("--only", nargs="*", help="kinds of faults")
     parser.add_argument("--log", action="store_true", help="show what the server logs")
     options = parser.parse_args()
     logging.basicConfig(level=logging.INFO if options.log else logging.CRITICAL)
     print(f"seed {options.seed}", flush=True)  # noqa: T201 -- so that a run that hangs can be repeated
-    faults = ANYWHERE | SQLITE
-    if options.only is not None:
-        faults = {kind: faults[kind] for kind in options.only}
-    plan = Plan(seed=options.seed, operations=options.steps, clients=options.clients, faults=faults)
-    with tempfile.TemporaryDirectory() as folder:
-        url = f"sqlite+aiosqlite:///{folder}/chaos.db"
+    with tempfile.TemporaryDirectory() as folder, database(options.db, Path(folder)) as (url, own):
+        faults = ANYWHERE | own
+        if options.only is not None:
+            faults = {kind: faults[kind] for kind in options.only}
+        plan = Plan(
+            seed=options.seed, operations=options.steps, clients=options.clients, faults=faults
+        )
         migrate.upgrade(url)
         report = asyncio.run(Run(plan).go(url, Path(folder)))
     Console().print(table(report))
     return 0
+
+
+@contextlib.contextmanager
+def database(kind: str, folder: Path) -> Iterator[tuple[str, dict[str, Fault]]]:
+    """An empty database, and what can go wrong with one of its kind."""
+    if kind == "sqlite":
+        yield f"sqlite+aiosqlite:///{folder}/chaos.db", SQLITE
+        return
+    from tests.store.postgres import running_postgres
+
+    with running_postgres() as server:
+        yield server.url(server.create()), postgres_faults(server)
 
 
 def table(report: Report) -> Table:

@@ -10,13 +10,19 @@ import signal
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sqlalchemy.exc import SQLAlchemyError
 
 from engine.tiers.disk import FILE_NAME
 from sessiond.store.errors import StoreError
 from tests.chaos.engine import STEP_FAULTS
-from tests.chaos.stack import ChaosStack
+from tests.chaos.stack import DB_TIMEOUT_S, ChaosStack
 
 log = logging.getLogger(__name__)
+
+if TYPE_CHECKING:
+    from tests.store.postgres import PostgresServer
 
 Fault = Callable[[ChaosStack, random.Random], Awaitable[None]]
 
@@ -115,6 +121,27 @@ async def _lock(stack: ChaosStack) -> AsyncIterator[None]:
         connection.close()
 
 
+def postgres_faults(server: "PostgresServer") -> dict[str, Fault]:
+    """Faults of a Postgres that is the run's own."""
+
+    async def hangs(_stack: ChaosStack, chance: random.Random) -> None:
+        with server.frozen():
+            await asyncio.sleep(chance.uniform(0.5, 2 * DB_TIMEOUT_S))
+
+    async def crashes(_stack: ChaosStack, chance: random.Random) -> None:
+        await asyncio.to_thread(server.stop, at_once=True)
+        await asyncio.sleep(chance.uniform(0.0, 0.5))
+        await asyncio.to_thread(server.start)
+
+    async def locked(stack: ChaosStack, chance: random.Random) -> None:
+        """Another program holds a table for longer than is waited for."""
+        async with stack.store._database._writer.begin() as connection:
+            await connection.exec_driver_sql("LOCK TABLE turns IN ACCESS EXCLUSIVE MODE")
+            await asyncio.sleep(chance.uniform(0.5, 2 * DB_TIMEOUT_S))
+
+    return {"Postgres hangs": hangs, "Postgres crashes": crashes, "Postgres locked": locked}
+
+
 # --- the machine ---------------------------------------------------------------------------------
 
 
@@ -154,7 +181,7 @@ async def when_possible(fault: Fault, stack: ChaosStack, chance: random.Random) 
     while True:
         try:
             return await fault(stack, chance)
-        except (OSError, sqlite3.OperationalError, StoreError) as error:
+        except (OSError, sqlite3.OperationalError, StoreError, SQLAlchemyError) as error:
             log.info("a fault waits for another to end: %s", error)
             await asyncio.sleep(0.05)
 

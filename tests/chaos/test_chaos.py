@@ -3,12 +3,14 @@
 `python -m tests.chaos --seed N --steps M` repeats a run and prints its table.
 """
 
+import asyncio
 import os
 import random
 
 import pytest
 
-from tests.chaos.faults import ANYWHERE, SQLITE
+from sessiond.store import migrate
+from tests.chaos.faults import ANYWHERE, SQLITE, postgres_faults
 from tests.chaos.run import Plan, Run
 from tests.soak import SOAK
 
@@ -33,6 +35,24 @@ async def test_conversations_survive_every_fault(migrated_file, tmp_path, seed):
     assert report.ledger.completed > operations / 4, "else little was tried"
     if SOAK:
         assert set(report.fates) == set(faults), "every kind came"
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600 if SOAK else 300)
+async def test_conversations_survive_what_a_postgres_does(tmp_path):
+    pytest.importorskip("psycopg")
+    from tests.store.postgres import PostgresUnavailableError, running_postgres
+
+    try:
+        with running_postgres() as server:
+            url = server.url(server.create())
+            await asyncio.to_thread(migrate.upgrade, url)
+            operations = 400 if SOAK else 25
+            plan = Plan(seed=SEED, operations=operations, faults=postgres_faults(server))
+            report = await Run(plan).go(url, tmp_path)
+    except PostgresUnavailableError as error:
+        pytest.skip(str(error))
+    assert report.survived == report.injected > 0
 
 
 async def test_without_faults_every_turn_is_whole(migrated_file, tmp_path):

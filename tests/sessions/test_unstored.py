@@ -1,6 +1,7 @@
 """The end of a turn that the database would not take is stored when it takes things again."""
 
 from sessiond.store.errors import StoreError
+from tests.sessions.quota_words import refusal_of
 from tests.sessions.world import World, ask, finish
 
 
@@ -44,4 +45,28 @@ async def test_one_that_ended_otherwise_meanwhile_is_not_tried_for_ever(url, eng
     monkeypatch.setattr(world.store, "lose_turn", lose)
     await world.service._replica.beat()
     assert len(world.service._replica._unstored) == 0
+    await world.stop()
+
+
+async def test_a_turn_that_was_refused_though_its_first_commit_held_is_ended(
+    url, engine, monkeypatch
+):
+    world = await World.start(url, engine)
+    first, _ = await world.turn(ask("1"))
+    session, begin = first.accepted.session_id, world.store.begin_turn
+
+    async def held(turn, **parts):
+        await begin(turn, **parts)
+        held.id = turn.id
+        raise StoreError("nobody knows whether it held")
+
+    monkeypatch.setattr(world.store, "begin_turn", held)
+    assert (await refusal_of(world, ask("2", conversation=session))).code == "internal_error"
+    assert (await world.store.find_turn("ann", held.id)).status == "running"
+    await world.service._replica.beat()
+    assert (await world.store.find_turn("ann", held.id)).status == "failed"
+    assert (await world.store.quotas.account("ann")).use.turns == 0
+    monkeypatch.setattr(world.store, "begin_turn", begin)
+    _, finished = await world.turn(ask("3", conversation=session))
+    assert finished.status == "completed"
     await world.stop()
