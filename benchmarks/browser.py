@@ -3,7 +3,7 @@
 import os
 import shutil
 
-VARIABLE = "SESSIOND_TEST_BROWSER"
+VARIABLE = "CHROMIUM"
 NAMES = (
     "chromium-headless-shell",
     "chromium",
