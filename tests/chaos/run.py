@@ -63,6 +63,7 @@ class Plan:
     faults: dict[str, Fault]
     clients: int = 4
     operations_per_fault: int = 5
+    step_timeout_s: float = 2.0
 
 
 class Run:
@@ -77,7 +78,7 @@ class Run:
 
     async def go(self, url: str, folder: Path) -> Report:
         started_s = time.monotonic()
-        async with chaos_stack(url, folder) as stack:
+        async with chaos_stack(url, folder, self._plan.step_timeout_s) as stack:
             start = await self._warm_up(stack)
             clients = [self._client(stack) for _ in range(self._plan.clients)]
             load = asyncio.gather(*map(self._drive, clients))

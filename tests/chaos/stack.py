@@ -21,7 +21,6 @@ from tests.chaos.orders import Orders
 from tests.gateway.real_stack import NO_POLICY, ByteFormat
 from tests.gateway.serving import Served, serving
 
-STEP_TIMEOUT_S = 2.0
 DB_TIMEOUT_S = 1.0
 
 
@@ -50,13 +49,13 @@ class ChaosStack:
 
 
 @asynccontextmanager
-async def chaos_stack(url: str, folder: Path):
+async def chaos_stack(url: str, folder: Path, step_timeout_s: float):
     """Serve until the block ends."""
     settings = config(folder)
     engine = WorkerEngine(
         settings,
         backoff=Backoff(first_s=0.02, most_s=0.2),
-        step_timeout_s=STEP_TIMEOUT_S,
+        step_timeout_s=step_timeout_s,
         loop_factory="tests.chaos.engine:build",
     )
     store, metrics, clock = Store(url, timeout_s=DB_TIMEOUT_S), Metrics(), JumpingClock()

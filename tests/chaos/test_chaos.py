@@ -59,7 +59,7 @@ async def test_without_faults_every_turn_is_whole(migrated_file, tmp_path):
     """The calm run: what the others are compared with."""
     path = tmp_path / "calm.db"
     path.write_bytes(migrated_file.read_bytes())
-    plan = Plan(seed=SEED, operations=40, faults={})
+    plan = Plan(seed=SEED, operations=40, faults={}, step_timeout_s=60.0)
     report = await Run(plan).go(f"sqlite+aiosqlite:///{path}", tmp_path)
     told = set(report.ledger.outcomes)
     # a socket that is cut by its client ends a turn, too, and one socket keeps another waiting

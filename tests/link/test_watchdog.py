@@ -15,7 +15,7 @@ from engine.worker_client import STEP_TIMEOUT_S, WorkerEngine
 from sessiond.settings import Settings
 from tests.link.test_worker_client import QUICK, alive, ending_of, submit
 
-HANG_S = 1.6  # looked at every 0.2 s
+HANG_S = 4.0  # looked at every 0.5 s
 
 
 def worker(factory: str, **options) -> WorkerEngine:
