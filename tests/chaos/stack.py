@@ -12,7 +12,7 @@ from sessiond.gateway.auth import NoAuth
 from sessiond.gateway.connections import Connections
 from sessiond.gateway.limits import GatewayLimits
 from sessiond.gateway.parts import Gateway
-from sessiond.metrics import Metrics
+from sessiond.metrics.metrics import Metrics
 from sessiond.sessions.service import ServiceLimits, SessionService
 from sessiond.sessions.watchers import Watchers
 from sessiond.store.store import Store

@@ -84,10 +84,7 @@ def test_memory_adds_up_and_nobody_beats_belady(policy, prompts, capacity, hints
     run = Replay(placement_policy(policy), capacity)
     for index, one in enumerate(asked):
         run.serve(one, said.get(index, ()))
-    memory = run._memory
-    report = audit(
-        memory.pool, memory.cache, memory.contexts.values(), memory.movement, kv_bytes_per_block=1
-    )
+    report = audit(run._memory, kv_bytes_per_block=1)
     assert report.ok, report.violations
     assert run.tally.hits <= hits_of("belady", asked, capacity)
 
