@@ -46,3 +46,33 @@ def test_an_answer_that_is_no_object_is_an_error():
         api = ServerApi(ServerAddress.parse(server.url))
         with pytest.raises(ServerError, match="no JSON object"):
             api.model()
+
+
+EVERYBODYS, OWN = "/v1/sessions?limit=100&user=%2A", "/v1/sessions?limit=100"
+
+
+def page(*ids):
+    return 200, {"data": [{"id": name} for name in ids], "has_more": False}
+
+
+@pytest.mark.parametrize(
+    ("everybodys", "shown"),
+    [
+        (page("a", "b", "c"), ["a", "b"]),
+        ((403, {"error": {"message": "only an admin lists the sessions of others"}}), ["mine"]),
+    ],
+)
+def test_an_admin_sees_everybodys_sessions_and_others_their_own(everybodys, shown):
+    answers = {("GET", EVERYBODYS): everybodys, ("GET", OWN): page("mine")}
+    with ScriptedServer([], answers).running() as server:
+        found = ServerApi(ServerAddress.parse(server.url)).latest_sessions(2)
+    assert [each["id"] for each in found] == shown
+
+
+def test_what_else_goes_wrong_with_the_list_is_told():
+    answers = {("GET", EVERYBODYS): (500, {}), ("GET", OWN): page("mine")}
+    with (
+        ScriptedServer([], answers).running() as server,
+        pytest.raises(ServerError, match="500"),
+    ):
+        ServerApi(ServerAddress.parse(server.url)).latest_sessions(2)
