@@ -66,7 +66,9 @@ class AwayBanner {
   }
 }
 
+/** Nothing is shown before it is known to whom. */
 function showFor(isAdmin) {
+  byId("main").hidden = false;
   for (const node of document.querySelectorAll("[data-admin]")) node.hidden = !isAdmin;
   document.body.classList.toggle("own", !isAdmin);
 }
