@@ -59,6 +59,7 @@ class Banner:
             "chat": Text.assemble(
                 (_chat_command(self._program, url), "bold"), "   in another terminal"
             ),
+            "console": Text(f"{url}/console   in a browser"),
             "clients": Text(f"any OpenAI client with base_url={url}/v1{_KEY_WORDS[settings.auth]}"),
             "stop": Text(f"Ctrl-C; running turns get {settings.drain_timeout_s:g} s to finish"),
         }

@@ -33,6 +33,7 @@ def test_it_says_where_it_listens_how_big_the_pool_is_and_why_and_how_to_talk_to
     assert f"{URL}   socket ws://127.0.0.1:8080/v1/responses" in text
     assert "4.0 GiB for 80000 tokens (5000 blocks of 16, float32): a quarter of 23 GiB" in text
     assert "sessiond chat   in another terminal" in text
+    assert "http://127.0.0.1:8080/console   in a browser" in text
     assert f"base_url={URL}/v1" in text
     assert "echo (none) on cpu, weights float32 (0 B), activations float32" in text
 

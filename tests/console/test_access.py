@@ -24,6 +24,7 @@ async def test_an_admins_key_is_asked_for_once_and_opens_everything(stack, open_
     async with stack(keys=True) as running, open_console(running) as console:
         root = await Person.join(running, "root", "admin")
         await expect(console["#key-input"]).to_be_focused()
+        await expect(console["main"]).to_be_hidden()
         await console.page.keyboard.press("Escape")
         await console.use_key("sk-no.good")
         await expect(console["#key-fault"]).to_contain_text("API key")

@@ -145,6 +145,11 @@ async def test_tiers_show_what_lies_in_them_and_what_moves(stack, open_console, 
         await expect(console.row(session).locator(".state")).to_have_text(["parked", "parked"])
 
 
+async def test_tiers_that_are_not_there_are_not_shown(stack, open_console):
+    async with stack() as running, open_console(running) as console:
+        await expect(console["#tier-table tbody th"]).to_have_text(["device"])
+
+
 async def test_sessions_are_listed_searched_and_inspected(stack, open_console, anyone):
     async with stack() as running, open_console(running) as console:
         person = anyone(running)

@@ -66,7 +66,9 @@ class AwayBanner {
   }
 }
 
+/** Nothing is shown before it is known to whom. */
 function showFor(isAdmin) {
+  byId("main").hidden = false;
   for (const node of document.querySelectorAll("[data-admin]")) node.hidden = !isAdmin;
   document.body.classList.toggle("own", !isAdmin);
 }
@@ -95,15 +97,21 @@ async function start() {
   startMenu();
   startNotice();
   const banner = new AwayBanner();
-  let pool = null;
-  startTheme(() => pool?.draw());
+  let panels = null;
+  startTheme(() => panels?.pool?.draw());
   const { isAdmin, hasKey } = await roleWhenThere(banner);
   showFor(isAdmin);
   byId("forget-key").hidden = !hasKey;
   byId("forget-key").addEventListener("click", restart);
-
   const poller = new Poller({ onAway: (ms) => banner.show(ms), onBack: () => banner.hide() });
   byId("away-retry").onclick = () => poller.now();
+  panels = buildPanels(isAdmin, poller);
+  ask(poller, panels);
+  await poller.run();
+}
+
+/** The panels, which know of each other only what they are handed here. */
+function buildPanels(isAdmin, poller) {
   const actions = new SessionActions({
     inspect: (id) => inspect(id),
     talk: (session) => chat.talkTo(session),
@@ -114,32 +122,32 @@ async function start() {
     closed: (id) => {
       sessions.list.remove(id);
       chat.closed(id);
-      if (panel.id === id) panel.leave();
+      if (session.id === id) session.leave();
       poller.now();
     },
-    done: (id) => panel.id === id || sessions.focus(id),
+    done: (id) => session.id === id || sessions.focus(id),
   });
   const inspect = (id) => {
     pool?.choose(id);
     if (sessions.list.isForeign(sessions.list.find(id))) tellDone(`${shortId(id)} is another user's: only its owner sees what it is made of`);
-    else panel.open(id);
+    else session.open(id);
   };
-  const panel = new SessionPanel(actions, () => pool?.choose(null));
+  const session = new SessionPanel(actions, () => pool?.choose(null));
   const sessions = new SessionsPanel({ everybodys: isAdmin, actions, onInspect: inspect });
   const chat = new ChatPanel({ onTurnEnded: () => poller.now(), onShow: inspect });
+  const pool = isAdmin ? new PoolPanel(inspect) : null;
+  const live = isAdmin ? new LivePanels() : null;
+  return { session, sessions, chat, pool, live };
+}
 
+function ask(poller, { session, sessions, pool, live }) {
   const orAskAgain = (tell) => (error) => (error?.status === 401 ? restart() : tell(error));
   poller.add(OFTEN_MS, () => sessions.refresh(), orAskAgain((error) => sessions.fault(error)));
   poller.add(OFTEN_MS, askReady);
   poller.add(60_000, askModel);
-  poller.add(OFTEN_MS, () => panel.refresh(), (error) => panel.fault(error));
-  if (isAdmin) {
-    const live = new LivePanels();
-    pool = new PoolPanel(inspect);
-    poller.add(OFTEN_MS, () => live.refresh(), (error) => live.fault(error));
-    poller.add(OFTEN_MS, () => pool.refresh(), (error) => pool.fault(error));
-  }
-  await poller.run();
+  poller.add(OFTEN_MS, () => session.refresh(), (error) => session.fault(error));
+  if (live) poller.add(OFTEN_MS, () => live.refresh(), (error) => live.fault(error));
+  if (pool) poller.add(OFTEN_MS, () => pool.refresh(), (error) => pool.fault(error));
 }
 
 /** The key is of no use any more: begin again, which asks for another. */

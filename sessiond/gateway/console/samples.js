@@ -81,7 +81,9 @@ function sample(metrics, rates, atMs) {
     input: Object.fromEntries(
       SOURCES.map((source) => [source, total(metrics, "sessiond_prefill_tokens_total", { source }) ?? 0]),
     ),
-    tiers: labelValues(metrics, "sessiond_kv_blocks", "tier").map((name) => tier(name, metrics, rates)),
+    tiers: labelValues(metrics, "sessiond_kv_blocks", "tier")
+      .map((name) => tier(name, metrics, rates))
+      .filter((one) => one.capacity > 0), // those that are not there are told, too
   };
 }
 

@@ -47,8 +47,8 @@ export class SessionList {
 
   /** Ask for the newest page; for the others, too, where there are some and they are old. */
   async refresh() {
-    if (this.everybodys) this.#ownUser ??= (await get("v1/sessions?limit=1")).data[0]?.user ?? null;
     const page = await get(`v1/sessions?limit=${PAGE}${this.whose}`);
+    if (this.everybodys && page.data.length) await this.#learnOwnUser();
     if (!page.has_more) {
       this.#byId = indexed(page.data);
     } else {
@@ -67,6 +67,11 @@ export class SessionList {
   remove(id) {
     this.#byId.delete(id);
     this.onChange();
+  }
+
+  /** The API tells nobody who they are, but whose the sessions are that it lists as theirs. */
+  async #learnOwnUser() {
+    this.#ownUser ??= (await get("v1/sessions?limit=1")).data[0]?.user ?? null;
   }
 
   async #loadAll(first) {
