@@ -1,6 +1,10 @@
 """A Postgres database that the next test gets: nothing of the last one is in it."""
 
+import contextlib
+
 import pytest
+
+from tests.databases import Shelf
 
 psycopg = pytest.importorskip("psycopg")
 
@@ -29,22 +33,23 @@ def contents(url):
     return schema, rows
 
 
-def test_a_cleared_database_is_as_after_the_migrations(shelf, postgres):
+def test_a_cleared_database_is_as_after_the_migrations(postgres):
+    shelf = Shelf(postgres)  # one of the run's would be dropped after some uses
     name = shelf.take()
     url = postgres.url(name)
     fresh = contents(postgres.url(shelf._template))
     forgotten = psycopg.connect(url.replace("+psycopg", ""))
     forgotten.execute(ADD_USER, ["in a transaction that nobody ends"])
-    with connected(url) as connection:
-        connection.execute(ADD_USER, ["ann"])
-        connection.execute("SELECT nextval('audit_log_id_seq')")
-    assert contents(url) != fresh
-    shelf.put_back(name)
-    assert shelf.take() == name
-    assert contents(url) == fresh
-    with connected(url) as connection:
-        assert connection.execute("SELECT nextval('audit_log_id_seq')").fetchone() == (1,)
-    with pytest.raises(psycopg.OperationalError):
-        forgotten.execute("SELECT 1")
-    forgotten.close()
+    with contextlib.closing(forgotten):
+        with connected(url) as connection:
+            connection.execute(ADD_USER, ["ann"])
+            connection.execute("SELECT nextval('audit_log_id_seq')")
+        assert contents(url) != fresh
+        shelf.put_back(name)
+        assert shelf.take() == name
+        assert contents(url) == fresh
+        with connected(url) as connection:
+            assert connection.execute("SELECT nextval('audit_log_id_seq')").fetchone() == (1,)
+        with pytest.raises(psycopg.OperationalError):
+            forgotten.execute("SELECT 1")
     shelf.put_back(name)
