@@ -3,11 +3,10 @@
 import { Away, forgetKey, get, Refused } from "./api.js";
 import { ChatPanel } from "./chat_panel.js";
 import { announce, byId, setText } from "./dom.js";
-import { shortId } from "./format.js";
 import { findRole } from "./key_dialog.js";
 import { LivePanels } from "./live_panels.js";
 import { startMenu } from "./menu.js";
-import { startNotice, tellDone } from "./notice.js";
+import { startNotice } from "./notice.js";
 import { Poller } from "./poller.js";
 import { PoolPanel } from "./pool_panel.js";
 import { SessionActions } from "./session_actions.js";
@@ -106,6 +105,7 @@ async function start() {
   byId("away-retry").onclick = () => poller.now();
   const actions = new SessionActions({
     inspect: (id) => inspect(id),
+    canTalk: (session) => !sessions.list.isForeign(session),
     talk: (session) => chat.talkTo(session),
     changed: (session) => {
       sessions.list.put({ ...session, turns: [] });
@@ -121,8 +121,7 @@ async function start() {
   });
   const inspect = (id) => {
     pool?.choose(id);
-    if (sessions.list.isForeign(sessions.list.find(id))) tellDone(`${shortId(id)} is another user's: only its owner sees what it is made of`);
-    else panel.open(id);
+    panel.open(id);
   };
   const panel = new SessionPanel(actions, () => pool?.choose(null));
   const sessions = new SessionsPanel({ everybodys: isAdmin, actions, onInspect: inspect });

@@ -31,7 +31,7 @@ export class SessionList {
     return this.#byId.get(id);
   }
 
-  /** Another user's: an admin sees that it is there, and no more. */
+  /** Another user's: an admin inspects and steers it, but takes no part in it. */
   isForeign(session) {
     return this.everybodys && session !== undefined && session.user !== this.#ownUser;
   }
@@ -47,8 +47,9 @@ export class SessionList {
 
   /** Ask for the newest page; for the others, too, where there are some and they are old. */
   async refresh() {
-    if (this.everybodys) this.#ownUser ??= (await get("v1/sessions?limit=1")).data[0]?.user ?? null;
     const page = await get(`v1/sessions?limit=${PAGE}${this.whose}`);
+    // After the page: of sessions on it that are one's own, this finds one.
+    if (this.everybodys) this.#ownUser ??= (await get("v1/sessions?limit=1")).data[0]?.user ?? null;
     if (!page.has_more) {
       this.#byId = indexed(page.data);
     } else {
