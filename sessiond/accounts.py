@@ -13,6 +13,7 @@ from sessiond.store.account_records import (
     KeyRecord,
     NewKey,
     NewUser,
+    SessionOwner,
     UserRecord,
     UserRole,
 )
@@ -87,6 +88,10 @@ class Accounts:
     async def users(self, *, limit: int, after: str | None) -> tuple[tuple[UserRecord, ...], bool]:
         """Users in the order of their coming, and whether others follow."""
         return await self._store.list_users(limit=limit, after=after)
+
+    async def session_owner(self, session_id: str) -> SessionOwner | None:
+        """Whose a stored session is, closed ones included; None: there is none of that id."""
+        return await self._store.session_owner(session_id)
 
     async def set_role(self, actor: str, user_id: str, role: UserRole) -> UserRecord:
         """Replace a user's role, from its next request on."""

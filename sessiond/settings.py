@@ -29,6 +29,9 @@ from engine.files.catalog import DEFAULT_MODEL
 
 ENV_PREFIX = "SESSIOND_"
 CONFIG_FILE_VARIABLE = "SESSIOND_CONFIG"
+MAX_FRAME_BYTES = 2**20
+PING_INTERVAL_S = 15.0
+PING_TIMEOUT_S = 20.0
 
 
 def config_file() -> Path:
@@ -298,10 +301,14 @@ class Settings(BaseSettings):
         30.0, description="How long running turns may go on after SIGTERM, in seconds."
     )
     max_frame_bytes: ByteSize = Field(
-        2**20, ge=1024, description="Largest message of a client, as in 1MiB."
+        MAX_FRAME_BYTES, ge=1024, description="Largest message of a client, as in 1MiB."
     )
-    ping_interval_s: Pause = Field(15.0, description="Pause between pings on a silent socket.")
-    ping_timeout_s: Pause = Field(20.0, description="A socket without a pong for so long is cut.")
+    ping_interval_s: Pause = Field(
+        PING_INTERVAL_S, description="Pause between pings on a silent socket."
+    )
+    ping_timeout_s: Pause = Field(
+        PING_TIMEOUT_S, description="A socket without a pong for so long is cut."
+    )
 
     @classmethod
     def settings_customise_sources(

@@ -2,28 +2,30 @@
 
 from dataclasses import dataclass
 
+from sessiond.settings import MAX_FRAME_BYTES, PING_INTERVAL_S, PING_TIMEOUT_S
+
 MAX_HEAD_BYTES = 64 * 1024
 """Of a request's line and headers together, and so of each URL, id, key and name in them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayLimits:
-    """Bytes, seconds and counts.
+    """Bytes, seconds and counts; what operators may set is by default as in the settings.
 
     A peer that vanished is noticed within `ping_interval_s + ping_timeout_s`; one that stops
     reading is closed after `send_timeout_s` without progress; a request has to have come whole
     within `request_timeout_s`; `ask_timeout_s` bounds questions about the state of the engine.
     """
 
-    max_frame_bytes: int = 1024 * 1024
-    max_body_bytes: int = 1024 * 1024
+    max_frame_bytes: int = MAX_FRAME_BYTES
+    max_body_bytes: int = MAX_FRAME_BYTES
     max_lanes: int = 32
     max_lane_frames: int = 32
     max_outbound_events: int = 64
     send_timeout_s: float = 15.0
-    ping_interval_s: float = 15.0
-    ping_timeout_s: float = 15.0
-    heartbeat_s: float = 15.0
+    ping_interval_s: float = PING_INTERVAL_S
+    ping_timeout_s: float = PING_TIMEOUT_S
+    heartbeat_s: float = PING_INTERVAL_S
     request_timeout_s: float = 30.0
     ask_timeout_s: float = 5.0
     retry_after_s: int = 5

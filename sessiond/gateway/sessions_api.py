@@ -17,17 +17,19 @@ from sessiond.gateway.protocol.policies import decode_policy, policy_object
 from sessiond.gateway.protocol.requests import MAX_ID
 from sessiond.gateway.protocol.resources import Json, list_object
 from sessiond.gateway.refusal import json_response
+from sessiond.gateway.session_reach import Reached, SessionReach
 
 INCLUDABLE = ("page_table",)
 SESSION_STATES: tuple[SessionState, ...] = get_args(SessionState)
 
 
 class SessionsApi:
-    """List, inspect, steer, reset and close sessions."""
+    """List, inspect, steer, reset and close sessions; admins also those of others."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self._service = gateway.service
+        self._reach = SessionReach(gateway.accounts, clock=gateway.clock)
 
     def routes(self) -> list[BaseRoute]:
         """List the routes."""
@@ -63,11 +65,11 @@ class SessionsApi:
         names = [name for one in wanted for name in one.split(",")]
         for name in names:
             fields.one_of("include", name, INCLUDABLE)
+        reached = await self._reached(request)
         view = await self._service.get_session(
-            caller_of(request),
-            request.path_params["session_id"],
-            include_page_table="page_table" in names,
+            reached.owner, reached.session_id, include_page_table="page_table" in names
         )
+        await self._reach.write_down_look(reached)
         return json_response(session_object(view))
 
     async def fork(self, request: Request) -> Response:
@@ -80,29 +82,32 @@ class SessionsApi:
 
     async def reset(self, request: Request) -> Response:
         """`POST /v1/sessions/{id}/reset`: to `{"response_id"}`, or to the instructions alone."""
-        caller = caller_of(request)
-        view = await self._service.reset_session(
-            caller, request.path_params["session_id"], await self._read_response_id(request)
-        )
+        response_id = await self._read_response_id(request)
+        reached = await self._reached(request)
+        view = await self._service.reset_session(reached.owner, reached.session_id, response_id)
+        await self._reach.write_down(reached, "user.session.reset", response=response_id)
         return json_response(session_object(view))
 
     async def park(self, request: Request) -> Response:
         """`POST /v1/sessions/{id}/park`: free the device's memory, keep what can be kept below."""
-        caller = caller_of(request)
-        view = await self._service.park_session(caller, request.path_params["session_id"])
+        reached = await self._reached(request)
+        view = await self._service.park_session(reached.owner, reached.session_id)
+        await self._reach.write_down(reached, "user.session.park")
         return json_response(session_object(view))
 
     async def set_policy(self, request: Request) -> Response:
         """`PUT /v1/sessions/{id}/policy`: `{"type": …}`, from the next turn on."""
-        caller = caller_of(request)
-        policy = await self._read_policy(request)
-        view = await self._service.set_policy(caller, request.path_params["session_id"], policy)
-        return json_response(session_object(view))
+        return await self._replace_policy(request, await self._read_policy(request))
 
     async def clear_policy(self, request: Request) -> Response:
         """`DELETE /v1/sessions/{id}/policy`: that of the user, or the server, holds."""
-        caller = caller_of(request)
-        view = await self._service.set_policy(caller, request.path_params["session_id"], None)
+        return await self._replace_policy(request, None)
+
+    async def _replace_policy(self, request: Request, policy: PolicyChoice | None) -> Response:
+        reached = await self._reached(request)
+        view = await self._service.set_policy(reached.owner, reached.session_id, policy)
+        name = policy.type if policy else None
+        await self._reach.write_down(reached, "user.session.policy", policy=name)
         return json_response(session_object(view))
 
     async def set_user_policy(self, request: Request) -> Response:
@@ -151,9 +156,14 @@ class SessionsApi:
 
     async def close(self, request: Request) -> Response:
         """`DELETE /v1/sessions/{id}`."""
+        reached = await self._reached(request)
+        await self._service.close_session(reached.owner, reached.session_id)
+        await self._reach.write_down(reached, "user.session.close")
         session_id = request.path_params["session_id"]
-        await self._service.close_session(caller_of(request), session_id)
         return json_response({"id": session_id, "object": "session.deleted", "deleted": True})
+
+    async def _reached(self, request: Request) -> Reached:
+        return await self._reach.find(caller_of(request), request.path_params["session_id"])
 
 
 def _filter(request: Request) -> SessionFilter:

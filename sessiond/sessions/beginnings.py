@@ -7,6 +7,7 @@ from sessiond.facts import AttachmentId, Caller, TurnRequest
 from sessiond.sessions.binding import Binder
 from sessiond.sessions.bound import BoundTurn
 from sessiond.sessions.parts import Parts
+from sessiond.sessions.refusals import response_not_found
 from sessiond.sessions.repeats import Repeats, turn_digest
 from sessiond.sessions.runner import TurnRunner
 from sessiond.sessions.turn import Turn
@@ -75,11 +76,17 @@ class Beginnings:
             self._runner.drop(bound)  # another was quicker
 
     async def run(self, bound: BoundTurn) -> Turn:
-        """Wait for the place in the lane, store the turn (commit 1), hand it to the engine."""
+        """Wait for the place in the lane, store the turn (commit 1), hand it to the engine.
+
+        Who named a response is told that it is gone, not a conversation that it has never named.
+        """
         try:
             return await self._runner.run(bound)
-        except RequestError:
+        except RequestError as error:
             await self._release(bound)
+            named = bound.request.previous_response_id
+            if named is not None and error.code == "conversation_not_found":
+                raise response_not_found(named) from error
             raise
 
     async def drop(self, bound: BoundTurn) -> None:

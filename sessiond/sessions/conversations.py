@@ -252,13 +252,19 @@ class Conversations:
             yield change
         except NotOwnerError as error:
             live.stale = True
-            raise busy(live.id) from error
+            raise await self._taken(live) from error
         except (StoreError, asyncio.CancelledError):
             live.stale = True  # a write that raised, or was not waited for, may have held
             raise
         finally:
             live.leave(claim, change.event)
             self._retention.settle(live, None)
+
+    async def _taken(self, live: LiveSession) -> RequestError:
+        """What is told of a session that is not this replica's any more."""
+        record = await self._store.find_session(live.user_id, live.id)
+        is_open = record is not None and record.closed_at is None
+        return busy(live.id) if is_open else conversation_not_found(live.id)
 
     async def _record(self, caller: Caller, session_id: str) -> SessionRecord:
         own_id = session_id_of(caller.user_id, session_id)

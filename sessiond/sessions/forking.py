@@ -9,6 +9,7 @@ from sessiond.sessions.quotas import Quotas
 from sessiond.sessions.refusals import conversation_not_found, response_not_found
 from sessiond.sessions.request_form import pack_policy
 from sessiond.sessions.retention import Retention
+from sessiond.store.errors import BaseGoneError
 from sessiond.store.records import NewSession, TurnRecord
 
 
@@ -47,6 +48,11 @@ class Forks:
         live = self._binder.fork(base, turn)
         try:
             await self._quotas.create_session(caller, await self._row(live), None, base.id)
+        except BaseGoneError as error:
+            self._retention.forget(live)
+            if response_id is None:
+                raise conversation_not_found(session_id) from error
+            raise response_not_found(response_id, param="response_id") from error
         except BaseException:
             self._retention.forget(live)
             raise

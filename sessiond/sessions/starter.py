@@ -19,12 +19,12 @@ from sessiond.sessions.parts import Parts
 from sessiond.sessions.placing import Placer
 from sessiond.sessions.planning import Planner, TurnPlan
 from sessiond.sessions.quotas import Quotas, terms_of
-from sessiond.sessions.refusals import busy
+from sessiond.sessions.refusals import busy, conversation_not_found
 from sessiond.sessions.request_form import pack_policy, pack_request
 from sessiond.sessions.summaries import Patience
 from sessiond.sessions.transcript import Transcript
 from sessiond.sessions.turn import Turn
-from sessiond.store.errors import NotOwnerError, QuotaExceededError, StoreError
+from sessiond.store.errors import BaseGoneError, NotOwnerError, QuotaExceededError, StoreError
 from sessiond.store.records import LostTurn, NewSession, NewTurn
 
 logger = logging.getLogger(__name__)
@@ -110,6 +110,8 @@ class TurnStarter:
                 account = await self._store_running(bound, plan, accepted)
             except NotOwnerError:
                 await self._take_back(bound)
+            except BaseGoneError as error:
+                raise conversation_not_found(bound.live.id) from error
             except QuotaExceededError:
                 raise
             except StoreError as error:

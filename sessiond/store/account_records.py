@@ -69,6 +69,14 @@ class KeyOwner:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SessionOwner:
+    """Whose a session is, and what parts that user's blocks from those of others."""
+
+    user_id: str
+    salt: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Audit:
     """One thing that an admin did: who, what, to whom, when, and how exactly."""
 

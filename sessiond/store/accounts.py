@@ -15,6 +15,7 @@ from sessiond.store.account_records import (
     KeyRecord,
     NewKey,
     NewUser,
+    SessionOwner,
     UserRecord,
     UserRole,
 )
@@ -78,6 +79,12 @@ class AccountStore:
     async def find_named(self, name: str) -> UserRecord | None:
         """The user who has the name now."""
         return await self._database.read(lambda connection: users.find_named(connection, name))
+
+    async def session_owner(self, session_id: str) -> SessionOwner | None:
+        """Whose a stored session is, closed ones included."""
+        return await self._database.read(
+            lambda connection: users.session_owner(connection, session_id)
+        )
 
     async def list_users(
         self, *, limit: int, after: str | None

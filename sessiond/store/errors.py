@@ -33,5 +33,9 @@ class QuotaExceededError(StoreError):
         self.wanted = wanted
 
 
+class BaseGoneError(StoreError):
+    """What a new session was to be built on was deleted meanwhile; nothing was written."""
+
+
 class NotOwnerError(StaleSessionError):
     """The session is closed, or another replica has taken it since the writer did."""

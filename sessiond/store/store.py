@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from sessiond.quota import Account, charged_tokens
-from sessiond.store import erasing, ownership, quotas, sessions, summaries, turns
+from sessiond.store import bases, erasing, ownership, quotas, sessions, summaries, turns
 from sessiond.store.accounts import AccountStore
 from sessiond.store.database import CONNECTIONS, TIMEOUT_S
 from sessiond.store.errors import NotOwnerError
@@ -124,6 +124,7 @@ class Store(StoreReader):
         Raises:
             QuotaExceededError: there is not enough left to reserve.
             NotOwnerError: the session is closed, or another replica has taken it.
+            BaseGoneError: what a new session begins with was deleted.
         """
 
         async def reserve(connection: AsyncConnection) -> Account:
@@ -232,6 +233,7 @@ class Store(StoreReader):
 
         Raises:
             QuotaExceededError: its user has as many as may be open.
+            BaseGoneError: what it begins with was deleted.
         """
 
         async def work(connection: AsyncConnection) -> None:
@@ -289,6 +291,7 @@ class Store(StoreReader):
         keep_s = 0.0 if is_volatile(session_id) else _TOMBSTONE_S
 
         async def work(connection: AsyncConnection) -> bool:
+            await bases.hold_all(connection, user_id)
             was_open = await sessions.close(connection, user_id, session_id, now)
             await erasing.erase(connection, user_id, now - keep_s)
             return was_open
@@ -368,4 +371,5 @@ class Store(StoreReader):
         if prompt is not None:
             await sessions.insert_prompt(connection, user_id, prompt)
         if session is not None:
+            await bases.hold(connection, session, prompt)
             await sessions.insert(connection, session, owner=self._replica.id, epoch=FIRST_EPOCH)

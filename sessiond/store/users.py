@@ -14,10 +14,11 @@ from sessiond.store.account_records import (
     KeyRecord,
     NewKey,
     NewUser,
+    SessionOwner,
     UserRecord,
     UserRole,
 )
-from sessiond.store.schema import audit_log, keys, users
+from sessiond.store.schema import audit_log, keys, sessions, users
 from sessiond.store.user_salt import new_salt
 
 _USER = sa.select(users.c.id, users.c.name, users.c.role, users.c.created_at, users.c.revoked_at)
@@ -71,6 +72,17 @@ async def ensure_salt(connection: AsyncConnection, user_id: str) -> None:
     await connection.execute(
         users.update().where(users.c.id == user_id, users.c.salt.is_(None)).values(salt=new_salt())
     )
+
+
+async def session_owner(connection: AsyncConnection, session_id: str) -> SessionOwner | None:
+    """Whose a session is, closed ones included; None: there is none, or its user has no salt."""
+    rows = await connection.execute(
+        sa.select(users.c.id, users.c.salt)
+        .join(sessions, sessions.c.user_id == users.c.id)
+        .where(sessions.c.id == session_id, users.c.salt.is_not(None))
+    )
+    row = rows.one_or_none()
+    return None if row is None else SessionOwner(user_id=row.id, salt=row.salt)
 
 
 async def set_role(connection: AsyncConnection, user_id: str, role: UserRole) -> bool:

@@ -40,7 +40,7 @@ async def test_an_admins_key_is_asked_for_once_and_opens_everything(stack, open_
         assert await console.page.evaluate("sessionStorage.length") == 0
 
 
-async def test_an_admin_sees_that_others_have_sessions_and_no_more(stack, open_console):
+async def test_an_admin_inspects_and_steers_others_sessions_and_takes_no_part(stack, open_console):
     async with stack(keys=True) as running:
         root, bob = await Person.join(running, "root", "admin"), await Person.join(running, "bob")
         [reply] = await bob.chat("a secret of bob's", instructions="bob's own")
@@ -50,13 +50,15 @@ async def test_an_admin_sees_that_others_have_sessions_and_no_more(stack, open_c
             assert cells["User"] == bob.id
             await console.turn("hello")
             mine = await console.chat_session()
-            await expect(console.row(mine).locator(".name")).to_be_enabled()
-            await expect(console.row(his).locator(".name")).to_be_disabled()
-            await expect(console.row(his).locator(".more")).to_be_hidden()
-            await console[f'.holder[data-session="{his}"]'].click()
-            await expect(console["#notice-text"]).to_contain_text("another user's")
-            await expect(console["#session"]).to_be_hidden()
             await console.inspect(mine)
+            tools = console["#session .tools button"]
+            await expect(tools.first).to_have_text("Talk to it")
+            await console[f'.holder[data-session="{his}"]'].click()
+            await expect(console["#session .told"]).to_have_text("bob's own")
+            await expect(tools.first).to_have_text("Set policy…")
+            await console.act(his, "Park…")
+            await console["#confirm-yes"].click()
+            await expect(console["#notice-text"]).to_have_text(f"{his} was parked")
             assert "secret" not in await console["body"].text_content()
 
 

@@ -7,6 +7,7 @@ import threading
 from websockets.frames import Opcode
 
 from sessiond.assembly import _gateway_limits
+from sessiond.gateway.limits import GatewayLimits
 from sessiond.settings import Settings
 from tests.sockets.raw_peer import frame, raw_peer
 
@@ -128,6 +129,10 @@ def test_t47_no_silence_lasts_longer_than_15_seconds():
     limits = _gateway_limits(Settings())
     assert limits.ping_interval_s <= 15
     assert limits.heartbeat_s <= 15
+
+
+def test_limits_that_nobody_has_set_are_those_of_the_settings():
+    assert GatewayLimits() == _gateway_limits(Settings())
 
 
 async def test_t07_half_open_sockets_that_never_spoke_are_freed_too(stack):

@@ -3,11 +3,10 @@
 import { Away, forgetKey, get, Refused } from "./api.js";
 import { ChatPanel } from "./chat_panel.js";
 import { announce, byId, setText } from "./dom.js";
-import { shortId } from "./format.js";
 import { findRole } from "./key_dialog.js";
 import { LivePanels } from "./live_panels.js";
 import { startMenu } from "./menu.js";
-import { startNotice, tellDone } from "./notice.js";
+import { startNotice } from "./notice.js";
 import { Poller } from "./poller.js";
 import { PoolPanel } from "./pool_panel.js";
 import { SessionActions } from "./session_actions.js";
@@ -114,6 +113,7 @@ async function start() {
 function buildPanels(isAdmin, poller) {
   const actions = new SessionActions({
     inspect: (id) => inspect(id),
+    canTalk: (session) => !sessions.list.isForeign(session),
     talk: (session) => chat.talkTo(session),
     changed: (session) => {
       sessions.list.put({ ...session, turns: [] });
@@ -129,8 +129,7 @@ function buildPanels(isAdmin, poller) {
   });
   const inspect = (id) => {
     pool?.choose(id);
-    if (sessions.list.isForeign(sessions.list.find(id))) tellDone(`${shortId(id)} is another user's: only its owner sees what it is made of`);
-    else session.open(id);
+    session.open(id);
   };
   const session = new SessionPanel(actions, () => pool?.choose(null));
   const sessions = new SessionsPanel({ everybodys: isAdmin, actions, onInspect: inspect });

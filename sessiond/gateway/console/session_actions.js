@@ -18,7 +18,7 @@ const POLICIES = [
 const NUMBERS = { max_tokens: "Tokens at most", turns: "Turns", compact_threshold: "Summed up from so many tokens on" };
 
 export class SessionActions {
-  /** `on`: `inspect(id)`, `talk(session)`, `changed(session)`, `closed(id)`, `done(id)`. */
+  /** `on`: `inspect(id)`, `canTalk(session)`, `talk(session)`, `changed(session)`, `closed(id)`, `done(id)`. */
   constructor(on) {
     this.on = on;
     this.policyDialog = new PolicyDialog();
@@ -29,7 +29,7 @@ export class SessionActions {
     const { id } = session;
     return [
       { name: "Inspect", run: () => this.on.inspect(id) },
-      { name: "Talk to it", run: () => this.on.talk(session) },
+      ...(this.on.canTalk(session) ? [{ name: "Talk to it", run: () => this.on.talk(session) }] : []),
       { name: "Set policy…", run: () => this.setPolicy(session) },
       { name: "Park…", run: () => this.park(id) },
       { name: "Reset…", isHarmful: true, run: () => this.reset(id) },

@@ -31,7 +31,7 @@ export class SessionList {
     return this.#byId.get(id);
   }
 
-  /** Another user's: an admin sees that it is there, and no more. */
+  /** Another user's: an admin inspects and steers it, but takes no part in it. */
   isForeign(session) {
     return this.everybodys && session !== undefined && session.user !== this.#ownUser;
   }

@@ -100,9 +100,7 @@ export class SessionsPanel {
     const button = name.firstChild;
     button.firstChild.className = `swatch ${hueClass(one.id)}`;
     setText(button.lastChild, shortId(one.id));
-    const isForeign = this.list.isForeign(one);
-    button.disabled = isForeign;
-    button.title = isForeign ? `${one.id}: another user's` : `Inspect ${one.id}`;
+    button.title = this.list.isForeign(one) ? `Inspect ${one.id}: another user's` : `Inspect ${one.id}`;
     setText(state.firstChild, one.state);
     state.firstChild.dataset.state = one.state;
     setText(user, one.user);
@@ -117,7 +115,6 @@ export class SessionsPanel {
     setText(disk, count(blocks.disk));
     setText(kv, bytes(one.kv_bytes.device));
     setText(used, ago(one.last_active_at, this.#nowS));
-    actions.firstChild.hidden = isForeign;
     actions.firstChild.setAttribute("aria-label", `Actions for ${shortId(one.id)}`);
   }
 

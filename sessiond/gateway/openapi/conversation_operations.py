@@ -21,6 +21,7 @@ _BUSY = (409,)
 _RESPONSE = "/v1/responses/{response_id}"
 _CONVERSATION = "/v1/conversations/{session_id}"
 _SESSION = "/v1/sessions/{session_id}"
+_OR_ADMIN = "Admins may do so with any user's session; it is written down."
 
 RESPONSES = (
     Operation(
@@ -167,7 +168,7 @@ SESSIONS = (
         method="get",
         path=_SESSION,
         name="get_session",
-        about="Show what a session holds.",
+        about=f"Show what a session holds. {_OR_ADMIN}",
         answer="Session",
         parameters=(INCLUDE,),
     ),
@@ -175,7 +176,7 @@ SESSIONS = (
         method="delete",
         path=_SESSION,
         name="close_session",
-        about="End a session.",
+        about=f"End a session. {_OR_ADMIN}",
         answer="Deleted",
         refusals=_BUSY,
     ),
@@ -192,7 +193,7 @@ SESSIONS = (
         method="post",
         path=f"{_SESSION}/reset",
         name="reset_session",
-        about="Set it back to one of its responses, or to its instructions.",
+        about=f"Set it back to one of its responses, or to its instructions. {_OR_ADMIN}",
         answer="Session",
         body="AtResponse",
         refusals=_BUSY,
@@ -201,7 +202,7 @@ SESSIONS = (
         method="post",
         path=f"{_SESSION}/park",
         name="park_session",
-        about="Free the memory of the device; keep what can be kept below.",
+        about=f"Free the memory of the device; keep what can be kept below. {_OR_ADMIN}",
         answer="Session",
         refusals=_BUSY,
     ),
@@ -209,7 +210,7 @@ SESSIONS = (
         method="put",
         path=f"{_SESSION}/policy",
         name="set_session_policy",
-        about="Set its context policy, from the next turn on.",
+        about=f"Set its context policy, from the next turn on. {_OR_ADMIN}",
         answer="Session",
         body="Policy",
         needs_body=True,
@@ -219,7 +220,7 @@ SESSIONS = (
         method="delete",
         path=f"{_SESSION}/policy",
         name="clear_session_policy",
-        about="Let the policy of the user, or the server, hold.",
+        about=f"Let the policy of the user, or the server, hold. {_OR_ADMIN}",
         answer="Session",
         refusals=_BUSY,
     ),
