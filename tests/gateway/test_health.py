@@ -82,10 +82,23 @@ async def test_capacity_tells_blocks_that_add_up():
     assert capacity_object(STATS, INFO, accepting=False)["accepting"] is False
 
 
+async def test_sessions_are_counted_alike_wherever_they_are_told():
+    engine = ScriptedEngine()
+    engine.stats = structs.replace(
+        STATS, contexts=10, holding=4, waiting_holding=1, parked=3, waiting_parked=1
+    )
+    expected = {"live": 10, "idle": 2, "parked": 2}
+    assert (await get("/health/capacity", engine)).json()["sessions"] == expected
+    assert (await get("/admin/memory", engine)).json()["sessions"] == expected
+    found = samples((await get("/metrics", engine)).text)
+    for state in ("idle", "parked"):
+        assert found["sessiond_sessions", ("state", state)] == expected[state]
+
+
 async def test_tiers_are_counted_and_told():
     engine = ScriptedEngine()
     tiers = {"disk": TIER}
-    engine.stats = structs.replace(STATS, tiers=tiers, parked=1, restored_tokens_total=7,
+    engine.stats = structs.replace(STATS, tiers=tiers, holding=2, parked=1, restored_tokens_total=7,
                                    swapped_preemptions_total=1)  # fmt: skip
     capacity = (await get("/health/capacity", engine)).json()
     assert (capacity["disk_blocks"], capacity["host_blocks"]) == (30, 0)
