@@ -12,7 +12,7 @@ from engine.tier_reports import TierInfo
 from sessiond.facts import Rung, TurnFinished, TurnUsage
 from sessiond.gateway.health import capacity_object
 from tests.gateway.schemas import strict
-from tests.gateway.scripted import INFO, STATS, TIER, ScriptedEngine, ScriptedService, reply
+from tests.gateway.scripted import AUDIT, INFO, STATS, TIER, ScriptedEngine, ScriptedService, reply
 from tests.gateway.serving import gateway_of, serving
 
 SERVICE = ScriptedService(lambda _: reply("x"))
@@ -241,10 +241,11 @@ async def test_metrics_tell_turns_and_the_moment():
 async def test_a_scrape_tells_what_is_leaked_now_and_what_the_last_audit_found():
     engine = ScriptedEngine()
     engine.stats = structs.replace(STATS, leaked_references=2)
+    engine.audit = structs.replace(AUDIT, leaked_blocks=5)
     gateway = gateway_of(SERVICE, engine)
     async with serving(gateway) as served, httpx.AsyncClient(trust_env=False) as http:
         told = [samples((await http.get(f"{served.http_url}/metrics")).text)]
-        gateway.audit_watch.leaked_blocks = 5
+        await gateway.audit_watch.audit()
         told.append(samples((await http.get(f"{served.http_url}/metrics")).text))
     assert [found["sessiond_leaked_blocks",] for found in told] == [2, 5]
 

@@ -64,6 +64,9 @@ def ask(*texts: str | tuple[str, str], **fields: Any) -> TurnRequest:
     return TurnRequest(input=items(*texts), **fields)
 
 
+_NOBODY = Watchers()
+
+
 class World:
     """One server's life: `World.start`, then `stop`; another may start on the same database."""
 
@@ -78,7 +81,7 @@ class World:
         ticks: FakeClock | None = None,
         replica: str = "",
         connections: int = CONNECTIONS,
-        watchers: Watchers = Watchers(),
+        watchers: Watchers = _NOBODY,
         **limits: Any,
     ) -> None:
         self.engine = engine
