@@ -154,10 +154,12 @@ class Pressure:
         A seat is given up by waiting again, with all blocks in place. Blocks are given up as far as
         the newcomers' equal shares of the pool go.
         """
+        running, limit = self._queue.running, self._queue.limit
+        if len({slot.context.salt for slot in running}) == len(running):
+            return  # most steps: nobody runs several turns, so nobody would lose one
         newcomers = self._newcomers()
         if not newcomers:
             return
-        running, limit = self._queue.running, self._queue.limit
         excess = len(running) + len(newcomers) - limit.now
         for victim in self._victims(newcomers)[: max(0, excess)]:
             self._queue.preempt(victim)
@@ -191,13 +193,16 @@ class Pressure:
         pool, queue = self._memory.pool, self._queue
         owners = len({slot.context.salt for slot in queue.running}) + len(newcomers)
         wanted = [self._blocks_wanted(slot) for slot in newcomers]
-        obtainable = self._memory.eviction.obtainable
+        offered = [slot for slot in self._victims(newcomers) if not self._is_spent(slot)]
+        if not offered or max(wanted) > pool.total // owners:
+            return
+        obtainable = self._memory.eviction.obtainable  # which looks at every session
         victims = []
-        for slot in self._victims(newcomers):
-            if obtainable < sum(wanted) and not self._is_spent(slot):
+        for slot in offered:
+            if obtainable < sum(wanted):
                 obtainable += slot.context.table.block_count
                 victims.append(slot)
-        if obtainable < sum(wanted) or max(wanted) > pool.total // owners:
+        if obtainable < sum(wanted):
             return  # nobody loses anything for what can't be had
         for slot in victims:
             self._preempt(slot)

@@ -136,7 +136,8 @@ class RunQueue:
         else:
             self.waiting.remove(slot)
             self._wait_no_more(slot)
-        self.limit.note_end()
+        if slot.started_s is not None:  # else it held nothing
+            self.limit.note_end()
         if not self._by_turn:
             self._counters.clear()
             self.limit.reset()

@@ -12,10 +12,7 @@ logger = logging.getLogger(__name__)
 
 
 class AuditWatch:
-    """An audit looks at every block and session, too much for each scrape: one per `every_s`.
-
-    `leaked_blocks` are those of the last audit, whoever wanted it.
-    """
+    """An audit looks at every block and session, too much for each scrape: one per `every_s`."""
 
     def __init__(
         self, engine: EngineClient, *, every_s: float = 300.0, ask_timeout_s: float = 5.0
@@ -24,7 +21,13 @@ class AuditWatch:
         self._every_s = every_s
         self._ask_timeout_s = ask_timeout_s
         self._task: asyncio.Task[None] | None = None
-        self.leaked_blocks = 0
+        self._leaked_blocks = 0
+        self._audited_epoch = engine.epoch
+
+    @property
+    def leaked_blocks(self) -> int:
+        """Those of the last audit, whoever wanted it; 0 before the first of this engine."""
+        return self._leaked_blocks if self._audited_epoch == self._engine.epoch else 0
 
     def start(self) -> None:
         """Look from now on."""
@@ -45,7 +48,7 @@ class AuditWatch:
         report = await ask_in_time(self._engine, GetAudit(), self._ask_timeout_s)
         if not isinstance(report, AuditReport):
             raise TypeError(f"the engine answered an audit with {report}")
-        self.leaked_blocks = report.leaked_blocks
+        self._leaked_blocks, self._audited_epoch = report.leaked_blocks, self._engine.epoch
         return report
 
     async def _watch(self) -> None:
@@ -55,6 +58,8 @@ class AuditWatch:
                 await self._look()
             except RequestError:
                 logger.debug("the engine does not answer; it is audited the next time")
+            except Exception:
+                logger.exception("the audit met a fault; it goes on")
 
     async def _look(self) -> None:
         stats = await ask_in_time(self._engine, GetStats(), self._ask_timeout_s)

@@ -17,6 +17,7 @@ from sessiond.errors import RequestError
 from sessiond.gateway.parts import Gateway
 from sessiond.gateway.protocol.resources import Json, model_object
 from sessiond.gateway.refusal import json_response
+from sessiond.metrics.engine import session_states
 from sessiond.metrics.metrics import CONTENT_TYPE, Poll
 from sessiond.sessions.questions import ask_in_time
 
@@ -172,12 +173,9 @@ def _tier_object(tier: TierInfo) -> Json:
 
 
 def session_counts(stats: EngineStats) -> Json:
-    """Sessions that the engine knows: all of them, and those without a turn."""
-    return {
-        "live": stats.contexts,
-        "idle": stats.contexts - stats.running - stats.parked,
-        "parked": stats.parked,
-    }
+    """Sessions that the engine knows: all of them, and two of their states."""
+    states = session_states(stats)
+    return {"live": stats.contexts, "idle": states["idle"], "parked": states["parked"]}
 
 
 def _process_object(memory: ProcessMemory) -> Json:

@@ -48,7 +48,7 @@ def engine_families(stats: EngineStats, info: EngineInfo) -> Iterator[Metric]:
     yield from _tier_families(tiers)
 
 
-def session_states(stats: EngineStats) -> dict[str, float]:
+def session_states(stats: EngineStats) -> dict[str, int]:
     """Sessions by state, each in one.
 
     Of those whose turn neither runs nor waits: idle have KV on the device, parked in tiers only,

@@ -189,12 +189,13 @@ class TurnRunner:
             self._note_rung(finished.error.code)
         self._watchers.turn_ended(finished)
         if self._watchers.turn_told is not None:
+            ended_at = self._clock()
             self._watchers.turn_told(
                 ToldTurn(
                     accepted=turn.accepted,
                     finished=finished,
-                    received_at=bound.received_at,
-                    ended_at=self._clock(),
+                    received_at=ended_at - (self._ticks() - bound.received_at),
+                    ended_at=ended_at,
                 )
             )
 

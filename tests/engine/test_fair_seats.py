@@ -5,6 +5,7 @@ from collections import Counter
 
 import pytest
 
+from engine.eviction import Eviction
 from engine.fairness import Claim, in_order, newcomers
 from engine.messages import Terms, TurnFailed
 from tests.engine.harness import Engine
@@ -133,6 +134,40 @@ def test_one_user_alone_never_gives_up_a_seat(make_engine) -> None:
     flood(engine, turns=6, prompt=20, reply=30)
     engine.run()
     assert engine.stats().pauses_total == 0
+
+
+def test_where_nobody_runs_several_turns_no_step_looks_at_those_that_wait(
+    make_engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make_engine(max_num_seqs=2, **QUIET)
+    for user in "abcd":
+        flood(engine, turns=1, prompt=20, reply=40, user=user)
+    engine.step()
+    looked = []
+    monkeypatch.setattr(engine.loop._queue, "newcomers", lambda: looked.append(1) or set())
+    for _ in range(5):
+        engine.step()
+    assert (engine.stats().running, engine.stats().waiting) == (2, 2)
+    assert not looked
+    monkeypatch.undo()
+    engine.run()
+
+
+def test_no_step_looks_at_every_session_for_who_wants_more_than_its_share(
+    make_engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make_engine(num_blocks=64, max_num_seqs=8, max_num_batched_tokens=256, **QUIET)
+    flood(engine, turns=20, prompt=100, reply=60)
+    engine.step(8)
+    engine.open("b", salt=b"b")
+    mine = engine.submit("b", [99] * 800, max_output_tokens=4, stop_ids=[])
+    looked = []
+    monkeypatch.setattr(Eviction, "obtainable", property(lambda _: looked.append(1) or 0))
+    engine.step(2)
+    assert engine.started(mine) is None
+    assert not looked
+    monkeypatch.undo()
+    engine.run()
 
 
 class TestAnHour:

@@ -73,6 +73,20 @@ def test_whoever_gives_way_is_told_and_those_that_wait_for_it_too(make_engine) -
         assert engine.kept(turn)[:-2] == reply_of(engine, session, tokens, reply)
 
 
+def test_turns_that_leave_the_queue_unrun_let_no_more_run(make_engine) -> None:
+    engine = make_engine(num_blocks=10, max_num_seqs=4, **QUIET)
+    for session in "ab":
+        begin(engine, session, 12, 24)
+    engine.step_until(lambda: engine.stats().preemptions_total > 0)
+    limit = engine.loop._queue.limit
+    assert limit.now == 1
+    for session in "cdef":
+        engine.cancel(begin(engine, session, 2, 20), reason="queue_timeout")
+    assert limit.now == 1, "they gave nothing back"
+    engine.run()
+    assert limit.now == 4
+
+
 def test_t31_nobody_gives_way_more_often_than_is_allowed_and_all_are_answered_whole(
     make_engine,
 ) -> None:

@@ -128,15 +128,17 @@ class ScriptedEngine:
 
     def __init__(self):
         self.available = True
+        self.epoch = 1
         self.restarts = 0
         self.hangs = 0
         self.info = INFO
         self.stats = STATS
+        self.audit = AUDIT
 
     async def ask(self, query):
         if not self.available:
             raise EngineUnavailableError
-        answers = {GetStats: self.stats, GetAudit: AUDIT, GetProcess: PROCESS}
+        answers = {GetStats: self.stats, GetAudit: self.audit, GetProcess: PROCESS}
         return answers[type(query)]
 
 

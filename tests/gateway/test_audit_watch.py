@@ -65,3 +65,24 @@ async def test_an_engine_that_is_away_is_asked_again():
         while not watch.leaked_blocks:  # noqa: ASYNC110 -- the same
             await asyncio.sleep(0.001)
     await watch.stop()
+
+
+async def test_leaks_of_an_engine_that_was_lost_are_gone_with_it():
+    engine = Audited(IDLE)
+    watch = AuditWatch(engine)
+    await watch.audit()
+    assert watch.leaked_blocks == 3
+    engine.epoch += 1
+    assert watch.leaked_blocks == 0
+
+
+async def test_the_watch_outlives_an_answer_that_makes_no_sense(caplog):
+    engine = Audited(IDLE)
+    answers = iter((IDLE, IDLE))  # the second is no audit's
+
+    async def ask(query):
+        return next(answers, None) or await Audited.ask(engine, query)
+
+    engine.ask = ask
+    await watched(engine)
+    assert "met a fault" in caplog.text

@@ -12,7 +12,7 @@ from engine.tier_reports import TierInfo
 from sessiond.facts import Rung, TurnFinished, TurnUsage
 from sessiond.gateway.health import capacity_object
 from tests.gateway.schemas import strict
-from tests.gateway.scripted import INFO, STATS, TIER, ScriptedEngine, ScriptedService, reply
+from tests.gateway.scripted import AUDIT, INFO, STATS, TIER, ScriptedEngine, ScriptedService, reply
 from tests.gateway.serving import gateway_of, serving
 
 SERVICE = ScriptedService(lambda _: reply("x"))
@@ -82,10 +82,23 @@ async def test_capacity_tells_blocks_that_add_up():
     assert capacity_object(STATS, INFO, accepting=False)["accepting"] is False
 
 
+async def test_sessions_are_counted_alike_wherever_they_are_told():
+    engine = ScriptedEngine()
+    engine.stats = structs.replace(
+        STATS, contexts=10, holding=4, waiting_holding=1, parked=3, waiting_parked=1
+    )
+    expected = {"live": 10, "idle": 2, "parked": 2}
+    assert (await get("/health/capacity", engine)).json()["sessions"] == expected
+    assert (await get("/admin/memory", engine)).json()["sessions"] == expected
+    found = samples((await get("/metrics", engine)).text)
+    for state in ("idle", "parked"):
+        assert found["sessiond_sessions", ("state", state)] == expected[state]
+
+
 async def test_tiers_are_counted_and_told():
     engine = ScriptedEngine()
     tiers = {"disk": TIER}
-    engine.stats = structs.replace(STATS, tiers=tiers, parked=1, restored_tokens_total=7,
+    engine.stats = structs.replace(STATS, tiers=tiers, holding=2, parked=1, restored_tokens_total=7,
                                    swapped_preemptions_total=1)  # fmt: skip
     capacity = (await get("/health/capacity", engine)).json()
     assert (capacity["disk_blocks"], capacity["host_blocks"]) == (30, 0)
@@ -228,10 +241,11 @@ async def test_metrics_tell_turns_and_the_moment():
 async def test_a_scrape_tells_what_is_leaked_now_and_what_the_last_audit_found():
     engine = ScriptedEngine()
     engine.stats = structs.replace(STATS, leaked_references=2)
+    engine.audit = structs.replace(AUDIT, leaked_blocks=5)
     gateway = gateway_of(SERVICE, engine)
     async with serving(gateway) as served, httpx.AsyncClient(trust_env=False) as http:
         told = [samples((await http.get(f"{served.http_url}/metrics")).text)]
-        gateway.audit_watch.leaked_blocks = 5
+        await gateway.audit_watch.audit()
         told.append(samples((await http.get(f"{served.http_url}/metrics")).text))
     assert [found["sessiond_leaked_blocks",] for found in told] == [2, 5]
 

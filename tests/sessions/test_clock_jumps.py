@@ -7,6 +7,7 @@ import pytest
 
 from engine.messages import ReleaseContext
 from sessiond.sessions.calm_clock import CalmClock
+from sessiond.sessions.watchers import Watchers
 from tests.fakes.fake_clock import FakeClock
 from tests.sessions.fake_engine import FakeEngine
 from tests.sessions.quota_words import limit, refusal_of, use_of
@@ -68,6 +69,20 @@ class TestCalmClock:
             pass_time(1, *clocks)
             clocks[0].advance(0.01)
             assert calm() == clocks[0]()
+
+
+async def test_a_turn_is_told_of_with_times_of_the_wall_clock(url):
+    told = []
+    async with servers(url, watchers=Watchers(turn_told=told.append)) as (clock, ticks, world):
+        world.engine.auto = False
+        turn = await world.begin(ask("1"))
+        pass_time(2, clock, ticks)
+        world.engine.begin(turn.accepted.response_id)
+        world.engine.finish(turn.accepted.response_id)
+        await finish(turn)
+        await turn.bound.ended.wait()
+    (one,) = told
+    assert (one.received_at, one.ended_at) == (START_S, START_S + 2)
 
 
 @pytest.mark.parametrize("jump_s", JUMPS)

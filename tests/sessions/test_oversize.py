@@ -35,6 +35,19 @@ class TestEnd:
         ids = await keep_end(part, len(behind) + 3, encode)
         assert list(ids) == behind, "no message without text"
 
+    async def test_thousands_of_short_messages_are_not_each_tried(self) -> None:
+        part, tries = items(*("x" for _ in range(4096))), 0
+
+        async def counted(some) -> tuple[int, ...]:
+            nonlocal tries
+            tries += 1
+            return await encode(some)
+
+        most = len(message("user", "x")) * 1000 + 1
+        ids = await keep_end(part, most, counted)
+        assert ids == await encode(part[-1000:])
+        assert tries <= 16
+
     async def test_what_fits_is_whole(self) -> None:
         part = items("one", "two")
         assert await keep_end(part, 100, encode) == await encode(part)

@@ -16,6 +16,7 @@ from sessiond.facts import (
     TurnRequest,
 )
 from sessiond.sessions.service import BoundTurn, ServiceLimits, SessionService, Turn
+from sessiond.sessions.watchers import Watchers
 from sessiond.store.database import CONNECTIONS
 from sessiond.store.store import Store
 from tests.fakes.fake_clock import FakeClock
@@ -63,6 +64,9 @@ def ask(*texts: str | tuple[str, str], **fields: Any) -> TurnRequest:
     return TurnRequest(input=items(*texts), **fields)
 
 
+_NOBODY = Watchers()
+
+
 class World:
     """One server's life: `World.start`, then `stop`; another may start on the same database."""
 
@@ -77,6 +81,7 @@ class World:
         ticks: FakeClock | None = None,
         replica: str = "",
         connections: int = CONNECTIONS,
+        watchers: Watchers = _NOBODY,
         **limits: Any,
     ) -> None:
         self.engine = engine
@@ -93,6 +98,7 @@ class World:
             ticks=ticks,
             new_id=lambda prefix: f"{prefix}_{next(ids)}",
             new_seed=lambda: next(ids),
+            watchers=watchers,
             default_policy=policy or PolicyChoice(type="none"),
             make_policy=self.policies,
         )
