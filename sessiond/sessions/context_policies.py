@@ -10,7 +10,7 @@ from policies.plan import ContextPlan
 from policies.protocol import ContextPolicy
 from policies.views import ConversationView
 from sessiond.errors import RequestError
-from sessiond.facts import PolicyChoice, TurnRequest
+from sessiond.facts import Caller, PolicyChoice, TurnRequest
 from sessiond.sessions.live import LiveSession
 from sessiond.sessions.parts import Parts
 from sessiond.sessions.request_form import pack_policy, unpack_policy
@@ -62,12 +62,14 @@ class ContextPolicies:
             self._of_users.popitem(last=False)
         return self._of_users[user_id] or self._default
 
-    async def set_of_user(self, user_id: str, choice: PolicyChoice | None) -> None:
-        """Replace a user's policy; None: the server's holds.
+    async def set_of_user(self, caller: Caller, user_id: str, choice: PolicyChoice | None) -> None:
+        """Replace a user's policy, one's own, or an admin anybody's; None: the server's holds.
 
         Raises:
-            RequestError: it can't be done on this engine.
+            RequestError: the caller may not do so, or it can't be done on this engine.
         """
+        if user_id != caller.user_id and not caller.is_admin:
+            raise RequestError("permission_denied", "only an admin changes other users")
         if choice is not None:
             self.check(choice)
         await self._store.set_user_policy(user_id, pack_policy(choice), self._clock())

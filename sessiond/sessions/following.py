@@ -16,6 +16,8 @@ class Followers:
     def __init__(
         self, parts: Parts, *, runner: TurnRunner, retention: Retention, inspector: Inspector
     ) -> None:
+        self._store = parts.store
+        self._clock = parts.clock
         self._sessions = parts.sessions
         self._runner = runner
         self._retention = retention
@@ -48,3 +50,13 @@ class Followers:
         if attachment is not None and live is not None:
             self._retention.join(attachment, live)
         return replay
+
+    async def forget(self, caller: Caller, response_id: str) -> None:
+        """Forget a turn's id, and what it has told.
+
+        Raises:
+            RequestError: there is no such turn, or it runs.
+        """
+        if not await self._store.delete_turn(caller.user_id, response_id, self._clock()):
+            raise response_not_found(response_id)
+        self._runner.replays.forget(response_id)

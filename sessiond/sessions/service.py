@@ -6,7 +6,6 @@ from typing import Literal
 
 from engine.client import EngineClient
 from policies.registry import ContextPolicyRegistry
-from sessiond.errors import RequestError
 from sessiond.facts import (
     UNSET,
     AttachmentId,
@@ -47,7 +46,6 @@ from sessiond.sessions.parts import Parts
 from sessiond.sessions.placing import Placer
 from sessiond.sessions.planning import Planner
 from sessiond.sessions.quotas import Quotas
-from sessiond.sessions.refusals import response_not_found
 from sessiond.sessions.repeats import Repeats
 from sessiond.sessions.replays import Replay
 from sessiond.sessions.replica import Replica, lease_s
@@ -351,9 +349,7 @@ class SessionService:
         self, caller: Caller, user_id: str, choice: PolicyChoice | None
     ) -> None:
         """Replace a user's context policy; one's own, or an admin anybody's."""
-        if user_id != caller.user_id and not caller.is_admin:
-            raise RequestError("permission_denied", "only an admin changes other users")
-        await self._policies.set_of_user(user_id, choice)
+        await self._policies.set_of_user(caller, user_id, choice)
 
     async def close_session(self, caller: Caller, session_id: str) -> None:
         """Cancel what runs, give back all KV, end the session."""
@@ -401,8 +397,4 @@ class SessionService:
 
     async def delete_response(self, caller: Caller, response_id: str) -> None:
         """Forget the id. What it added stays in the contexts that were built on it."""
-        if not await self._parts.store.delete_turn(
-            caller.user_id, response_id, self._parts.clock()
-        ):
-            raise response_not_found(response_id)
-        self._runner.replays.forget(response_id)
+        await self._followers.forget(caller, response_id)

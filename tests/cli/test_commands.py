@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from sessiond.__main__ import build_cli
+from sessiond.cli.server_api import ServerAddress, ServerApi, ServerError
 
 SESSION = {
     "id": "conv_1",
@@ -92,6 +93,21 @@ def test_session_list_without_sessions_says_so():
     with server({"GET /v1/sessions?limit=100": (200, {"data": []})}) as (url, _):
         assert run("session", "list", "--url", url).output == "no open sessions\n"
         assert json.loads(run("session", "list", "--url", url, "--json").output) == []
+
+
+@pytest.mark.parametrize(("status", "seen"), [(200, "everybody's"), (403, "own"), (500, None)])
+def test_the_latest_sessions_are_everybodys_for_an_admin_and_else_the_callers(status, seen):
+    pages = {
+        "GET /v1/sessions?limit=100&user=%2A": (status, {"data": [{"id": "everybody's"}]}),
+        "GET /v1/sessions?limit=100": (200, {"data": [{"id": "own"}]}),
+    }
+    with server(pages) as (url, _):
+        api = ServerApi(ServerAddress.parse(url))
+        if seen is None:
+            with pytest.raises(ServerError):
+                api.latest_sessions(5)
+        else:
+            assert [one["id"] for one in api.latest_sessions(5)] == [seen]
 
 
 def test_session_list_asks_for_a_state_and_a_user_on_every_page():

@@ -11,44 +11,9 @@ from sessiond.app import drain
 from sessiond.errors import RequestError
 from sessiond.facts import TurnBegun, TurnError, TurnFinished, TurnQueued
 from sessiond.store.errors import StoreError
-from tests.gateway.schemas import validate_event
+from tests.gateway.frames import create, echo, hear, hear_turn, say, text_of
 from tests.gateway.scripted import USAGE, ScriptedService, reply
 from tests.gateway.serving import gateway_of, serving
-
-
-async def say(ws, **frame):
-    await ws.send(json.dumps(frame))
-
-
-async def create(ws, **frame):
-    await say(ws, type="response.create", **frame)
-
-
-async def hear(ws):
-    event = json.loads(await asyncio.wait_for(ws.recv(), 60))
-    validate_event(event)
-    return event
-
-
-async def hear_turn(ws):
-    """Events to the terminal one, or the error."""
-    events = [await hear(ws)]
-    while events[-1]["type"] not in {
-        "response.completed",
-        "response.incomplete",
-        "response.failed",
-        "error",
-    }:
-        events.append(await hear(ws))
-    return events
-
-
-def text_of(request):
-    return request.input[0].text if request.input else ""
-
-
-def echo(request):
-    return reply("you said ", text_of(request))
 
 
 async def test_a_turn_over_the_socket():

@@ -7,8 +7,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from engine.model.kernels.library import Format
-from tests.kernels import support
-from tests.kernels.support import Shape
+from tests.kernels import attention, support
+from tests.kernels.attention import Shape
 
 few = settings(
     max_examples=25,
@@ -74,13 +74,13 @@ def test_swiglu_rounds_within_half_a_step(kernels, rows, units, is_bfloat, seed)
 @few
 @given(shape=shapes(), seed=seeds)
 def test_attention_equals_float_reference_and_itself_in_any_tile_and_place(kernels, shape, seed):
-    support.check_attention(kernels, shape, seed)
+    attention.check_attention(kernels, shape, seed)
 
 
 @few
 @given(shape=shapes(), seed=seeds)
 def test_int8_kv_rounds_within_half_a_step_of_each_slots_scale(kernels, shape, seed):
-    support.check_int8_kv(kernels, replace(shape, is_float=False, is_int8=True), seed)
+    attention.check_int8_kv(kernels, replace(shape, is_float=False, is_int8=True), seed)
 
 
 @few
@@ -108,4 +108,4 @@ def test_a_bad_key_is_not_taken_for_a_masked_one(kernels, token, kv):
         is_float=kv == "float32",
         is_int8=kv == "int8",
     )
-    support.check_bad_key(kernels, shape, token)
+    attention.check_bad_key(kernels, shape, token)

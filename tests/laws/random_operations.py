@@ -2,17 +2,15 @@
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
-from engine.ids import TurnId
 from engine.messages import Edit, Sampling, Terms, TurnDone, TurnFailed, TurnIncomplete
-from engine.partition import kept_spans
-from engine.step import SequenceStep
 from policies.placements import BUILT_IN
 from tests.engine.harness import Engine
 from tests.fakes.fake_model import FakeText
 from tests.laws.backend import Backend
 from tests.laws.drafting import OracleDrafts
+from tests.laws.expected_session import Expected
+from tests.laws.faulty_runner import Faulty
 from tests.laws.shifted import ShiftedContext
 
 _NAMES = [f"s{number}" for number in range(7)]
@@ -21,68 +19,6 @@ _MAX_TOKENS = 220
 _POOL_TOKENS = 240
 _MAX_REPLAY_TOKENS = 400
 _BLOCK_SIZE = 8  # or the next larger that the backend has
-
-
-@dataclass
-class _Expected:
-    """What a session must hold, and the turn that runs on it.
-
-    `history` are all ids since there was no edit; ids[:sealed] were visible at the last one.
-    """
-
-    ids: list[int]
-    history: list[int] = field(default_factory=list)
-    edits: list[Edit] = field(default_factory=list)
-    sealed: int = 0
-    turn: TurnId | None = None
-    prompt: list[int] = field(default_factory=list)
-    max_output_tokens: int = 0
-    generate: bool = True
-    background: bool = False
-
-    def __post_init__(self) -> None:
-        self.history = self.history or self.ids.copy()
-
-    def add(self, ids: list[int]) -> None:
-        self.ids += ids
-        self.history += ids
-
-    def cut(self, length: int) -> None:
-        del self.history[len(self.history) - len(self.ids) + length :]
-        del self.ids[length:]
-        if length < self.sealed:
-            self.forget_edits()
-
-    def edit(self, edit: Edit) -> None:
-        self.ids = [
-            token
-            for start, stop in kept_spans(edit.at, edit.dropped)
-            for token in self.ids[start:stop]
-        ]
-        self.edits.append(edit)
-        self.sealed = len(self.ids)
-
-    def forget_edits(self) -> None:
-        self.history, self.edits, self.sealed = self.ids.copy(), [], 0
-
-
-class _Faulty:
-    """Passes steps on; now and then one fails, before or after it has written."""
-
-    def __init__(self, runner: object) -> None:
-        self.runner = runner
-        self.fail_next: str | None = None
-        self.copy_block = runner.copy_block
-        self.read_block = runner.read_block
-        self.write_block = runner.write_block
-        self.zero_block = runner.zero_block
-
-    def execute(self, batch: list[SequenceStep]) -> list[int]:
-        failing, self.fail_next = self.fail_next, None
-        tokens = self.runner.execute(batch) if failing != "before" else []
-        if failing:
-            raise RuntimeError("this step fails on purpose")
-        return tokens
 
 
 class RandomOperations:
@@ -94,12 +30,12 @@ class RandomOperations:
         self.backend = backend
         self.sampling = sampling
         self.random = random.Random(seed)
-        self.faults: list[_Faulty] = []
+        self.faults: list[Faulty] = []
         self.seed = seed
         self.drafting = drafting
         self.block_size = min(size for size in backend.block_sizes if size >= _BLOCK_SIZE)
         self.engine = self.new_engine()
-        self.sessions: dict[str, _Expected] = {}
+        self.sessions: dict[str, Expected] = {}
         self.ended = 0
         self.faulted = False
         self.drafts_used = 0
@@ -125,8 +61,8 @@ class RandomOperations:
             engine.loop._speculation = OracleDrafts(self.backend, self.seed)
         return engine
 
-    def _runner(self, num_blocks: int, block_size: int) -> _Faulty:
-        self.faults.append(_Faulty(self.backend.runner(num_blocks, block_size)))
+    def _runner(self, num_blocks: int, block_size: int) -> Faulty:
+        self.faults.append(Faulty(self.backend.runner(num_blocks, block_size)))
         return self.faults[-1]
 
     def choices(self) -> dict[Callable[[], None], int]:
@@ -200,7 +136,7 @@ class RandomOperations:
             return
         ids = self._ids(self.random.choice([0, 0, 8, 17, 40]))
         self.engine.open(name, ids, salt=b"one tenant")
-        self.sessions[name] = _Expected(ids)
+        self.sessions[name] = Expected(ids)
 
     def submit(self) -> None:
         name = self.random.choice(_NAMES)
@@ -247,7 +183,7 @@ class RandomOperations:
         of = self.sessions[parent]
         length = self.random.randint(0, len(of.ids))
         self.engine.fork(child, parent, length)
-        forked = _Expected(of.ids.copy(), of.history.copy(), of.edits.copy(), of.sealed)
+        forked = Expected(of.ids.copy(), of.history.copy(), of.edits.copy(), of.sealed)
         forked.cut(length)
         self.sessions[child] = forked
 
@@ -269,7 +205,7 @@ class RandomOperations:
         for start, stop in reversed(self._spans(len(ids))):
             del ids[start:stop]
         self.engine.open(name, ids, salt=b"one tenant")
-        self.sessions[name] = _Expected(ids)
+        self.sessions[name] = Expected(ids)
 
     def shift(self) -> None:
         name = self.random.choice(_NAMES)
@@ -326,7 +262,7 @@ class RandomOperations:
             if session.turn is None:
                 assert self.engine.view(name).tokens == len(session.ids)
 
-    def _judge(self, session: _Expected, ending: object) -> None:
+    def _judge(self, session: Expected, ending: object) -> None:
         started = self.engine.started(session.turn)
         at_start = started is not None and started.rebuilt_exact
         if at_start or ending.counts.rebuilt_exact:
@@ -367,7 +303,7 @@ class RandomOperations:
         assert told + counts.new_tokens in (0, len(before))
         session.add(session.prompt + ending.kept_ids)
 
-    def _reply(self, session: _Expected, before: list[int]) -> list[int]:
+    def _reply(self, session: Expected, before: list[int]) -> list[int]:
         if not session.generate:
             return []
         if session.edits:
@@ -381,7 +317,7 @@ class RandomOperations:
         )
         return reply[:-1] if reply[-1] == self.backend.stop_id else reply
 
-    def _shifted_reply(self, session: _Expected) -> list[int]:
+    def _shifted_reply(self, session: Expected) -> list[int]:
         if not session.prompt and session.sealed == len(session.ids):
             return []  # cancelled before it began
         context = ShiftedContext(self.apart, self.block_size)

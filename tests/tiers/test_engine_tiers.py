@@ -4,53 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from engine.memory.hashing import owner_id
-from engine.messages import Edit, Terms, TurnDone, TurnIncomplete
-from tests.engine.harness import KV_BYTES_PER_BLOCK, Engine
+from engine.messages import Edit, TurnDone, TurnIncomplete
+from tests.engine.harness import KV_BYTES_PER_BLOCK
 from tests.fakes.fake_model import expected_reply
-from tests.tiers.support import LateMover, PromptMover, tiers_of
-
-QUIET = {"idle_prefill": False, "num_speculative_tokens": 0}
-PROMPT = list(range(100))
-
-
-@pytest.fixture(params=["host", "disk"])
-def tier(request: pytest.FixtureRequest) -> str:
-    return request.param
-
-
-@pytest.fixture
-def make(make_engine, tmp_path: Path):
-    """An engine with one tier of 256 blocks, or what is asked for."""
-
-    def build(tier: str = "disk", mover: LateMover | None = None, **settings: object) -> Engine:
-        slots = {tier: 256} if tier != "both" else {"host": 256, "disk": 256}
-        slots |= {key: settings.pop(key) for key in ("host", "disk") if key in settings}
-        build_tiers = tiers_of(mover or PromptMover(), KV_BYTES_PER_BLOCK, folder=tmp_path, **slots)
-        return make_engine(tiers=build_tiers, **{**QUIET, **settings})
-
-    return build
-
-
-def reply(engine: Engine, ids: list[int], count: int = 8) -> list[int]:
-    return expected_reply(ids, draw=engine.draw, max_output_tokens=count)
-
-
-def used(engine: Engine, session: str = "a") -> list[int]:
-    """A session with a turn; returns its ids."""
-    engine.open(session)
-    turn = engine.turn(session, PROMPT)
-    return [*PROMPT, *engine.kept(turn)]
-
-
-def again(engine: Engine, ids: list[int], session: str = "a"):
-    """The session's next turn: its reply is right; returns what it took."""
-    turn = engine.turn(session, [7])
-    ending = engine.ending(turn)
-    assert isinstance(ending, TurnDone | TurnIncomplete)
-    expected = reply(engine, [*ids, 7])
-    assert ending.kept_ids[: len(expected)] == expected
-    return ending.counts
+from tests.tiers.engine_words import PROMPT, QUIET, again, fill, reply, used
+from tests.tiers.support import LateMover, PromptMover
 
 
 def test_a_parked_session_comes_back_without_being_computed(make, tier: str) -> None:
@@ -66,16 +24,6 @@ def test_a_parked_session_comes_back_without_being_computed(make, tier: str) -> 
     assert counts.reused_tokens == 0
     assert counts.restored_tokens + counts.recomputed_tokens + counts.new_tokens == len(ids) + 1
     assert engine.stats().restored_tokens_total == 96
-
-
-def fill(engine: Engine) -> str:
-    """A session that takes the whole pool, so that nothing is found on the device after it."""
-    engine.open("z")
-    turn = engine.turn("z", [3] * (16 * engine.stats().total_blocks - 4), max_output_tokens=1)
-    assert isinstance(engine.ending(turn), TurnDone | TurnIncomplete)
-    engine.close("z")
-    engine.open("y")
-    return "y"
 
 
 def test_what_the_device_still_has_is_taken_from_there(make, tier: str) -> None:
@@ -257,52 +205,6 @@ def test_kv_of_volatile_sessions_is_never_written_to_disk(make) -> None:
     assert engine.stats().tiers["host"].blocks >= 6
 
 
-def test_a_restarted_engine_finds_its_kv_on_disk(make, make_engine, tmp_path: Path) -> None:
-    engine = make("disk")
-    ids = used(engine)
-    engine.loop.close()
-    later = make_engine(
-        tiers=tiers_of(PromptMover(), KV_BYTES_PER_BLOCK, disk=256, folder=tmp_path), **QUIET
-    )
-    later.open("a", ids)
-    counts = again(later, ids)
-    assert (counts.restored_tokens, counts.restored_from) == (96, "disk")
-    assert counts.recomputed_tokens == len(ids) - 96
-
-
-def test_what_is_due_is_written_when_the_engine_stops(make, make_engine, tmp_path: Path) -> None:
-    mover = LateMover()
-    engine = make("disk", mover)
-    engine.open("a")
-    turn = engine.submit("a", PROMPT)
-    engine.step_until(lambda: engine.ending(turn) is not None)
-    assert engine.stats().tiers["disk"].blocks == 0
-    ids = [*PROMPT, *engine.kept(turn)]
-    engine.loop.close()
-    later = make_engine(
-        tiers=tiers_of(PromptMover(), KV_BYTES_PER_BLOCK, disk=256, folder=tmp_path), **QUIET
-    )
-    later.open("a", ids)
-    assert again(later, ids).restored_tokens == 96
-
-
-def test_another_models_file_is_not_used(make, make_engine, tmp_path: Path) -> None:
-    """T35 for tiers: the same ids and other weights under one name."""
-    engine = make("disk")
-    ids = used(engine)
-    engine.loop.close()
-    build = tiers_of(
-        PromptMover(),
-        KV_BYTES_PER_BLOCK,
-        disk=256,
-        folder=tmp_path,
-        fingerprint=b"o" * 32,
-    )
-    later = make_engine(tiers=build, **QUIET)
-    later.open("a", ids)
-    assert again(later, ids).restored_tokens == 0
-
-
 def test_a_session_that_was_forgotten_comes_back_for_its_kv(make, tier: str) -> None:
     engine = make(tier)
     ids = used(engine)
@@ -310,19 +212,6 @@ def test_a_session_that_was_forgotten_comes_back_for_its_kv(make, tier: str) -> 
     fill(engine)
     engine.open("a", ids)
     assert again(engine, ids).restored_tokens == 96
-
-
-def test_other_tenants_never_hit_each_others_kv(make, tier: str) -> None:
-    engine = make(tier)
-    engine.open("a", salt=b"one")
-    turn = engine.turn("a", PROMPT)
-    ids = [*PROMPT, *engine.kept(turn)]
-    fill(engine)
-    engine.open("b", ids, salt=b"two")
-    assert again(engine, ids, session="b").restored_tokens == 0
-    fill(engine)
-    engine.open("c", ids, salt=b"one")
-    assert again(engine, ids, session="c").restored_tokens == 96
 
 
 def test_a_bad_block_is_computed_again_and_never_used(make, tmp_path: Path) -> None:
@@ -404,20 +293,6 @@ def test_a_turn_that_was_swapped_out_and_cancelled_leaves_nothing_behind(make, t
     assert engine.stats().active_blocks == 0
 
 
-def test_a_tier_never_holds_more_than_its_limit(make, tmp_path: Path) -> None:
-    """T33 (llama.cpp#25070): a session larger than the limit is kept as far as it fits."""
-    engine = make("both", host=3, disk=4)
-    ids = used(engine)
-    stats = engine.stats().tiers
-    assert (stats["host"].blocks, stats["host"].bytes) == (3, 3 * KV_BYTES_PER_BLOCK)
-    assert (stats["disk"].blocks, stats["disk"].bytes) == (4, 4 * 4096)
-    path = next(tmp_path.iterdir())
-    assert path.stat().st_size <= 4096 + 4 * 4096
-    fill(engine)
-    again(engine, ids)
-    assert path.stat().st_size <= 4096 + 4 * 4096
-
-
 @pytest.mark.parametrize("seed", range(6))
 def test_moves_that_take_long_never_spoil_what_runs_beside_them(make, tier: str, seed: int) -> None:
     """T27 (vllm#45704), T28 (TensorRT-LLM#15546): bytes and tables are read late, at random."""
@@ -436,36 +311,3 @@ def test_moves_that_take_long_never_spoil_what_runs_beside_them(make, tier: str,
             ids[name] += engine.kept(turn)
             engine.park(name)
     assert engine.stats().restored_tokens_total > 0
-
-
-def test_a_user_has_no_more_in_a_tier_than_it_may_and_takes_nothing_from_others(
-    make, make_engine, tier: str, tmp_path: Path
-) -> None:
-    engine = make(tier)
-    slot_bytes = next(iter(engine.loop._movement.tiers)).slot_bytes
-    limited = Terms(max_host_bytes=3 * slot_bytes + 1, max_disk_bytes=3 * slot_bytes + 1)
-    index = next(iter(engine.loop._movement.tiers)).index
-    for name, salt, terms in (("a", b"one", limited), ("b", b"two", Terms())):
-        engine.open(name, salt=salt)
-        engine.turn(name, PROMPT, terms=terms)
-    assert index.blocks_of(owner_id(b"one")) == 3
-    assert index.blocks_of(owner_id(b"two")) == 6
-    engine.turn("a", [7] * 40, terms=limited)
-    assert index.blocks_of(owner_id(b"one")) == 3
-    engine.turn("a", [7] * 40, terms=Terms())
-    assert index.blocks_of(owner_id(b"one")) > 3
-    if tier == "disk":  # whose a block is survives a restart
-        expected = index.blocks_of(owner_id(b"one"))
-        engine.loop.close()
-        build = tiers_of(PromptMover(), KV_BYTES_PER_BLOCK, disk=256, folder=tmp_path)
-        later = make_engine(tiers=build, **QUIET)
-        assert next(iter(later.loop._movement.tiers)).index.blocks_of(owner_id(b"one")) == expected
-
-
-def test_a_user_that_may_have_nothing_there_has_nothing_there(make, tier: str) -> None:
-    engine = make(tier)
-    engine.open("a")
-    engine.turn("a", PROMPT, terms=Terms(max_host_bytes=0, max_disk_bytes=0))
-    engine.park("a")
-    engine.run()
-    assert engine.stats().tiers[tier].blocks == 0

@@ -7,10 +7,8 @@ import pytest
 from engine.ids import SessionId
 from engine.messages import CloseContext, Edit
 from tests.engine.harness import KV_BYTES_PER_BLOCK, Engine
+from tests.tiers.engine_words import PROMPT, QUIET, again, fill, used
 from tests.tiers.support import LateMover, PromptMover, tiers_of
-from tests.tiers.test_engine_tiers import PROMPT, QUIET, again, fill, make, tier, used
-
-__all__ = ["make", "tier"]
 
 
 def erase(engine: Engine, session: str) -> None:
