@@ -308,6 +308,10 @@ class Executor:
         context.drafted = drafts
         self.prefixes.hash_last(context, owed)
 
+    def drop_idle(self, context: Context, owed: int) -> None:
+        """The step of `begin_idle` found no memory: the `owed` ids have no KV, all others have."""
+        self.pool.give(context.table.truncate(context.table.kept_len - owed))
+
     def claim_drafts(self, context: Context) -> None:
         """A turn has added its ids: drafts that they begin with become their KV, others nothing."""
         table, drafted = context.table, context.drafted

@@ -99,6 +99,11 @@ class IdlePrefill:
         for work in batch:
             self._memory.note_idle(work.context, work.owed, work.drafts)
 
+    def give_up(self, batch: Sequence[EarlyWork]) -> None:
+        """There was no memory for the step: its turns will compute all of it."""
+        for work in batch:
+            self._memory.drop_idle(work.context, work.owed)
+
     def fail(self, batch: Sequence[EarlyWork]) -> None:
         """The step has failed: nobody trusts the KV it read."""
         for work in batch:

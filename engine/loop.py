@@ -234,6 +234,9 @@ class EngineLoop:
         tell()
         try:
             self._runner.execute([one.step for one in batch])
+        except MemoryError:
+            self._note_shortage()
+            self._idle.give_up(batch)
         except Exception:
             _log.exception("a step in advance of %d turns failed", len(batch))
             self._idle.fail(batch)

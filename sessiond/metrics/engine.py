@@ -137,7 +137,7 @@ def _loop_families(stats: EngineStats) -> Iterator[Metric]:
     yield histograms("sessiond_reclaim_seconds", "KV cut or given back.", "cause", reclaims)
     yield histogram("sessiond_step_seconds", "Steps of the engine.", stats.step_times)
     shortages = stats.memory_shortages_total
-    yield counter("sessiond_step_memory_shortages", "Steps parted for want of memory.", shortages)
+    yield counter("sessiond_step_memory_shortages", "Steps without memory for them.", shortages)
 
 
 def _tier_families(tiers: dict[str, TierStats]) -> Iterator[Metric]:

@@ -96,6 +96,22 @@ def test_guesses_are_checked_together_in_a_part(make_engine) -> None:
     engine.check()
 
 
+def test_a_step_in_advance_of_turns_without_memory_costs_no_session_its_kv(engine: Engine) -> None:
+    engine.open("a")
+    turn = engine.submit("a", [1] * 20)
+    engine.step_until(lambda: engine.ending(turn) is not None)
+    kept_len, blocks = engine.view("a").kept_len, engine.view("a").blocks
+    starve(engine, rows=0)
+    engine.run()
+    assert (engine.view("a").kept_len, engine.view("a").blocks) == (kept_len, blocks)
+    assert engine.stats().memory_shortages_total == 1
+    starve(engine)
+    ids = list(engine.loop._memory.contexts["a"].ids)
+    more = engine.turn("a", [7])
+    assert engine.started(more).reused_tokens == kept_len
+    assert engine.kept(more)[:-2] == right(engine, [*ids, 7])
+
+
 def test_another_fault_in_a_part_fails_the_whole_step(engine: Engine) -> None:
     class Fails(Starved):
         def execute(self, batch: list) -> list[int]:
