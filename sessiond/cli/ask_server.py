@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 from collections.abc import Iterator
 from http import HTTPStatus
 from typing import Annotated, Any
@@ -13,14 +14,25 @@ from sessiond.settings import Settings
 
 _HOST, _PORT = (Settings.model_fields[name].default for name in ("host", "port"))
 DEFAULT_URL = f"http://{_HOST}:{_PORT}"
+_KEY = re.compile(r"[!-~]*")
 
 UrlOption = Annotated[
     str, typer.Option("--url", envvar="SESSIOND_URL", help="Where the server is.")
 ]
+
+
+def _sendable(key: str | None) -> str | None:
+    """Refuse what no header can carry, without showing it."""
+    if key is not None and not _KEY.fullmatch(key):
+        raise typer.BadParameter("allowed is sk-ID.SECRET, without spaces or letters beyond ASCII")
+    return key
+
+
 KeyOption = Annotated[
     str | None,
     typer.Option(
         "--api-key",
+        callback=_sendable,
         envvar="SESSIOND_API_KEY",
         show_envvar=True,
         help="Key of a server that asks for one; others see flags, so better say it by variable.",

@@ -40,10 +40,15 @@ class ServerAddress:
         Raises:
             ValueError: names the URL and what is allowed.
         """
-        parts = urllib.parse.urlsplit(url)
+        refusal = f"url={url!r}: allowed is http://HOST:PORT or https://HOST:PORT"
+        try:
+            parts = urllib.parse.urlsplit(url)
+            _ = parts.port  # read only when it is asked for
+        except ValueError as error:  # a port beyond 65535, half an IPv6 address
+            raise ValueError(f"{refusal} ({error})") from error
         scheme = {"http": "http", "ws": "http", "https": "https", "wss": "https"}.get(parts.scheme)
         if scheme is None or not parts.hostname:
-            raise ValueError(f"url={url!r}: allowed is http://HOST:PORT or https://HOST:PORT")
+            raise ValueError(refusal)
         return cls(f"{scheme}://{parts.netloc}", api_key)
 
     @property
