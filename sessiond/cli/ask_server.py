@@ -3,6 +3,7 @@
 import contextlib
 import json
 import re
+import ssl
 from collections.abc import Iterator
 from http import HTTPStatus
 from typing import Annotated, Any
@@ -60,6 +61,10 @@ def hint_for(error: ServerError) -> str:
     """What may help."""
     if error.status == HTTPStatus.UNAUTHORIZED:
         return ". Say a key with --api-key or SESSIOND_API_KEY; `sessiond user` makes them."
+    if isinstance(error.__cause__, ssl.SSLError) or isinstance(
+        getattr(error.__cause__, "reason", None), ssl.SSLError
+    ):
+        return ". `sessiond serve` speaks plain http://, a proxy before it https://."
     return "" if error.status else ". Is it running? `sessiond serve` starts one."
 
 

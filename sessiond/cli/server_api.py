@@ -3,6 +3,7 @@
 import http.client
 import itertools
 import json
+import ssl
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -65,6 +66,13 @@ class ServerAddress:
     def is_loopback(self) -> bool:
         """Whether it is this machine, so that no proxy may come between."""
         return urllib.parse.urlsplit(self.http).hostname in _LOOPBACK
+
+
+def no_answer(address: ServerAddress, reason: object) -> ServerError:
+    """Nobody is there, or somebody with whom no TLS can be spoken."""
+    if isinstance(reason, ssl.SSLError):
+        return ServerError(f"no TLS is spoken at {address.http}, or none to be trusted ({reason})")
+    return ServerError(f"no server answers at {address.http} ({reason})")
 
 
 class ServerApi:
@@ -160,7 +168,7 @@ class ServerApi:
         try:
             found = json.loads(self._answer(method, path, body))
         except ValueError as error:
-            raise ServerError(f"no server answers at {self._address.http} ({error})") from error
+            raise no_answer(self._address, error) from error
         if not isinstance(found, dict):
             url = self._address.http + path
             raise ServerError(f"{url} answered with something that is no JSON object")
@@ -182,8 +190,7 @@ class ServerApi:
             with error:
                 raise ServerError(_refusal(error.code, error.read()), error.code) from error
         except (OSError, http.client.HTTPException) as error:
-            reason = getattr(error, "reason", error)
-            raise ServerError(f"no server answers at {self._address.http} ({reason})") from error
+            raise no_answer(self._address, getattr(error, "reason", error)) from error
 
 
 def _session_path(session_id: str) -> str:

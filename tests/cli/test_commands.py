@@ -147,6 +147,15 @@ def test_a_bad_url_is_wrong_usage():
     assert run("session", "list", "--url", "nowhere").exit_code == 2
 
 
+@pytest.mark.parametrize("command", [["session", "list"], ["chat", "--once", "hi"]])
+def test_https_where_none_is_spoken_is_not_told_as_no_server(command):
+    with server({}) as (url, _):
+        result = run(*command, "--url", url.replace("http:", "https:"))
+    assert result.exit_code == 1
+    assert "no TLS is spoken at https://127.0.0.1" in result.output
+    assert "plain http://" in result.output
+
+
 @pytest.mark.parametrize("key", ["sk-a\nb", "sk-a b", "ключ"])
 @pytest.mark.parametrize("command", [["session", "list"], ["chat", "--once", "hi"], ["doctor"]])
 def test_a_key_that_no_header_can_carry_is_told_and_not_shown(monkeypatch, command, key):

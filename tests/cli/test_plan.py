@@ -107,3 +107,13 @@ def test_a_server_with_other_kv_is_as_far_apart_as_the_tokens_that_it_holds(mode
             result = plan(*words, "--url", url, "--kv-cache-dtype", kv_cache_dtype)
             found = json.loads(result.stdout)["server"]["apart"]
             assert (found, result.exit_code) == (pytest.approx(apart, abs=0.01), code)
+
+
+def test_a_quantised_model_is_not_planned_as_if_it_were_not(tmp_path):
+    config = SEVEN_B | {"quantization_config": {"quant_method": "gptq", "bits": 4}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    silent = on_card(str(tmp_path))
+    assert silent.exit_code == 2
+    assert "--weights-format is missing" in silent.stderr
+    assert "'gptq'" in silent.stderr
+    assert on_card(str(tmp_path), "--weights-format", "gptq").exit_code == 0
