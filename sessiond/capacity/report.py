@@ -58,5 +58,6 @@ def answer(report: Report, users: int | None) -> list[str]:
     if users is not None and knee.users:
         count = instances_for(users, knee)
         noun = "instance" if count == 1 else "instances"
-        lines.append(f"{users} users with 25 % reserve: {count} {noun}")
+        bound = "" if knee.found else "at most "
+        lines.append(f"{users} users with 25 % reserve: {bound}{count} {noun}")
     return lines

@@ -2,6 +2,8 @@
 
 import contextlib
 import json
+import re
+import ssl
 from collections.abc import Iterator
 from http import HTTPStatus
 from typing import Annotated, Any
@@ -13,14 +15,25 @@ from sessiond.settings import Settings
 
 _HOST, _PORT = (Settings.model_fields[name].default for name in ("host", "port"))
 DEFAULT_URL = f"http://{_HOST}:{_PORT}"
+_KEY = re.compile(r"[!-~]*")
 
 UrlOption = Annotated[
     str, typer.Option("--url", envvar="SESSIOND_URL", help="Where the server is.")
 ]
+
+
+def _sendable(key: str | None) -> str | None:
+    """Refuse what no header can carry, without showing it."""
+    if key is not None and not _KEY.fullmatch(key):
+        raise typer.BadParameter("allowed is sk-ID.SECRET, without spaces or letters beyond ASCII")
+    return key
+
+
 KeyOption = Annotated[
     str | None,
     typer.Option(
         "--api-key",
+        callback=_sendable,
         envvar="SESSIOND_API_KEY",
         show_envvar=True,
         help="Key of a server that asks for one; others see flags, so better say it by variable.",
@@ -48,6 +61,10 @@ def hint_for(error: ServerError) -> str:
     """What may help."""
     if error.status == HTTPStatus.UNAUTHORIZED:
         return ". Say a key with --api-key or SESSIOND_API_KEY; `sessiond user` makes them."
+    if isinstance(error.__cause__, ssl.SSLError) or isinstance(
+        getattr(error.__cause__, "reason", None), ssl.SSLError
+    ):
+        return ". `sessiond serve` speaks plain http://, a proxy before it https://."
     return "" if error.status else ". Is it running? `sessiond serve` starts one."
 
 

@@ -34,9 +34,10 @@ def capacity(  # noqa: PLR0913, PLR0917 -- one per flag
     api_key: KeyOption = None,
     users: Annotated[int, typer.Option(min=1, help="Users at once at the end.")] = 32,
     stages: Annotated[int, typer.Option(min=2, help="Steps up to there.")] = 8,
-    stage_s: Annotated[float, typer.Option(min=1, help="Seconds of a step.")] = 30.0,
+    stage_s: Annotated[float, typer.Option(min=1, max=86_400, help="Seconds of a step.")] = 30.0,
     time_scale: Annotated[
-        float, typer.Option(min=0, help="Share of people's real think times (median 2 min).")
+        float,
+        typer.Option(min=0, max=100, help="Share of people's real think times (median 2 min)."),
     ] = 0.05,
     max_output_tokens: Annotated[int, typer.Option(min=1, help="Longest reply wanted.")] = 64,
     for_users: Annotated[
@@ -45,7 +46,9 @@ def capacity(  # noqa: PLR0913, PLR0917 -- one per flag
     ] = None,
     ttft_limit_ms: Annotated[
         float | None,
-        typer.Option(min=1, show_default=False, help="Bound of 95 % of warm first tokens."),
+        typer.Option(
+            min=1, max=3_600_000, show_default=False, help="Bound of 95 % of warm first tokens."
+        ),
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the report.")] = Path("capacity"),
     check_report: Annotated[

@@ -12,7 +12,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketExce
 from websockets.sync.client import ClientConnection, connect
 
 from sessiond.cli.chat_turn import Notice, ProtocolFaultError, Turn, TurnEnd, TurnPart
-from sessiond.cli.server_api import ServerAddress, ServerError
+from sessiond.cli.server_api import ServerAddress, ServerError, no_answer
 
 _RETRY_AFTER_S = (0.5, 1.0, 2.0, 4.0, 8.0)  # as the openai SDK waits
 _POLL_S = 0.1  # how soon a cancel is noticed while nothing comes
@@ -84,7 +84,7 @@ class ChatClient:
         except InvalidStatus as error:
             raise ServerError(_refused(error), error.response.status_code) from error
         except (OSError, WebSocketException, TimeoutError) as error:
-            raise ServerError(f"no server answers at {self._address.http} ({error})") from error
+            raise no_answer(self._address, error) from error
 
     def close(self) -> None:
         """Say good-bye."""

@@ -29,7 +29,10 @@ from sessiond.diagnosis.memory_parts import Part
 from sessiond.settings import Settings
 
 OverOption = Annotated[
-    float, typer.Option("--over", min=0, help="Look twice, so many seconds apart: what rises?")
+    float,
+    typer.Option(
+        "--over", min=0, max=86_400, help="Look twice, so many seconds apart: what rises?"
+    ),
 ]
 
 

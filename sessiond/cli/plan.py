@@ -94,7 +94,7 @@ def plan(  # noqa: PLR0913, PLR0917 -- one per flag
     server = None if url is None else _server(url, api_key)
     model = _model(settings.model)
     device = _device(settings)
-    _known_format(weights_format)
+    _known_format(weights_format, model)
     try:
         config = settings.engine_config()
         sizes = size_up(
@@ -160,9 +160,16 @@ def _device(settings: Settings) -> str:
     return "cuda" if settings.device == "cuda" else "cpu"
 
 
-def _known_format(name: str | None) -> None:
+def _known_format(name: str | None, model: PlannedModel) -> None:
+    allowed = f"allowed is one of {', '.join(WEIGHT_BITS)}"
+    if name is None and model.quantized:
+        fail(
+            f"--weights-format is missing: weights of {model.name} are quantised "
+            f"(quant_method {model.quantized!r}); {allowed}",
+            WRONG_USAGE,
+        )
     if name is not None and name not in WEIGHT_BITS:
-        fail(f"--weights-format={name}: allowed is one of {', '.join(WEIGHT_BITS)}", WRONG_USAGE)
+        fail(f"--weights-format={name}: {allowed}", WRONG_USAGE)
 
 
 def _size(flag: str, text: str | None) -> int | None:

@@ -151,12 +151,14 @@ def plan_object(
 
 
 def comparison_line(plan: MemoryPlan, server: Mapping[str, Any]) -> tuple[str, float]:
-    """Say how far the plan's blocks, in bytes, are from a server's; also as a share of its."""
-    size = server["block_size"] * server["kv_bytes_per_token"]
-    found = server["total_blocks"] * size
-    apart = abs(plan.num_blocks * plan.sizes.kv_bytes_per_block - found) / found
+    """Say how far the tokens that the plan's pool holds are from a server's, as a share of its.
+
+    Not the bytes: a pool has those of its limit, whatever a token takes.
+    """
+    found = server["total_blocks"] * server["block_size"]
+    apart = abs(plan.total_tokens - found) / found
     line = (
-        f"the server has {server['total_blocks']} blocks of {server['block_size']} tokens, "
-        f"{server['kv_bytes_per_token']} bytes each: {apart:.1%} apart"
+        f"the server has {server['total_blocks']} blocks of {server['block_size']} tokens: "
+        f"{found} tokens, {server['kv_bytes_per_token'] / 1024:.1f} KiB each: {apart:.1%} apart"
     )
     return line, apart

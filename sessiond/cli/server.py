@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import logging
 import signal
 import socket
@@ -46,8 +47,11 @@ def bind(host: str, port: int, *, gone_after_s: float = GONE_AFTER_S) -> socket.
         listener.bind((host, port))
     except OSError as error:
         listener.close()
+        what_helps = "--port takes another, 0 a free one"
+        if error.errno == errno.EADDRNOTAVAIL or isinstance(error, socket.gaierror):
+            what_helps = "--host has to be an address of this machine"
         raise PortTakenError(
-            f"can't listen on {host}:{port}: {error.strerror}; --port takes another, 0 a free one"
+            f"can't listen on {host}:{port}: {error.strerror}; {what_helps}"
         ) from error
     return listener
 

@@ -3,6 +3,7 @@
 import http.client
 import itertools
 import json
+import ssl
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -40,10 +41,15 @@ class ServerAddress:
         Raises:
             ValueError: names the URL and what is allowed.
         """
-        parts = urllib.parse.urlsplit(url)
+        refusal = f"url={url!r}: allowed is http://HOST:PORT or https://HOST:PORT"
+        try:
+            parts = urllib.parse.urlsplit(url)
+            _ = parts.port  # read only when it is asked for
+        except ValueError as error:  # a port beyond 65535, half an IPv6 address
+            raise ValueError(f"{refusal} ({error})") from error
         scheme = {"http": "http", "ws": "http", "https": "https", "wss": "https"}.get(parts.scheme)
         if scheme is None or not parts.hostname:
-            raise ValueError(f"url={url!r}: allowed is http://HOST:PORT or https://HOST:PORT")
+            raise ValueError(refusal)
         return cls(f"{scheme}://{parts.netloc}", api_key)
 
     @property
@@ -60,6 +66,13 @@ class ServerAddress:
     def is_loopback(self) -> bool:
         """Whether it is this machine, so that no proxy may come between."""
         return urllib.parse.urlsplit(self.http).hostname in _LOOPBACK
+
+
+def no_answer(address: ServerAddress, reason: object) -> ServerError:
+    """Nobody is there, or somebody with whom no TLS can be spoken."""
+    if isinstance(reason, ssl.SSLError):
+        return ServerError(f"no TLS is spoken at {address.http}, or none to be trusted ({reason})")
+    return ServerError(f"no server answers at {address.http} ({reason})")
 
 
 class ServerApi:
@@ -155,7 +168,7 @@ class ServerApi:
         try:
             found = json.loads(self._answer(method, path, body))
         except ValueError as error:
-            raise ServerError(f"no server answers at {self._address.http} ({error})") from error
+            raise no_answer(self._address, error) from error
         if not isinstance(found, dict):
             url = self._address.http + path
             raise ServerError(f"{url} answered with something that is no JSON object")
@@ -177,8 +190,7 @@ class ServerApi:
             with error:
                 raise ServerError(_refusal(error.code, error.read()), error.code) from error
         except (OSError, http.client.HTTPException) as error:
-            reason = getattr(error, "reason", error)
-            raise ServerError(f"no server answers at {self._address.http} ({reason})") from error
+            raise no_answer(self._address, getattr(error, "reason", error)) from error
 
 
 def _session_path(session_id: str) -> str:

@@ -50,11 +50,11 @@ class Inspector:
         Raises:
             RequestError: there is none.
         """
-        session_id = session_id_of(caller.user_id, session_id)
-        detail = await self._store.session_detail(caller.user_id, session_id)
-        if detail is None or self._sessions.is_dead(session_id):
+        own_id = session_id_of(caller.user_id, session_id)
+        detail = await self._store.session_detail(caller.user_id, own_id)
+        if detail is None or self._sessions.is_dead(own_id):
             raise conversation_not_found(session_id)
-        live = self._sessions.find(detail.session.user_id, session_id)
+        live = self._sessions.find(detail.session.user_id, own_id)
         held = await self._context(live)
         pages = held.page_table if held else []
         return await self._view(detail, live, held, pages if include_page_table else None)

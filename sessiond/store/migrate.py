@@ -71,6 +71,8 @@ async def check(url: str) -> SchemaState:
     folder = _folder_of(parse_url(url))
     if folder is not None and not folder.is_dir():
         raise StoreError(f"database {url}: there is no folder {folder}")
+    if not is_made(url):  # SQLite would make the file
+        return SchemaState(current=None, newest=newest)
     database = Database(url)
     try:
         current = await database.read(

@@ -71,6 +71,11 @@ class TestKnee:
         assert [instances_for(n, knee) for n in (1, 19, 20, 1000)] == [1, 1, 2, 53]
         assert answer(report(), 20)[-1] == "20 users with 25 % reserve: 2 instances"
 
+    def test_a_ramp_without_a_knee_bounds_a_fleet_from_above(self):
+        per_instance, fleet = answer(report(SATURATING[:3]), 1000)
+        assert per_instance.startswith("sessions per instance: 24 or more")
+        assert fleet == "1000 users with 25 % reserve: at most 53 instances"
+
 
 class TestPrediction:
     def test_curves_are_read_between_stages(self):

@@ -29,6 +29,7 @@ SESSION = {
         }
     ],
 }
+CAPACITY_TIMES = ("--stage-s", "--time-scale", "--ttft-limit-ms")
 SOUND = {"ok": True, "violations": [], "free_blocks": 7, "rss_bytes": 2**20}
 
 
@@ -162,6 +163,36 @@ def test_a_bad_url_is_wrong_usage():
     assert run("session", "list", "--url", "nowhere").exit_code == 2
 
 
+@pytest.mark.parametrize("command", [["session", "list"], ["chat", "--once", "hi"]])
+def test_https_where_none_is_spoken_is_not_told_as_no_server(command):
+    with server({}) as (url, _):
+        result = run(*command, "--url", url.replace("http:", "https:"))
+    assert result.exit_code == 1
+    assert "no TLS is spoken at https://127.0.0.1" in result.output
+    assert "plain http://" in result.output
+
+
+@pytest.mark.parametrize("key", ["sk-a\nb", "sk-a b", "ключ"])
+@pytest.mark.parametrize("command", [["session", "list"], ["chat", "--once", "hi"], ["doctor"]])
+def test_a_key_that_no_header_can_carry_is_told_and_not_shown(monkeypatch, command, key):
+    monkeypatch.setenv("SESSIOND_API_KEY", key)
+    result = run(*command, "--url", "http://127.0.0.1:9")
+    assert result.exit_code == 2
+    assert "--api-key" in result.output
+    assert key not in result.output
+
+
+@pytest.mark.parametrize("value", ["inf", "1e99", "nan"])
+@pytest.mark.parametrize(
+    "words",
+    [["doctor", "--over"], ["top", "--interval"], *(["capacity", flag] for flag in CAPACITY_TIMES)],
+)
+def test_times_that_no_clock_can_wait_for_are_wrong_usage(words, value):
+    result = run(*words, value, "--url", "http://127.0.0.1:9")
+    assert result.exit_code == 2
+    assert words[-1] in result.output
+
+
 def test_the_url_can_come_from_the_environment(monkeypatch):
     with server({"GET /v1/sessions?limit=100": (200, {"data": []})}) as (url, _):
         monkeypatch.setenv("SESSIOND_URL", url)
@@ -207,6 +238,7 @@ def test_db_check_fails_until_db_upgrade_has_run(tmp_path):
     url = f"sqlite+aiosqlite:///{tmp_path / 'new' / 'a.db'}"
     (tmp_path / "new").mkdir()
     assert run("db", "check", "--db", url).exit_code == 1
+    assert not (tmp_path / "new" / "a.db").exists()  # it changes nothing
     assert run("db", "upgrade", "--db", url).exit_code == 0
     checked = run("db", "check", "--db", url, "--json")
     assert checked.exit_code == 0

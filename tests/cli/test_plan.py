@@ -6,6 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from sessiond.__main__ import build_cli
+from tests.cli.test_commands import server
 from tests.planning.test_memory_plan import LLAVA, SEVEN_B
 
 
@@ -55,8 +56,9 @@ def test_an_adapter_and_images_have_their_lines(tmp_path):
         assert said in result.stdout
 
 
-def test_what_does_not_fit_is_a_failure(model):
-    result = plan("--model", model, "--device", "cuda", "--memory", "8GB")
+@pytest.mark.parametrize("memory", ["8GB", "0"])
+def test_what_does_not_fit_is_a_failure(model, memory):
+    result = plan("--model", model, "--device", "cuda", "--memory", memory)
     assert result.exit_code == 1
     assert "Nothing fits" in result.stdout
 
@@ -84,6 +86,8 @@ def test_settings_of_the_environment_count(model, monkeypatch):
         (["--images", "1", "--memory", "64GB"], "--images=1: allowed is 0"),
         (["--block-size", "0"], "--block-size=0: allowed is a whole number"),
         (["--model", "gone"], "--model=gone: model 'gone': no such file"),
+        (["--model", "gone/config.json"], "model 'gone/config.json': no such file"),
+        (["--model", "gone/model.gguf"], "model 'gone/model.gguf': no such file"),
         (["--kv-cache-dtype", "int8", "--dtype", "float32"], "kv-cache-dtype=int8: allowed is"),
     ],
 )
@@ -91,3 +95,25 @@ def test_wrong_use_is_told(model, words, said):
     result = plan("--model", model, *words)
     assert result.exit_code == 2
     assert said in result.stderr
+
+
+def test_a_server_with_other_kv_is_as_far_apart_as_the_tokens_that_it_holds(model):
+    """Both pools have the bytes of `--kv-cache-memory`, so bytes would tell nothing."""
+    words = ("--model", model, "--memory", "64GB", "--kv-cache-memory", "1GiB", "--json")
+    same = json.loads(plan(*words, "--kv-cache-dtype", "bfloat16").stdout)
+    capacity = {name: same[name] for name in ("block_size", "kv_bytes_per_token", "total_blocks")}
+    with server({"GET /health/capacity": (200, capacity)}) as (url, _):
+        for kv_cache_dtype, apart, code in (("bfloat16", 0.0, 0), ("int8", 0.94, 1)):
+            result = plan(*words, "--url", url, "--kv-cache-dtype", kv_cache_dtype)
+            found = json.loads(result.stdout)["server"]["apart"]
+            assert (found, result.exit_code) == (pytest.approx(apart, abs=0.01), code)
+
+
+def test_a_quantised_model_is_not_planned_as_if_it_were_not(tmp_path):
+    config = SEVEN_B | {"quantization_config": {"quant_method": "gptq", "bits": 4}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    silent = on_card(str(tmp_path))
+    assert silent.exit_code == 2
+    assert "--weights-format is missing" in silent.stderr
+    assert "'gptq'" in silent.stderr
+    assert on_card(str(tmp_path), "--weights-format", "gptq").exit_code == 0

@@ -147,6 +147,12 @@ def test_a_taken_port_is_told_before_anything_else_happens():
             bind("127.0.0.1", port)
 
 
+@pytest.mark.parametrize("host", ["192.0.2.1", "no-such-host.invalid"])
+def test_an_address_of_another_machine_is_told_not_to_try_another_port(host):
+    with pytest.raises(PortTakenError, match=r"--host has to be an address of this machine$"):
+        bind(host, 0)
+
+
 def test_the_url_names_the_port_that_was_taken():
     with bind("127.0.0.1", 0) as listener:
         assert url_of(listener) == f"http://127.0.0.1:{listener.getsockname()[1]}"

@@ -19,7 +19,10 @@ def test_an_address_is_read_in_every_usual_form(url, http, socket):
     assert (address.http, address.socket) == (http, socket)
 
 
-@pytest.mark.parametrize("url", ["127.0.0.1:8080", "ftp://host", "http://", ""])
+@pytest.mark.parametrize(
+    "url",
+    ["127.0.0.1:8080", "ftp://host", "http://", "", "http://h:99999", "http://h:x", "http://[::1"],
+)
 def test_a_bad_address_is_named(url):
     with pytest.raises(ValueError, match="allowed is"):
         ServerAddress.parse(url)

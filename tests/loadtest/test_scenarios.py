@@ -1,10 +1,12 @@
 """Crowds over time, and the gate that judges what they met."""
 
 import math
+from argparse import ArgumentParser
 
 import pytest
 
 from loadtest.gate import Limits, Totals, broken_limits, parse_p95
+from loadtest.options import checked
 from loadtest.scenarios import SCENARIOS, Stage, parse_stages, stage_at, stages_of
 
 
@@ -62,3 +64,12 @@ class TestGate:
         assert parse_p95(["turn=900", "itl=12.5"]) == {"turn": 900.0, "itl": 12.5}
         with pytest.raises(ValueError, match="allowed is EVENT=MS"):
             parse_p95(["turns=5"])
+
+    def test_wrong_ones_end_a_test_before_it_starts(self, capsys):
+        parser = ArgumentParser()
+        parser.add_argument("--stages", type=checked(parse_stages), default="")
+        assert parser.parse_args(["--stages", "5:30"]).stages == "5:30"
+        assert parser.parse_args(["--stages", ""]).stages == ""
+        with pytest.raises(SystemExit):
+            parser.parse_args(["--stages", "many"])
+        assert "stages='many': allowed is USERS:SECONDS" in capsys.readouterr().err

@@ -1,7 +1,9 @@
 """What operators and clients are shown."""
 
 import msgspec
+import pytest
 
+from sessiond.errors import RequestError
 from sessiond.facts import BlockCounts, ByteCounts, PageRow, SessionUsage
 from tests.sessions.world import ANN, SOCKET, ask, finish
 
@@ -49,6 +51,11 @@ async def test_a_session_shows_its_turns_and_what_it_holds(world, engine):
     assert view.usage.turns == 3
     assert view.last_active_at > view.created_at
     assert msgspec.json.decode(msgspec.json.encode(view))["blocks"]["device"] == blocks
+
+
+async def test_a_name_that_no_session_has_is_told_as_it_was_given(world):
+    with pytest.raises(RequestError, match="there is no conversation 'notes'"):
+        await world.service.get_session(ANN, "notes")
 
 
 async def test_places_in_a_fork_with_another_front_are_those_of_its_context(world):

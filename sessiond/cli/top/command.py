@@ -30,7 +30,7 @@ def top(
     url: UrlOption = DEFAULT_URL,
     api_key: KeyOption = None,
     interval_s: Annotated[
-        float, typer.Option("--interval", min=0.2, help="Seconds between two looks.")
+        float, typer.Option("--interval", min=0.2, max=3600, help="Seconds between two looks.")
     ] = 2.0,
     max_sessions: Annotated[
         int, typer.Option(min=1, help="Sessions to list, latest activity first.")

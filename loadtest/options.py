@@ -1,0 +1,18 @@
+"""Options of a load test are read before it starts, not when its minutes are over. Pure."""
+
+from argparse import ArgumentTypeError
+from collections.abc import Callable
+
+
+def checked(parse: Callable[[str], object]) -> Callable[[str], str]:
+    """A type for argparse: the text as it is, once `parse` can read it; empty is not said."""
+
+    def check(text: str) -> str:
+        try:
+            if text:
+                parse(text)
+        except ValueError as error:
+            raise ArgumentTypeError(str(error)) from error
+        return text
+
+    return check
