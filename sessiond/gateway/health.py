@@ -52,7 +52,7 @@ class HealthApi:
         """`GET /health/ready`: 200 if a turn would be taken now, else 503 and why not."""
         if self._gateway.connections.draining:
             return json_response({"status": "draining"}, 503)
-        if not self._engine.available:
+        if not await self._engine_answers():
             return json_response({"status": "engine_unavailable"}, 503)
         if self._gateway.service.database_failure is not None:  # why is for the log, not for all
             return json_response({"status": "database_unavailable"}, 503)
@@ -144,6 +144,16 @@ class HealthApi:
 
     def _model(self) -> Json:
         return model_object(self._engine.info.model, self._started_at)
+
+    async def _engine_answers(self) -> bool:
+        """One that hangs in a step is there, but takes no turn."""
+        if not self._engine.available:
+            return False
+        try:
+            await self._stats()
+        except RequestError:
+            return False
+        return True
 
     async def _process(self) -> ProcessMemory:
         timeout_s = self._gateway.limits.ask_timeout_s

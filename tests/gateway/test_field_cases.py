@@ -121,8 +121,10 @@ async def test_t43_a_blocked_step_stops_neither_pings_nor_health(stack):
             await hear(ws, "response.created")
             for _ in range(6):
                 await asyncio.wait_for(anext(pings), 60)
-                for path in ("/health/live", "/health/ready", "/v1/models"):
+                for path in ("/health/live", "/v1/models"):
                     assert (await http.get(path)).status_code == 200
+                # it is asked in 0.05 s: no new turn should come here now
+                assert (await http.get("/health/ready")).status_code == 503
             assert "sessiond_websocket_connections 1.0" in (await http.get("/metrics")).text
             assert (await http.get("/health/capacity")).headers["Retry-After"] == "1"
             steps.release()

@@ -1,5 +1,6 @@
 """Health, capacity, models, metrics and the audit."""
 
+import asyncio
 from typing import get_args
 
 import httpx
@@ -41,6 +42,19 @@ async def test_ready_only_while_a_turn_would_be_taken():
     assert (await get("/health/ready", engine, draining=True)).json() == {"status": "draining"}
     engine.available = False
     response = await get("/health/ready", engine)
+    assert (response.status_code, response.json()) == (503, {"status": "engine_unavailable"})
+
+
+async def test_not_ready_while_the_engine_hangs_in_a_step():
+    engine = ScriptedEngine()
+    gateway = gateway_of(SERVICE, engine, ask_timeout_s=0.01)
+
+    async def ask(query):
+        await asyncio.Event().wait()
+
+    engine.ask = ask
+    async with serving(gateway) as served, httpx.AsyncClient(trust_env=False) as http:
+        response = await http.get(f"{served.http_url}/health/ready")
     assert (response.status_code, response.json()) == (503, {"status": "engine_unavailable"})
 
 
