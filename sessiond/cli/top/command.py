@@ -17,12 +17,15 @@ from sessiond.cli.ask_server import (
     print_json,
     server_at,
 )
-from sessiond.cli.server_api import ServerApi, ServerError
+from sessiond.cli.server_api import ServerError
 from sessiond.cli.top.keys import Keys
+from sessiond.cli.top.looker import Looker
 from sessiond.cli.top.page import History, View, top_page
-from sessiond.cli.top.scrape import Between, Sample, read_values
+from sessiond.cli.top.scrape import Between, Sample
 from sessiond.cli.top.state import Order, TopState, on_key, shown
 
+_COLLECT_EVERY_S = 0.1
+_QUIET_S = 2.0  # until it is said that the server does not answer
 _PAGE = ConsoleDimensions(160, 50)  # where no terminal sets one
 
 
@@ -43,10 +46,11 @@ def top(
     """
     keys = Keys()
     with server_at(url, api_key) as server:
+        looker = Looker(server, max_sessions)
         if as_json:
-            print_json(_as_object(_look(server, max_sessions)))
+            print_json(_as_object(looker.look().sample))
             return
-        screen = _Screen(server, where=url, max_sessions=max_sessions)
+        screen = _Screen(looker, where=url)
         if not keys.interactive:
             console = Console(highlight=False, width=_PAGE.width)
             console.print(screen.page(_PAGE))
@@ -61,53 +65,61 @@ def _watch(screen: "_Screen", keys: Keys, interval_s: float) -> None:
         keys.unbuffered(),
         Live(console=console, screen=True, auto_refresh=False) as live,
     ):
-        next_look_s = time.monotonic()
+        next_look_s = time.monotonic() + interval_s
         while not screen.state.leaving:
             live.update(screen.page(console.size), refresh=True)
-            next_look_s = max(next_look_s, time.monotonic())
-            for key in keys.wait(max(0.0, next_look_s - time.monotonic())):
+            left_s = max(0.0, next_look_s - time.monotonic())
+            for key in keys.wait(min(left_s, _COLLECT_EVERY_S)):
                 screen.press(key)
+            screen.collect()
             if time.monotonic() >= next_look_s:
                 screen.look()
-                next_look_s += interval_s
+                next_look_s = time.monotonic() + interval_s
 
 
 class _Screen:
     """Owns what is shown: the last two looks, the lines, and what was chosen."""
 
-    def __init__(self, server: ServerApi, *, where: str, max_sessions: int) -> None:
+    def __init__(self, looker: Looker, *, where: str) -> None:
         self.state = TopState()
-        self._server = server
+        self._looker = looker
         self._where = where
-        self._max_sessions = max_sessions
         self._before: Sample | None = None
-        self._now = _look(server, max_sessions)
+        self._now = looker.look().sample
         self._history = History()
         self._detail: dict[str, Any] | None = None
+        self._order: Order | None = None  # it waits until the look that goes on has ended
 
     def look(self) -> None:
-        """Ask again; a server that does not answer is said so, and asked again later."""
-        try:
-            found = _look(self._server, self._max_sessions)
-            self._detail = self._look_at_chosen()
-        except ServerError as error:
-            self.state = replace(self.state, message=str(error))
-            return
-        self.state = replace(self.state, message="")
-        self._before, self._now = self._now, found
-        self._history = self._history.with_sample(found, Between(self._before, found))
+        """Ask again, if the last answer is there."""
+        chosen = self.state.chosen if self.state.inspecting else None
+        if self._looker.start(order=self._order, chosen=chosen):
+            self._order = None
+
+    def collect(self) -> None:
+        """Take what the server has said, or say that it says nothing."""
+        found = self._looker.collect()
+        if isinstance(found, ServerError):
+            self.state = replace(self.state, message=str(found))
+        elif found is not None:
+            self.state = replace(self.state, message=found.refusal)
+            self._detail = found.detail
+            self._before, self._now = self._now, found.sample
+            self._history = self._history.with_sample(
+                found.sample, Between(self._before, found.sample)
+            )
+        elif self._looker.waiting_s > _QUIET_S:
+            waited = f"the server has not answered for {self._looker.waiting_s:.0f} s"
+            self.state = replace(self.state, message=waited)
+        if self._order is not None:
+            self.look()
 
     def press(self, key: str) -> None:
         """Do what a key says."""
         self.state, order = on_key(self.state, key, shown(self.state, self._now.sessions))
-        if order is None:
-            if self.state.inspecting:
-                self.look()
-            return
-        refusal = self._refusal_of(order)
-        self.look()
-        if refusal:
-            self.state = replace(self.state, message=refusal)
+        self._order = order or self._order
+        if order is not None or self.state.inspecting:
+            self.look()
 
     def page(self, size: ConsoleDimensions) -> Group:
         """What is to be seen now."""
@@ -119,32 +131,6 @@ class _Screen:
             detail=self._detail,
         )
         return top_page(view, self.state, size)
-
-    def _look_at_chosen(self) -> dict[str, Any] | None:
-        chosen = self.state.chosen if self.state.inspecting else None
-        return None if chosen is None else self._server.session(chosen)
-
-    def _refusal_of(self, order: Order) -> str:
-        """Carry an order out; why the server did not, if it did not."""
-        act = {
-            "reset": self._server.reset,
-            "park": self._server.park,
-            "close": self._server.close,
-        }[order.action]
-        try:
-            act(order.session)
-        except ServerError as error:
-            return str(error)
-        return ""
-
-
-def _look(server: ServerApi, max_sessions: int) -> Sample:
-    return Sample(
-        at_s=time.time(),
-        values=read_values(server.metrics()),
-        capacity=server.capacity(),
-        sessions=server.latest_sessions(max_sessions),
-    )
 
 
 def _as_object(sample: Sample) -> dict[str, object]:
