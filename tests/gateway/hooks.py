@@ -27,3 +27,26 @@ class Cancels:
             self.told.set()
 
         running.engine.cancel = cancel
+
+
+class Submits:
+    """Counts the turns that the engine was told of: `created` may come before it was."""
+
+    def __init__(self, running):
+        self.count = 0
+        self._more = asyncio.Event()
+        submit = running.engine.submit
+
+        def counted(command):
+            stream = submit(command)
+            self.count += 1
+            self._more.set()
+            return stream
+
+        running.engine.submit = counted
+
+    async def reach(self, count):
+        """Wait until there were as many."""
+        while self.count < count:
+            self._more.clear()
+            await asyncio.wait_for(self._more.wait(), 60)

@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack
 from websockets.frames import Opcode
 
 from sessiond.gateway.socket import SocketConnection
+from tests.gateway.hooks import Submits
 from tests.sockets.raw_peer import frame, raw_peer
 
 SLOW = 64
@@ -65,13 +66,18 @@ class DrawLog:
         return [after - before for before, after in zip(self.steps, self.steps[1:], strict=False)]
 
 
-async def fast_turn(running, peer):
-    """Run a turn to its end, from a model that is held: steps between tokens, steps' batches."""
+async def fast_turn(running, peer, submits):
+    """Run a turn to its end, from a model that is held until the engine knows it.
+
+    Returns the steps between tokens, and these steps' batches.
+    """
+    known = submits.count
     log = DrawLog(running.model)
     running.model.script(list(FAST))
     peer.send(create("I read. " * 40, len(FAST)))  # longer than the others: it starts the last
     while (await next_event(peer))["type"] != "response.created":
         pass
+    await submits.reach(known + 1)
     running.model.gate.set()
     assert text_of(await events_to_the_end(peer))[1] == FAST.decode()
     return log.gaps(), list(log.batches)
@@ -123,11 +129,13 @@ async def test_t42_64_slow_readers_change_no_other_streams_steps_between_tokens(
         ]
         make_small(running)
         fast = await sockets.enter_async_context(raw_peer(ws_url))
+        submits = Submits(running)
         hold(running)
-        calm, _ = await fast_turn(running, fast)
+        calm, _ = await fast_turn(running, fast, submits)
         hold(running)
         slow = await block(running, peers)
-        beside, batches = await fast_turn(running, fast)
+        await submits.reach(1 + SLOW)
+        beside, batches = await fast_turn(running, fast, submits)
         assert beside == calm == [1] * (len(FAST) - 1)
         assert set(batches[1:]) == {SLOW + 1}  # all wrote all the while
         while (await running.stats()).running:  # noqa: ASYNC110 -- asks the engine's thread
