@@ -63,11 +63,12 @@ class Stack:
         return await self.engine.ask(GetStats())
 
     async def idle(self):
-        """Wait until no session holds a block; nothing leaked."""
+        """Wait until no turn is there and no session holds a block; nothing leaked."""
         async with asyncio.timeout(60):
-            while (await self.stats()).active_blocks:  # noqa: ASYNC110 -- asks the engine's thread
+            stats = await self.stats()
+            while stats.active_blocks or stats.running or stats.waiting:
                 await asyncio.sleep(0.005)
-        stats = await self.stats()
+                stats = await self.stats()
         assert stats.free_blocks + stats.cached_blocks == stats.total_blocks
         audit = await self.engine.ask(GetAudit())
         assert (audit.ok, audit.violations) == (True, [])

@@ -168,8 +168,10 @@ async def test_t42_who_reads_nothing_is_closed_1013_and_its_blocks_come_back(sta
         raw_peer(running.served.ws_url, receive_buffer=4096) as peer,
     ):
         make_small(running)
+        submits = Submits(running)
         hold(running)
         await block(running, [peer])
+        await submits.reach(1)
         running.model.gate.set()
         await running.idle()  # the turn was cut
         peer.writer.transport.resume_reading()
