@@ -15,7 +15,7 @@ from engine.errors import Corruption
 from engine.files.spec_reader import read_spec
 from engine.model.kernels.library import Format
 from engine.model.native import prepare_native_model
-from tests.kernels import support
+from tests.kernels import attention, support
 from tests.kernels.laws import by_chunks, part, together
 from tests.kernels.tiny_model import write_tiny_model
 
@@ -36,7 +36,7 @@ def drive_kernels(kernels):
     for kv in ("bfloat16", "float32", "int8"):
         for ranges in RANGES:
             for group, head_dim, window in ((3, 64, 0), (1, 16, 5), (7, 80, 0), (5, 256, 0)):
-                shape = support.Shape(
+                shape = attention.Shape(
                     ranges=ranges,
                     rows=min(9, sum(last - first + 1 for first, last in ranges)),
                     kv_heads=2,
@@ -46,9 +46,9 @@ def drive_kernels(kernels):
                     is_float=kv == "float32",
                     is_int8=kv == "int8",
                 )
-                support.check_attention(kernels, shape, 1)
+                attention.check_attention(kernels, shape, 1)
                 if shape.is_int8:
-                    support.check_int8_kv(kernels, shape, 1)
+                    attention.check_int8_kv(kernels, shape, 1)
 
 
 def drive_steps(path, isa):
