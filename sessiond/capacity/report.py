@@ -40,8 +40,8 @@ def check(report: Report, found: Sequence[Stage]) -> list[Check]:
 
 
 def users_around(knee: Knee) -> list[int]:
-    """Where a prediction is checked: 80 and 120 % of the knee."""
-    return [max(1, round(share * knee.users)) for share in _AROUND_KNEE]
+    """Where a prediction is checked: 80 and 120 % of the knee; once where these are the same."""
+    return sorted({max(1, round(share * knee.users)) for share in _AROUND_KNEE})
 
 
 def ramp(most_users: int, stages: int) -> list[int]:

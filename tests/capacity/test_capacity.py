@@ -88,6 +88,7 @@ class TestPrediction:
     def test_a_second_run_is_judged(self):
         knee = report().knee
         assert users_around(knee) == [19, 29]
+        assert users_around(msgspec.structs.replace(knee, users=2)) == [2]
         near, far = check(report(), [stage(19, 180), stage(29, 150)])
         assert (near.holds, far.holds) == (True, False)
         lines = check_lines([near, far])

@@ -59,4 +59,6 @@ async def test_the_whole_stack_holds_no_more_after_many_turns_than_after_some(sq
         return (await soak_stack(sqlite_files[1], *about, **options))[0]
 
     limits = {"rss_bytes": KIB} if SOAK else {"own_bytes": 128 * KIB}
-    await assert_slow(curve, limits | {"python_blocks": BLOCKS}, again)
+    # what the whole stack keeps for those who return is still filling up in a short run
+    blocks = BLOCKS if SOAK else 10 * BLOCKS
+    await assert_slow(curve, limits | {"python_blocks": blocks}, again)
