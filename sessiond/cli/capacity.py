@@ -22,8 +22,8 @@ from sessiond.capacity.report import Report, answer, check, ramp, users_around
 from sessiond.capacity.stages import Stage, sum_up
 from sessiond.cli.ask_server import DEFAULT_URL, JsonOption, KeyOption, UrlOption, server_at
 from sessiond.cli.fail import FAILED, WRONG_USAGE, fail
+from sessiond.cli.scrape import Sample, read_values
 from sessiond.cli.server_api import ServerApi, ServerError
-from sessiond.cli.top.scrape import Sample, read_values
 
 _LOOK_EVERY_S = 0.5
 _GRACE_S = 120.0  # beyond the stages: start, users who finish, summary

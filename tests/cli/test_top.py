@@ -3,9 +3,9 @@
 import pytest
 from rich.console import Console, ConsoleDimensions
 
+from sessiond.cli.scrape import Between, Sample, read_values
 from sessiond.cli.top.keys import split_keys
 from sessiond.cli.top.page import History, View, spark, top_page
-from sessiond.cli.top.scrape import Between, Sample, read_values
 from sessiond.cli.top.state import Order, TopState, on_key, shown
 
 SCRAPE = """\

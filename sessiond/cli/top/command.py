@@ -17,11 +17,11 @@ from sessiond.cli.ask_server import (
     print_json,
     server_at,
 )
+from sessiond.cli.scrape import Between, Sample
 from sessiond.cli.server_api import ServerError
 from sessiond.cli.top.keys import Keys
 from sessiond.cli.top.looker import Looker
 from sessiond.cli.top.page import History, View, top_page
-from sessiond.cli.top.scrape import Between, Sample
 from sessiond.cli.top.state import Order, TopState, on_key, shown
 
 _COLLECT_EVERY_S = 0.1

@@ -6,8 +6,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
+from sessiond.cli.scrape import Sample, read_values
 from sessiond.cli.server_api import ServerApi, ServerError
-from sessiond.cli.top.scrape import Sample, read_values
 from sessiond.cli.top.state import Order
 
 _ORDER = {"reset": ServerApi.reset, "park": ServerApi.park, "close": ServerApi.close}

@@ -10,8 +10,8 @@ from rich.text import Text
 
 from engine.byte_size import format_bytes
 from sessiond.cli.chat_screen import printable
+from sessiond.cli.scrape import Between, Sample
 from sessiond.cli.tables import ago
-from sessiond.cli.top.scrape import Between, Sample
 from sessiond.cli.top.state import HELP, Session, TopState, device_bytes, shown
 
 _BAR, _POOL_WORDS = 48, 72

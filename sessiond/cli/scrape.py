@@ -1,4 +1,4 @@
-"""What `sessiond top` reads of a server: a sample, and what two of them say of the time between.
+"""What commands read of a server's metrics: a sample, and what two say of the time between.
 
 Pure. Quantiles are read from histograms as Prometheus' `histogram_quantile` does.
 """
