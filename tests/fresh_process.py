@@ -6,17 +6,33 @@ pytest's process holds what thousands of tests have left, and gives it back when
 """
 
 import asyncio
+import contextlib
 import inspect
-import multiprocessing
-from concurrent.futures import ProcessPoolExecutor
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
 
 
 def in_fresh_process(function, *args, **options):
-    """What `function` of a module gives, or the error that it raises; it may be a coroutine's."""
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
-        return process.submit(_call, function, args, options).result()
+    """What a module's `function`, perhaps a coroutine's, gives; its errors are on stderr."""
+    call = pickle.dumps((function, args, options))
+    command = [sys.executable, "-m", __name__]
+    done = subprocess.run(command, input=call, stdout=subprocess.PIPE, check=True, cwd=ROOT)
+    return pickle.loads(done.stdout)
 
 
-def _call(function, args, options):
-    result = function(*args, **options)
-    return asyncio.run(result) if inspect.iscoroutine(result) else result
+def main():
+    """Answer one call."""
+    function, args, options = pickle.load(sys.stdin.buffer)
+    with contextlib.redirect_stdout(sys.stderr):
+        result = function(*args, **options)
+        if inspect.iscoroutine(result):
+            result = asyncio.run(result)
+    sys.stdout.buffer.write(pickle.dumps(result))
+
+
+if __name__ == "__main__":
+    main()
