@@ -23,8 +23,10 @@ CONNECTIONS = 10
 TIMEOUT_S = 15.0
 """How long a Postgres may take for a transaction, unless the settings say otherwise."""
 
+READERS = 4
+"""The most to a SQLite file that only read; one more writes."""
+
 _BUSY_TIMEOUT_MS = 5000
-_READERS = 4
 _CONNECT_TIMEOUT_S = 5
 _CUT_EVERY_S = 0.5
 _DEADLOCK = "40P01"
@@ -251,7 +253,7 @@ def _is_deadlock(error: BaseException | None) -> bool:
 
 
 def _sqlite_reader(url: URL) -> AsyncEngine:
-    return _sqlite(url, begin="BEGIN DEFERRED", connections=_READERS)
+    return _sqlite(url, begin="BEGIN DEFERRED", connections=READERS)
 
 
 def _is_sqlite(url: URL) -> bool:

@@ -41,7 +41,9 @@ def _at_rest(server):
     def report():
         found = server.get("/admin/memory")
         assert found["violations"] == []
-        return not (found["active_blocks"] or found["gateway"]["replays"]) and found
+        gateway = found["gateway"]
+        busy = (found["active_blocks"], gateway["replays"], gateway["sockets"], gateway["turns"])
+        return not any(busy) and found
 
     return wait_until(report, within_s=60, what="rest")
 

@@ -10,6 +10,7 @@ from engine.questions import GetAudit, GetStats
 from engine.tiers.mover import ThreadMover
 from engine.tiers.tiers import Tiers
 from sessiond.sessions.service import ServiceLimits
+from sessiond.store.database import READERS
 from tests.fakes.fake_model import Draw, FakeModel
 from tests.gateway.real_stack import described, loop_of, real_stack
 from tests.soaks import clients, engine_clients
@@ -64,6 +65,7 @@ async def soak_stack(url, turns, seed, *, trace=False):
             )
             for _ in range(_AT_ONCE)
         ]
+        await _all_connections(stack.store)
         tasks = len(asyncio.all_tasks())
 
         async def to(until):
@@ -74,6 +76,14 @@ async def soak_stack(url, turns, seed, *, trace=False):
 
         await _sampled(curve, turns, to, trace=trace)
     return curve, tally
+
+
+async def _all_connections(store):
+    """Open as many files as the database ever has, which is else left to chance."""
+    together = asyncio.Barrier(READERS)
+    async with asyncio.TaskGroup() as group:
+        for _ in range(READERS):
+            group.create_task(store._database.read(lambda _: together.wait()))
 
 
 def _quiet(model):

@@ -6,12 +6,15 @@
 On the stack RSS rises until SQLite's page caches are full (2 MiB for each of five connections),
 which takes longer than CI has. There Python's own blocks are held to the limit, which count every
 object, and RSS without what SQLite says that it holds to a coarse one, for leaks in C.
+
+Each has a process of its own: what other tests left is given back meanwhile.
 """
 
 import time
 
 import pytest
 
+from tests.fresh_process import in_fresh_process
 from tests.soak import SOAK
 from tests.soaks.curve import KIB
 from tests.soaks.runs import soak_engine, soak_stack
@@ -35,30 +38,34 @@ def assert_flat(curve):
     assert max(one.host_bytes for one in curve.samples) <= HOST_TIER_BYTES, curve
 
 
-async def assert_slow(curve, limits, again):
+def assert_slow(curve, limits, again):
     """No slope above its limit; else a shorter run shows who allocates what stays."""
     rising = {name: curve.slope(name) for name, most in limits.items() if curve.slope(name) > most}
     if rising:
-        shorter = await again(TRACED_TURNS, SEED, trace=True)
-        pytest.fail(f"seed {SEED}: {rising}\n{curve}\n{shorter.allocations}")
+        pytest.fail(f"seed {SEED}: {rising}\n{curve}\n{again().allocations}")
 
 
-async def test_the_engine_holds_no_more_after_many_turns_than_after_some():
-    curve = await soak_engine(ENGINE_TURNS, SEED)
+def test_the_engine_holds_no_more_after_many_turns_than_after_some():
+    curve = in_fresh_process(soak_engine, ENGINE_TURNS, SEED)
     assert_flat(curve)
     assert all(one.contexts == 0 for one in curve.samples), curve
-    await assert_slow(curve, {"rss_bytes": KIB, "python_blocks": BLOCKS}, soak_engine)
+    assert_slow(
+        curve,
+        {"rss_bytes": KIB, "python_blocks": BLOCKS},
+        lambda: in_fresh_process(soak_engine, TRACED_TURNS, SEED, trace=True),
+    )
 
 
-async def test_the_whole_stack_holds_no_more_after_many_turns_than_after_some(sqlite_files):
-    curve, tally = await soak_stack(sqlite_files[0], STACK_TURNS, SEED)
+def test_the_whole_stack_holds_no_more_after_many_turns_than_after_some(sqlite_files):
+    first, second = sqlite_files
+    curve, tally = in_fresh_process(soak_stack, first, STACK_TURNS, SEED)
     assert all(tally.done.values()), "every way to leave was taken"
     assert_flat(curve)
-
-    async def again(*about, **options):
-        return (await soak_stack(sqlite_files[1], *about, **options))[0]
-
     limits = {"rss_bytes": KIB} if SOAK else {"own_bytes": 128 * KIB}
     # what the whole stack keeps for those who return is still filling up in a short run
     blocks = BLOCKS if SOAK else 10 * BLOCKS
-    await assert_slow(curve, limits | {"python_blocks": blocks}, again)
+    assert_slow(
+        curve,
+        limits | {"python_blocks": blocks},
+        lambda: in_fresh_process(soak_stack, second, TRACED_TURNS, SEED, trace=True)[0],
+    )
