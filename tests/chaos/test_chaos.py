@@ -4,17 +4,15 @@
 """
 
 import asyncio
-import os
-import random
 
 import pytest
 
 from sessiond.store import migrate
 from tests.chaos.faults import ANYWHERE, SQLITE, postgres_faults
 from tests.chaos.run import Plan, Run
-from tests.soak import SOAK
+from tests.soak import SOAK, seed_of
 
-SEED = int(os.environ.get("CHAOS_SEED") or random.SystemRandom().randrange(10**6))
+SEED = seed_of("CHAOS_SEED")
 SHORT = sorted({"engine killed", "step error", "no memory for one", "nan", "SQLite locked",
                 "disk tier corrupted", "clock back", "no descriptors"})  # fmt: skip
 

@@ -12,9 +12,9 @@ from benchmarks.load_client import LoadClient
 from benchmarks.server_process import running_server
 from tests.e2e.support import assert_all_blocks_come_back
 from tests.e2e.test_engine_death import engine_pid, until_first_text
-from tests.soak import SOAK
+from tests.soak import SOAK, seed_of
 
-SEED = int(os.environ.get("CHAOS_SEED") or random.SystemRandom().randrange(10**6))
+SEED = seed_of("CHAOS_SEED")
 FAULTS = 20 if SOAK else 2
 STREAMS = 4 if SOAK else 2
 HANG_S = 6.0  # a step of the small model takes a tenth of that on a slow, busy machine
