@@ -22,7 +22,7 @@ QUESTION_OF_TURN = "Question {}: name one thing that you would take to a lightho
 SYSTEM = "You are the keeper of a lighthouse. Answer in one sentence."
 POLICY = {"type": "compaction", "keep_turns": KEPT, "summary_tokens": SUMMARY}
 
-pytestmark = pytest.mark.timeout(3600 if SOAK else 600)
+pytestmark = pytest.mark.timeout(3600 if SOAK else 900)
 
 
 @pytest.fixture

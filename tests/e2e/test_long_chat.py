@@ -20,7 +20,7 @@ POLICIES = [
     {"type": "token_budget", "max_tokens": 700},
 ]
 
-pytestmark = pytest.mark.timeout(3600 if SOAK else 600)
+pytestmark = pytest.mark.timeout(3600 if SOAK else 900)
 
 
 @pytest.fixture(scope="module")

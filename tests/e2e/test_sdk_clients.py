@@ -113,7 +113,7 @@ def test_a_resent_history_of_six_turns_costs_only_new_tokens(server, recomputing
     assert_answers_as_if_nothing_were_kept(turns, recomputing_server, messages)
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 def test_a_chat_on_torch_in_float32_costs_only_new_tokens_too(tmp_path):
     messages = messages_of("Ada")
     with running_server(tmp_path / "kept", ["--dtype", "float32"]) as kept:
