@@ -54,7 +54,7 @@ def python_turns(socket, messages):
 
 def javascript_chat(server, node, messages):
     command = [node, "chat.mjs", f"{server.url}/v1", json.dumps(messages), str(MAX_TOKENS)]
-    done = subprocess.run(command, check=False, cwd=JS, capture_output=True, text=True, timeout=200)
+    done = subprocess.run(command, check=False, cwd=JS, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     return [ChatTurn.of(line["response"], line["text"]) for line in lines]
