@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -18,6 +19,8 @@ from engine.model.kernels.library import ISA_VARIABLE
 
 _READY_WITHIN_S = 120.0
 _POLL_S = 0.05
+_LEAST_PORT = 10_000
+_GIVEN_PORTS = 32_768  # Linux gives connections those from here on
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 NO_REUSE = ("--no-retain-kv", "--no-enable-prefix-caching")
@@ -136,7 +139,12 @@ def running_server(
 
 
 def free_port() -> int:
-    """A port of the loopback that nobody listens on."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+    """A port of the loopback that nobody listens on, and that no connection is given.
+
+    So it is still free when a server binds it, and while one is down for a moment.
+    """
+    while True:
+        port = _LEAST_PORT + secrets.randbelow(_GIVEN_PORTS - _LEAST_PORT)
+        with socket.socket() as listener, contextlib.suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            return port

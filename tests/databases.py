@@ -11,6 +11,9 @@ from sessiond.store import migrate
 
 KINDS = ("sqlite", "postgres")
 
+# How long a database may take in tests that are not about that: others may want the machine.
+PATIENCE_S = 240.0
+
 # What rows leave behind adds up, though they are deleted.
 MOST_USES = 10
 

@@ -18,7 +18,7 @@ SHORT = sorted({"engine killed", "step error", "no memory for one", "nan", "SQLi
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(3600 if SOAK else 300)
+@pytest.mark.timeout(3600 if SOAK else 900)
 @pytest.mark.parametrize("seed", range(SEED, SEED + 5) if SOAK else [SEED])
 async def test_conversations_survive_every_fault(migrated_file, tmp_path, seed):
     faults = ANYWHERE | SQLITE
@@ -36,7 +36,7 @@ async def test_conversations_survive_every_fault(migrated_file, tmp_path, seed):
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(3600 if SOAK else 300)
+@pytest.mark.timeout(3600 if SOAK else 900)
 async def test_conversations_survive_what_a_postgres_does(tmp_path):
     pytest.importorskip("psycopg")
     from tests.store.postgres import PostgresUnavailableError, running_postgres

@@ -25,7 +25,7 @@ LONG = "Write a very long story about a lighthouse."
 @pytest.mark.e2e
 @pytest.mark.real_model
 @pytest.mark.soak
-@pytest.mark.timeout(3600 if SOAK else 300)
+@pytest.mark.timeout(3600 if SOAK else 900)
 @pytest.mark.parametrize("seed", [SEED])
 async def test_conversations_go_on_as_in_a_calm_run(tmp_path, seed):
     chance = random.Random(seed)

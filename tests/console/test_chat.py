@@ -1,13 +1,14 @@
 """The chat panel holds a real conversation and tells what each turn did to the memory."""
 
+import asyncio
 import re
-import threading
 
 import pytest
 from playwright.async_api import expect
 
 from sessiond.facts import PolicyChoice
 from tests.console.console import memory_of
+from tests.gateway.hooks import Cancels, Steps
 from tests.gateway.test_tiers import tiers
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -87,11 +88,12 @@ async def test_what_a_policy_drops_is_told(stack, open_console, anyone):
 async def test_a_reply_is_stopped_and_the_conversation_goes_on(stack, open_console, anyone):
     async with stack() as running, open_console(running) as console:
         await console.turn(SEA)
-        running.model.gate = threading.Event()
+        steps, cancels = Steps(running), Cancels(running)
         await console.say("and more")
         await expect(console["#chat-send"]).to_be_disabled()
         await console["#chat-stop"].click()
-        running.model.gate.set()
+        await asyncio.wait_for(cancels.told.wait(), 60)
+        steps.release()
         await expect(console[".turn"].nth(1).locator(".notes")).to_have_text("cut: cancelled")
         await console.turn("and still more")
         assert await console[".turn"].count() == 3

@@ -18,23 +18,27 @@ def wait_until(holds, *, within_s=120.0, what="the condition"):
     return value
 
 
-def active_blocks(server):
-    """Blocks that sessions hold; None while the engine is too busy with a step to say."""
+def capacity_of(server):
+    """What the pool and the tiers hold; None while the engine is too busy with a step to say."""
     try:
-        return server.get("/health/capacity")["active_blocks"]
+        return server.get("/health/capacity")
     except urllib.error.HTTPError as busy:
         busy.close()
         return None
 
 
+def held_blocks(server):
+    """Blocks that sessions hold, as soon as the engine says so."""
+    while (found := capacity_of(server)) is None:
+        pass
+    return found["active_blocks"]
+
+
 def is_idle(server):
     """Whether no turn is there and no block is held, by one look: moves to disk hold some, too."""
-    try:
-        capacity = server.get("/health/capacity")
-    except urllib.error.HTTPError as busy:
-        busy.close()
-        return False
-    return not any(capacity[name] for name in ("active_blocks", "running", "waiting"))
+    found = capacity_of(server)
+    names = ("active_blocks", "running", "waiting")
+    return found is not None and not any(found[name] for name in names)
 
 
 def assert_all_blocks_come_back(server, *, within_s=120.0):

@@ -11,7 +11,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from benchmarks.server_process import running_server
 from sessiond.cli.server_api import ServerAddress
 
-DRAIN_S = 6
+DRAIN_S = 12
 FLAGS = ["--ignore-eos", "--drain-timeout-s", str(DRAIN_S)]
 
 

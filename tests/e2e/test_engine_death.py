@@ -36,7 +36,7 @@ async def until_first_text(client, turn):
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(1800 if SOAK else 300)
+@pytest.mark.timeout(1800 if SOAK else 900)
 @pytest.mark.parametrize("round_number", range(ROUNDS))
 async def test_sockets_outlive_the_engine_and_the_next_turn_of_each_session_is_right(
     server, recomputing_server, round_number

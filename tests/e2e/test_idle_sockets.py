@@ -11,7 +11,7 @@ MOST_KIB = 45
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(1200 if SOAK else 300)
+@pytest.mark.timeout(1200 if SOAK else 900)
 async def test_an_idle_socket_costs_at_most_45_kib(tmp_path):
     # a server of its own: the heap of one that has worked has room that would not be counted
     with running_server(tmp_path) as server:

@@ -108,7 +108,7 @@ async def undisturbed(server, plan):
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(HALF_AN_HOUR_S if SOAK else 300)
+@pytest.mark.timeout(HALF_AN_HOUR_S if SOAK else 900)
 @pytest.mark.parametrize("seed", [SEED])
 async def test_every_acknowledged_turn_is_there_and_no_half_turn_is_in_any_context(
     database_kind, lend_database, tmp_path, server, seed

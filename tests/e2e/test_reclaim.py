@@ -15,8 +15,8 @@ from benchmarks.server_process import running_server
 from benchmarks.texts import prose
 from tests.e2e.support import (
     BLOCK,
-    active_blocks,
     assert_all_blocks_come_back,
+    held_blocks,
     total,
     total_input,
     wait_until,
@@ -74,12 +74,12 @@ def open_without_pongs(server, request):
 
 
 async def test_half_open_socket_is_noticed_by_its_missing_pongs(tmp_path):
-    flags = ["--ping-interval-s", "0.5", "--ping-timeout-s", "0.5"]
+    flags = ["--ping-interval-s", "2", "--ping-timeout-s", "2"]
     request = {"type": "response.create", "input": LONG_TASK, "max_output_tokens": 1000}
     with running_server(tmp_path / "half-open", flags) as server:
         peer = open_without_pongs(server, request)
-        wait_until(lambda: active_blocks(server))
-        assert_all_blocks_come_back(server, within_s=10)
+        wait_until(lambda: held_blocks(server))
+        assert_all_blocks_come_back(server)
         peer.close()
 
 
@@ -90,7 +90,7 @@ async def test_cancel_stops_within_a_step_and_the_partial_reply_stays(server):
         await client.socket.send(json.dumps({"type": "response.cancel"}))
         await client.finish(turn)
         assert (turn.end.outcome, turn.end.detail) == ("incomplete", "cancelled")
-        assert turn.end.stats.output_tokens < 100
+        assert turn.end.stats.output_tokens < 500
         after = (await client.ask("Go on.", max_output_tokens=4)).end.stats
         assert abs(after.reused_tokens - total(turn)) <= BLOCK
     assert_all_blocks_come_back(server)
@@ -159,4 +159,4 @@ async def test_sigterm_finishes_the_running_turn_and_closes_with_1012(tmp_path):
             with pytest.raises(ConnectionClosed) as closed:
                 await client.socket.recv()
         assert closed.value.rcvd.code == 1012
-        assert server.process.wait(timeout=30) == 0
+        assert server.process.wait(timeout=60) == 0

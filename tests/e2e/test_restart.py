@@ -6,7 +6,14 @@ import pytest
 
 from benchmarks.load_client import LoadClient
 from benchmarks.server_process import running_server
-from tests.e2e.support import BLOCK, assert_all_blocks_come_back, total, total_input, wait_until
+from tests.e2e.support import (
+    BLOCK,
+    assert_all_blocks_come_back,
+    capacity_of,
+    total,
+    total_input,
+    wait_until,
+)
 
 GREEDY = {"temperature": 0, "max_output_tokens": 16}
 FIRST = "Tell me one thing about the sea. " * 12
@@ -28,8 +35,8 @@ async def test_a_conversation_goes_on_after_a_restart_without_being_computed_aga
         async with LoadClient(first_run.url, **GREEDY) as client:
             before = await client.ask(FIRST)
         if killed:  # what it had time to write through is there all the same
-            stored = total(before) // BLOCK - 1
-            wait_until(lambda: first_run.get("/health/capacity")["disk_blocks"] >= stored)
+            stored, nothing = total(before) // BLOCK - 1, {"disk_blocks": 0}
+            wait_until(lambda: (capacity_of(first_run) or nothing)["disk_blocks"] >= stored)
             first_run.process.send_signal(signal.SIGKILL)
             first_run.process.wait()
     with running_server(tmp_path, db=url) as second_run:

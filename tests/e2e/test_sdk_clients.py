@@ -54,7 +54,7 @@ def python_turns(socket, messages):
 
 def javascript_chat(server, node, messages):
     command = [node, "chat.mjs", f"{server.url}/v1", json.dumps(messages), str(MAX_TOKENS)]
-    done = subprocess.run(command, check=False, cwd=JS, capture_output=True, text=True, timeout=200)
+    done = subprocess.run(command, check=False, cwd=JS, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     return [ChatTurn.of(line["response"], line["text"]) for line in lines]
@@ -113,7 +113,7 @@ def test_a_resent_history_of_six_turns_costs_only_new_tokens(server, recomputing
     assert_answers_as_if_nothing_were_kept(turns, recomputing_server, messages)
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 def test_a_chat_on_torch_in_float32_costs_only_new_tokens_too(tmp_path):
     messages = messages_of("Ada")
     with running_server(tmp_path / "kept", ["--dtype", "float32"]) as kept:

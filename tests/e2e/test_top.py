@@ -27,11 +27,11 @@ def opened(server):
 def test_one_look_without_a_terminal(server):
     session = opened(server)
     words = ["--url", server.url]
-    page = subprocess.run([*TOP, *words], capture_output=True, text=True, timeout=60, check=True)
+    page = subprocess.run([*TOP, *words], capture_output=True, text=True, timeout=120, check=True)
     assert "first token" in page.stdout
     assert session in page.stdout
     found = subprocess.run(
-        [*TOP, *words, "--json"], capture_output=True, text=True, timeout=60, check=True
+        [*TOP, *words, "--json"], capture_output=True, text=True, timeout=120, check=True
     )
     look = json.loads(found.stdout)
     assert session in [each["id"] for each in look["sessions"]]
@@ -65,7 +65,7 @@ class Terminal:
 
     def leave(self):
         os.write(self._ours, b"q")
-        return self._child.wait(30)
+        return self._child.wait(60)
 
     def kill(self):
         if self._child.poll() is None:

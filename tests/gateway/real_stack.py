@@ -24,6 +24,7 @@ from sessiond.metrics.metrics import Metrics
 from sessiond.sessions.service import ServiceLimits, SessionService
 from sessiond.sessions.watchers import Watchers
 from sessiond.store.store import Store
+from tests.databases import PATIENCE_S
 from tests.fakes.fake_model import Draw, FakeModel, FakeText
 from tests.gateway.scripted import INFO
 from tests.gateway.serving import Served, serving
@@ -103,7 +104,7 @@ async def real_stack(
     config, info = described(num_blocks, max_model_len, engine_config)
     model = FakeModel(num_blocks=num_blocks, block_size=16, draw=draw or Draw(stop_every=8))
     engine = InProcessEngine(lambda emit: loop_of(model, emit, config, info, tiers))
-    store = Store(url)
+    store = Store(url, timeout_s=PATIENCE_S)
     metrics = Metrics()
     numbers = itertools.count(1)
 

@@ -31,7 +31,7 @@ class Audited(ScriptedEngine):
 async def watched(engine):
     watch = AuditWatch(engine, every_s=0.001)
     watch.start()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await engine.again.wait()
     await watch.stop()
     return watch
@@ -57,11 +57,11 @@ async def test_an_engine_that_is_away_is_asked_again():
     engine.available = False
     watch = AuditWatch(engine, every_s=0.001)
     watch.start()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while len(engine.asked) < 2:  # noqa: ASYNC110 -- the watch tells nobody
             await asyncio.sleep(0.001)
     engine.available = True
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not watch.leaked_blocks:  # noqa: ASYNC110 -- the same
             await asyncio.sleep(0.001)
     await watch.stop()

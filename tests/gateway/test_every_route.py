@@ -1,7 +1,6 @@
 """What holds on every path: whose page may ask, who needs a key, and that no name is a file's."""
 
 import itertools
-import statistics
 import time
 from pathlib import Path
 
@@ -138,19 +137,17 @@ async def test_an_unknown_key_id_takes_as_long_as_a_wrong_secret(stack, monkeypa
         ann = await Person.join(running, "ann")
         check = KeyAuth(running.store.accounts)
         wrong = f"{ann.key.partition('.')[0]}.{new_api_key().secret}"
-        answers, times = {}, {}
-        for name, key in {"id": new_api_key().text, "secret": wrong}.items():
-            taken = []
-            for _ in range(20):
-                began = time.perf_counter()
-                with pytest.raises(RequestError) as refused:
-                    await check.caller(key)
-                taken.append(time.perf_counter() - began)
-            times[name] = statistics.median(taken)
+        keys = {"id": new_api_key().text, "secret": wrong}
+        answers, taken = {}, {name: [] for name in keys}
+        for name, key in [*keys.items()] * 20:  # by turns, each at its fastest: others want the CPU
+            began = time.perf_counter()
+            with pytest.raises(RequestError) as refused:
+                await check.caller(key)
+            taken[name].append(time.perf_counter() - began)
             answers[name] = (refused.value.code, refused.value.message)
         assert answers["id"] == answers["secret"]
         assert len(calls) == 40
-        assert 1 / 20 < times["id"] / times["secret"] < 20
+        assert 1 / 20 < min(taken["id"]) / min(taken["secret"]) < 20
 
 
 async def test_ids_of_others_and_ids_that_are_not_there_are_told_alike(stack):

@@ -22,7 +22,7 @@ def sanitizer_runtime(name):
     return found if Path(found).is_absolute() else None
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_no_access_out_of_bounds_and_nothing_undefined(tmp_path):
     runtime = sanitizer_runtime("libasan.so")
     if runtime is None:

@@ -186,7 +186,7 @@ class EngineLaws(EditLaws, TierLaws):
             assert self.turn(engine, "a", more, sampling) == self.expected(ids + more, sampling)
 
     @pytest.mark.soak
-    @pytest.mark.timeout(3600 if SOAK else 300)
+    @pytest.mark.timeout(3600 if SOAK else 900)
     @pytest.mark.parametrize("seed", range(4))
     def test_random_operations_answer_like_a_model_without_cache(
         self, sampling: Sampling, seed: int

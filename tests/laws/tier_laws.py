@@ -102,7 +102,7 @@ class TierLaws(LawSuite):
         assert replies[0] == replies[1]
 
     @pytest.mark.soak
-    @pytest.mark.timeout(3600 if SOAK else 300)
+    @pytest.mark.timeout(3600 if SOAK else 900)
     @pytest.mark.parametrize("seed", range(4))
     def test_random_operations_on_tiers_answer_like_a_model_without_cache(
         self, sampling: Sampling, tmp_path: Path, seed: int

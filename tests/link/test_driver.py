@@ -122,7 +122,6 @@ def test_the_sockets_door_takes_a_descriptor_above_1023(many_descriptors: None) 
             assert door.receive(wait_s=None) == [submit("a")]
 
 
-@pytest.mark.timeout(60)
 async def test_a_thread_wakes_by_itself_when_its_loop_said_so() -> None:
     asyncio_loop, done = asyncio.get_running_loop(), asyncio.Event()
 

@@ -15,7 +15,7 @@ from engine.worker_client import STEP_TIMEOUT_S, WorkerEngine
 from sessiond.settings import Settings
 from tests.link.test_worker_client import QUICK, alive, ending_of, submit
 
-HANG_S = 4.0  # looked at every 0.5 s
+HANG_S = 6.0  # looked at every 0.75 s
 
 
 def worker(factory: str, **options) -> WorkerEngine:
@@ -82,7 +82,7 @@ async def test_a_hung_engine_is_killed_and_the_next_turn_works(caplog, how: str)
 
 
 async def test_an_idle_engine_and_one_in_many_short_steps_answer():
-    engine = worker("echo", step_timeout_s=4.0)
+    engine = worker("echo", step_timeout_s=8.0)
     await engine.start()
     pings = []
     say = engine._child.say

@@ -3,6 +3,7 @@
     engine = FakeEngine()
     engine.auto = True             every turn is answered at once, by `reply_to(ids)`
     engine.by_hand = lambda command: ...   but for the turns of which this is true
+    engine.opening = "text"        the others begin with this text, before any timer of theirs
     engine.begin(turn_id)          else the test drives it: TurnStarted,
     engine.say(turn_id, "text")    deltas, whose ids are the text's bytes,
     engine.finish(turn_id)         and the ending
@@ -119,6 +120,7 @@ class FakeEngine:
         self.hangs = 0
         self.auto = True
         self.by_hand: Callable[[SubmitTurn], bool] = lambda _: False
+        self.opening: str | None = None
         self.contexts: dict[str, list[int]] = {}
         self.cached: dict[str, int] = {}  # tokens whose KV is there
         self.has_disk_tier = False
@@ -197,6 +199,9 @@ class FakeEngine:
             self.begin(command.turn)
             self.say(command.turn)
             self.finish(command.turn)
+        elif self.opening is not None:
+            self.begin(command.turn)
+            self.say(command.turn, self.opening)
         return events
 
     def cancel(self, command: CancelTurn) -> None:

@@ -189,14 +189,15 @@ class TestDisconnect:
 
 class TestBounds:
     async def test_a_deadline_ends_the_turn_with_what_it_has(self, world, engine, talk):
-        turn = await speaking(world, engine, conversation=talk[0], deadline_ms=30)
+        engine.auto, engine.opening = False, "half"
+        turn = await world.begin(ask("a", conversation=talk[0], deadline_ms=30))
         finished = await finish(turn)
         assert (finished.reason, finished.text) == ("deadline", "half")
 
     async def test_so_does_the_servers_own_bound(self, url, engine):
         world = await World.start(url, engine, turn_timeout_s=0.02)
-        engine.auto = False
-        turn = await speaking(world, engine)
+        engine.auto, engine.opening = False, "half"
+        turn = await world.begin(ask("a"))
         assert (await finish(turn)).reason == "deadline"
         await world.stop()
 
@@ -205,7 +206,8 @@ class TestBounds:
         engine.auto = False
         finished = await finish(await world.begin(ask("a")))
         assert (finished.status, finished.error.code) == ("failed", "queue_timeout")
-        started = await speaking(world, engine)
+        engine.opening = "half"
+        started = await world.begin(ask("a"))
         await asyncio.sleep(0.04)  # twice the bound, which a started turn is not under
         engine.finish(started.accepted.response_id)
         assert (await finish(started)).status == "completed"
@@ -279,8 +281,8 @@ class TestDrain:
 
     async def test_those_that_take_too_long_keep_what_they_have(self, url, engine):
         world = await World.start(url, engine, drain_timeout_s=0.01)
-        engine.auto = False
-        turn = await speaking(world, engine)
+        engine.auto, engine.opening = False, "half"
+        turn = await world.begin(ask("a"))
         await world.service.drain()
         finished = await finish(turn)
         assert (finished.status, finished.reason, finished.text) == (

@@ -6,6 +6,7 @@ import pytest
 
 from engine.questions import GetAudit, GetStats
 from sessiond.facts import TurnBegun
+from tests.fakes.fake_model import InjectedFaultError
 from tests.sessions.rig import Rig, StepGate, greedy, reply_after
 from tests.sessions.trimmed import SHIFTED, keep
 from tests.sessions.world import (
@@ -203,12 +204,24 @@ class TestSmallPool:
         await asyncio.gather(*(chat(world, 2, str(n), cached=False) for n in range(6)))
 
 
+def draw_no_more(model):
+    """Fail in each step but those that idle engines take, which draw nothing."""
+    execute = model.execute
+
+    def failing(batch):
+        if any(sequence.sample is not None for sequence in batch):
+            raise InjectedFaultError
+        return execute(batch)
+
+    model.execute = failing
+
+
 async def test_a_fault_of_the_engine_is_told_and_leaves_the_ids(url, rig):
     await rig.engine.start()
     world = await World.start(url, rig.engine, engine_ready_timeout_s=1.0)
     turn, _ = await world.turn(greedy("hi"))
     before = await world.context(turn.accepted.session_id)
-    rig.model.fail_at.update(range(rig.model.steps + 1, rig.model.steps + 3))  # one may be idle
+    draw_no_more(rig.model)
     _, finished = await world.turn(greedy("a", conversation=turn.accepted.session_id))
     assert (finished.status, finished.error.code) == ("failed", "internal_error")
     assert await world.context(turn.accepted.session_id) == before

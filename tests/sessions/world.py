@@ -19,6 +19,7 @@ from sessiond.sessions.service import BoundTurn, ServiceLimits, SessionService, 
 from sessiond.sessions.watchers import Watchers
 from sessiond.store.database import CONNECTIONS
 from sessiond.store.store import Store
+from tests.databases import PATIENCE_S
 from tests.fakes.fake_clock import FakeClock
 from tests.sessions.windows import Shelf
 
@@ -87,7 +88,7 @@ class World:
         self.engine = engine
         self.policies = Shelf()
         self.clock = clock or FakeClock(tick_s=0.001)
-        self.store = Store(url, replica_name=replica, connections=connections)
+        self.store = Store(url, replica_name=replica, connections=connections, timeout_s=PATIENCE_S)
         self.limits = ServiceLimits(**{"engine_ready_timeout_s": 5.0, **limits})
         self.service = SessionService(
             store=self.store,

@@ -13,7 +13,7 @@ pytestmark = [
     pytest.mark.soak,
     pytest.mark.e2e,
     pytest.mark.real_model,
-    pytest.mark.timeout(3600 if SOAK else 600),
+    pytest.mark.timeout(3600 if SOAK else 900),
 ]
 
 TURNS = 500 if SOAK else 60

@@ -9,6 +9,7 @@ from sessiond.api_keys import hash_secret
 from sessiond.store.account_records import Audit, NewKey, NewUser
 from sessiond.store.schema import users
 from sessiond.store.store import Store
+from tests.databases import PATIENCE_S
 
 SECRET = hash_secret("s")
 
@@ -139,7 +140,7 @@ async def test_the_audit_log_is_read_backwards_in_pages(accounts):
 
 async def test_t48_fifty_writers_of_keys_and_fifty_readers_meet_no_lock(url, store):
     """T48: each writer would be refused by the lock of another; two processes' worth of pools."""
-    other = Store(url)
+    other = Store(url, timeout_s=PATIENCE_S)
     await store.accounts.add_user(user(1), key(1000), [audit()])
     try:
         writes = [

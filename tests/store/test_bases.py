@@ -6,6 +6,7 @@ import pytest
 
 from sessiond.store.errors import BaseGoneError
 from sessiond.store.store import Store
+from tests.databases import PATIENCE_S
 from tests.store.rows import kept, prompt, session, turn
 
 ROUNDS = 12
@@ -67,7 +68,7 @@ async def test_what_another_fork_keeps_can_still_be_built_on(store):
 @pytest.mark.parametrize("runs", [True, False])
 async def test_a_fork_and_a_deletion_at_once_are_one_after_the_other(url, runs):
     """From two servers: either the fork has all that it is built on, or it is not there."""
-    stores = [Store(url), Store(url)]
+    stores = [Store(url, timeout_s=PATIENCE_S) for _ in range(2)]
     try:
         for number in range(ROUNDS):
             await told(stores[0])

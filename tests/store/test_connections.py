@@ -6,6 +6,7 @@ from random import Random
 import pytest
 
 from sessiond.store.store import Store
+from tests.databases import PATIENCE_S
 from tests.store.rows import kept, prompt, session, turn
 
 CANCELS = 1000
@@ -14,7 +15,7 @@ CANCELS = 1000
 @pytest.fixture
 async def small(url):
     """A store with the fewest connections."""
-    store = Store(url, connections=1)
+    store = Store(url, connections=1, timeout_s=PATIENCE_S)
     await store.begin_turn(turn(), session=session(), prompt=prompt())
     await store.keep_turn(kept())
     yield store
@@ -34,8 +35,8 @@ async def test_a_thousand_cancelled_tasks_lose_no_connection(small):
         reads_and_writes += 1
 
     for first in range(0, CANCELS, 20):
-        tasks = [asyncio.create_task(work(first + number)) for number in range(20)]
-        for task in tasks:
+        tasks = [asyncio.create_task(work(first + number)) for number in range(21)]
+        for task in tasks[:-1]:
             for _ in range(random.randrange(6)):
                 await asyncio.sleep(0)
             if random.random() < 0.2:
@@ -44,7 +45,8 @@ async def test_a_thousand_cancelled_tasks_lose_no_connection(small):
         ended = await asyncio.gather(*tasks, return_exceptions=True)
         assert {type(end) for end in ended} <= {asyncio.CancelledError, type(None)}
         assert small.connections_in_use == 0
-    assert 0 < reads_and_writes < CANCELS  # some were cut, some were not
+    # those that were cut before they began, and the last of each batch, however busy the machine
+    assert CANCELS // 20 <= reads_and_writes < CANCELS
     assert await small.set_metadata("ann", "conv_1", {"n": "last"})
     assert (await small.find_session("ann", "conv_1")).metadata == {"n": "last"}
 
@@ -60,7 +62,7 @@ async def test_tasks_beyond_the_connections_wait_for_one(small):
 
 async def test_a_reader_sees_one_moment_in_all_its_questions(url, monkeypatch):
     """What a session's view tells is of one piece, though its turns are asked for one by one."""
-    store, other = Store(url), Store(url)
+    store, other = (Store(url, timeout_s=PATIENCE_S) for _ in range(2))
     await store.begin_turn(turn(), session=session(), prompt=prompt())
     await store.keep_turn(kept())
     from sessiond.store import turns

@@ -8,6 +8,7 @@ import pytest
 from sessiond.quota import Account
 from sessiond.store.errors import NotOwnerError
 from sessiond.store.store import Store
+from tests.databases import PATIENCE_S
 from tests.store.rows import kept, prompt, session, turn
 
 NOW, LEASE_END = 10.0, 25.0
@@ -15,7 +16,7 @@ NOW, LEASE_END = 10.0, 25.0
 
 @asynccontextmanager
 async def replicas(url, count):
-    stores = [Store(url) for _ in range(count)]
+    stores = [Store(url, timeout_s=PATIENCE_S) for _ in range(count)]
     try:
         for store in stores:
             await store.membership.register(NOW, LEASE_END)

@@ -11,6 +11,7 @@ from sessiond.quota import Quota, charged_tokens
 from sessiond.store.errors import QuotaExceededError, StoreError
 from sessiond.store.records import NewReservation
 from sessiond.store.store import Store
+from tests.databases import PATIENCE_S
 from tests.soak import SOAK
 from tests.store.rows import kept, lost, prompt, session, turn
 
@@ -199,7 +200,7 @@ class TestSettling:
 async def test_200_turns_at_once_never_take_more_than_there_is_by_one_token(url, store, seed):
     """Two servers, turns that end while others begin. Every limit is reached, none is passed."""
     chance = random.Random(seed)
-    other = Store(url)
+    other = Store(url, timeout_s=PATIENCE_S)
     minute, day, turns, open_sessions = 3000, 9000, 12, 150
     limits = {
         "tokens_per_minute": minute,

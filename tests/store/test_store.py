@@ -10,6 +10,7 @@ from sessiond.facts import TurnUsage
 from sessiond.store.errors import NotOwnerError, StaleSessionError, StoreError
 from sessiond.store.records import SessionChoice
 from sessiond.store.store import Store
+from tests.databases import PATIENCE_S
 from tests.store.rows import item, kept, lost, prompt, session, turn
 
 FULL = [1, 2, 3, 4, 5]
@@ -187,7 +188,7 @@ async def test_token_ids_are_stored_as_bytes_and_read_as_they_were(url, store):
 
 async def test_t48_fifty_writers_at_once_on_two_stores_are_never_locked_out(url, store):
     """The second store stands for another process: they share nothing but the file."""
-    other = Store(url)
+    other = Store(url, timeout_s=PATIENCE_S)
     await store.create_session(session(), prompt())
 
     async def talk(number):

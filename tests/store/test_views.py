@@ -12,6 +12,7 @@ from sessiond.facts import TurnUsage
 from sessiond.store.records import NewSummary
 from sessiond.store.shape import Shape, Span, SummaryRef, View, dropped_places
 from sessiond.store.store import Store
+from tests.databases import PATIENCE_S
 from tests.soak import SOAK
 from tests.store.rows import kept, prompt, session, turn
 
@@ -198,7 +199,7 @@ def joined(spans):
 @given(plan=st.lists(steps, min_size=3, max_size=14))
 def test_what_sql_says_is_visible_is_what_the_edits_leave(lend_database, plan):
     async def run(url):
-        store = Store(url)
+        store = Store(url, timeout_s=PATIENCE_S)
         try:
             chains = Chains(store)
             for step in plan:
