@@ -3,9 +3,8 @@
     CI            17,000 turns on the engine and 3,000 through the whole stack
     make soak     50,000 and 50,000
 
-On the stack RSS rises until SQLite's page caches are full (2 MiB for each of five connections),
-which takes longer than CI has. There Python's own blocks are held to the limit, which count every
-object, and RSS without what SQLite says that it holds to a coarse one, for leaks in C.
+The stack is a process of its own, so that nothing of the clients is measured. In CI its second half
+is too short to tell a KiB from an arena more or less, and rare statements come for the first time.
 """
 
 import time
@@ -24,6 +23,8 @@ SEED = time.time_ns() if SOAK else 1  # in what is shown of a failure
 TRACED_TURNS = 600
 HOST_TIER_BYTES = 64 * 128
 BLOCKS = 50  # of Python's allocator, per 100 turns: one object in two turns
+FULL = {"rss_bytes": KIB, "python_blocks": BLOCKS}
+SHORT = {"rss_bytes": 32 * KIB, "heap_bytes": 32 * KIB, "python_blocks": 4 * BLOCKS}
 
 
 def assert_flat(curve):
@@ -47,7 +48,7 @@ async def test_the_engine_holds_no_more_after_many_turns_than_after_some():
     curve = await soak_engine(ENGINE_TURNS, SEED)
     assert_flat(curve)
     assert all(one.contexts == 0 for one in curve.samples), curve
-    await assert_slow(curve, {"rss_bytes": KIB, "python_blocks": BLOCKS}, soak_engine)
+    await assert_slow(curve, FULL, soak_engine)
 
 
 async def test_the_whole_stack_holds_no_more_after_many_turns_than_after_some(sqlite_files):
@@ -58,7 +59,4 @@ async def test_the_whole_stack_holds_no_more_after_many_turns_than_after_some(sq
     async def again(*about, **options):
         return (await soak_stack(sqlite_files[1], *about, **options))[0]
 
-    limits = {"rss_bytes": KIB} if SOAK else {"own_bytes": 128 * KIB}
-    # what the whole stack keeps for those who return is still filling up in a short run
-    blocks = BLOCKS if SOAK else 10 * BLOCKS
-    await assert_slow(curve, limits | {"python_blocks": blocks}, again)
+    await assert_slow(curve, FULL if SOAK else SHORT, again)
