@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, settings
 from engine.model.kernels.build import HERE, LIBRARY_NAME, BuildError, build, find_compiler, sources
 from tests.soak import SOAK
 
-pytest_plugins = ["tests.databases"]
+pytest_plugins = ["tests.databases", "tests.sql_texts"]
 
 # Before torch is imported, as the engine's process does: threads that spin at a barrier collapse
 # when another process wants a core.

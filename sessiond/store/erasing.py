@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from sessiond.store import chains
+from sessiond.store.padding import padded
 from sessiond.store.records import StoredContext
 from sessiond.store.schema import items, sessions, summaries, system_prompts, turns
 from sessiond.store.token_ids import unpack
@@ -166,4 +167,4 @@ async def _delete_fronts(connection: AsyncConnection, fronts: list[str]) -> None
 
 
 def _in_parts(ids: list[Any]) -> list[list[Any]]:
-    return [ids[at : at + _PARTS] for at in range(0, len(ids), _PARTS)]
+    return [padded(ids[at : at + _PARTS]) for at in range(0, len(ids), _PARTS)]

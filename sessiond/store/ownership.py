@@ -7,6 +7,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from sessiond.store import turns
 from sessiond.store.errors import NotOwnerError
+from sessiond.store.padding import padded
 from sessiond.store.replicas import ReplicaId, is_alive
 from sessiond.store.schema import sessions
 from sessiond.store.schema import turns as turn_rows
@@ -87,7 +88,7 @@ async def taken(
     for first in range(0, len(session_ids), _MOST_IDS):
         rows = await connection.scalars(
             sa.select(sessions.c.id).where(
-                sessions.c.id.in_(session_ids[first : first + _MOST_IDS]),
+                sessions.c.id.in_(padded(session_ids[first : first + _MOST_IDS])),
                 sa.or_(
                     sessions.c.owner.is_distinct_from(replica.id),
                     sessions.c.closed_at.is_not(None),

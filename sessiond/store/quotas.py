@@ -20,6 +20,7 @@ from sessiond.quota import (
     windows_at,
 )
 from sessiond.store.errors import QuotaExceededError
+from sessiond.store.padding import padded
 from sessiond.store.records import NewReservation
 from sessiond.store.schema import quotas, reservations, sessions
 from sessiond.store.sessions import ensure_user
@@ -202,7 +203,7 @@ async def renew(connection: AsyncConnection, turn_ids: Sequence[str], expires_at
     """The turns still run."""
     await connection.execute(
         reservations.update()
-        .where(reservations.c.turn_id.in_(turn_ids))
+        .where(reservations.c.turn_id.in_(padded(turn_ids)))
         .values(expires_at=expires_at)
     )
 

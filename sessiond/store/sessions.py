@@ -8,6 +8,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from sessiond.store.errors import StaleSessionError
+from sessiond.store.padding import padded
 from sessiond.store.records import (
     KeptTurn,
     NewPrompt,
@@ -113,7 +114,7 @@ async def page(
     for ids in [None] if which.ids is None else batched(which.ids, _IDS_AT_ONCE):
         select = _chosen(which, after)
         if ids is not None:
-            select = select.where(sessions.c.id.in_(ids))
+            select = select.where(sessions.c.id.in_(padded(ids)))
         ordered = select.order_by(sessions.c.last_active_at.desc(), sessions.c.id.desc())
         rows = await connection.execute(ordered.limit(limit + 1))
         found += map(_record, rows)
