@@ -19,7 +19,7 @@ from sessiond.store.records import (
     Standing,
     TurnRecord,
 )
-from sessiond.store.schema import sessions, system_prompts, turns, users
+from sessiond.store.schema import is_running, sessions, system_prompts, turns, users
 from sessiond.store.token_ids import pack
 from sessiond.store.user_salt import new_salt
 
@@ -151,7 +151,7 @@ async def idle_forks(connection: AsyncConnection, user_id: str) -> tuple[str, ..
             parent.c.session_id != sessions.c.id,
         ),
     )
-    runs = sa.exists().where(running.c.session_id == sessions.c.id, running.c.status == "running")
+    runs = sa.exists().where(running.c.session_id == sessions.c.id, is_running(running))
     rows = await connection.execute(
         sa.select(sessions.c.id)
         .join(turns, turns.c.id == sessions.c.tip_id)
@@ -168,7 +168,7 @@ async def abandoned(
     connection: AsyncConnection, before: float, limit: int
 ) -> tuple[tuple[str, str], ...]:
     """Users and ids of open sessions last active before then, oldest first, where no turn runs."""
-    runs = sa.exists().where(turns.c.session_id == sessions.c.id, turns.c.status == "running")
+    runs = sa.exists().where(turns.c.session_id == sessions.c.id, is_running(turns))
     rows = await connection.execute(
         sa.select(sessions.c.user_id, sessions.c.id)
         .where(sessions.c.closed_at.is_(None), sessions.c.last_active_at < before, ~runs)
@@ -202,6 +202,14 @@ async def advance(connection: AsyncConnection, turn: KeptTurn) -> None:
     )
     if changed.rowcount != 1:
         raise StaleSessionError(f"session {turn.session_id} has moved on from {turn.parent_id}")
+
+
+async def tip(connection: AsyncConnection, session_id: str) -> str | None:
+    """The turn that a session stands on."""
+    tip_id: str | None = await connection.scalar(
+        sa.select(sessions.c.tip_id).where(sessions.c.id == session_id)
+    )
+    return tip_id
 
 
 async def reset(connection: AsyncConnection, user_id: str, session_id: str, now: float) -> bool:
