@@ -3,6 +3,7 @@
 import sqlalchemy as sa
 
 from sessiond.store.schema import (
+    audit_log,
     idempotency_keys,
     items,
     keys,
@@ -10,13 +11,14 @@ from sessiond.store.schema import (
     replicas,
     reservations,
     sessions,
+    summaries,
     system_prompts,
     turns,
     users,
 )
 
 USER = "ann"
-SESSIONS = 3000  # so many that no planner takes an index for dearer than to read all rows
+SESSIONS = 1500  # so many that no planner takes an index for dearer than to read all rows
 _CLOSED_OF_TEN = 3
 _TURNS_EACH = 2
 _AT_ONCE = 500
@@ -47,13 +49,16 @@ def _tables(count):
     )
     yield keys, [_key(n) for n in numbers]
     yield quotas, [{"user_id": USER, "turns": count}]
+    yield quotas, [{"user_id": f"user_{n}"} for n in numbers]
     yield reservations, [_reservation(n) for n in numbers]
     yield replicas, [{"id": "rep_0", "name": "other", "started_at": 1.0, "expires_at": 1e12}]
     yield system_prompts, [_prompt(n) for n in numbers]
     yield sessions, [_session(n) for n in numbers]
     yield turns, [_turn(n, at) for n in numbers for at in range(_TURNS_EACH)]
     yield items, [_item(n, at, who) for n in numbers for at in range(_TURNS_EACH) for who in (0, 1)]
+    yield summaries, [_summary(n) for n in numbers]
     yield idempotency_keys, [_used_key(n) for n in numbers]
+    yield audit_log, [{"at": 1.0, "actor": "a", "action": "b", "detail": {}} for _ in numbers]
 
 
 def is_closed(number):
@@ -136,6 +141,22 @@ def _item(n, at, who):
         "role": "assistant" if who else "user",
         "text": "hi",
         "status": "completed",
+        "created_at": 10.0 + n,
+    }
+
+
+def _summary(n):
+    return {
+        "id": f"sum_{n}",
+        "user_id": USER,
+        "session_id": f"conv_{n}",
+        "turn_id": f"turn_{n}_0",
+        "token_ids": bytes(8),
+        "tokens": 2,
+        "text": "in short",
+        "input_tokens": 5,
+        "cached_tokens": 5,
+        "output_tokens": 1,
         "created_at": 10.0 + n,
     }
 
