@@ -13,7 +13,7 @@ from sessiond.store.errors import StoreError
 from sessiond.store.padding import padded
 from sessiond.store.records import KeptTurn, LostTurn, NewTurn, Prompt, TurnRecord
 from sessiond.store.replicas import is_alive
-from sessiond.store.schema import sessions, summaries, system_prompts, turns
+from sessiond.store.schema import is_running, sessions, summaries, system_prompts, turns
 from sessiond.store.token_ids import pack
 
 # A server that starts takes every turn that still runs for one of a server that died. It may be
@@ -172,7 +172,7 @@ async def fail_running(
         )
     changed = await connection.execute(
         turns.update()
-        .where(turns.c.status == "running", cut)
+        .where(is_running(turns), cut)
         .values(
             status="failed",
             error_code=_INTERRUPTED.code,

@@ -4,7 +4,8 @@
     make soak     50,000 and 50,000
 
 Each is a process of its own, so that nothing of the clients and of other tests is measured. In CI
-the stack's second half is too short to tell a KiB from an arena more or less, and rare statements come for the first time.
+the stack's second half is too short to tell a KiB from an arena more or less, and rare statements
+come for the first time.
 """
 
 import time
