@@ -1,11 +1,12 @@
 """A session's token ids, the KV behind a prefix of them, and its chain keys. Loop thread only."""
 
+from array import array
 from collections.abc import Sequence
 from enum import Enum
 
 from engine.errors import Corruption
 from engine.history import History, Stage, without
-from engine.ids import BlockId, SessionId
+from engine.ids import BlockArray, BlockId, SessionId
 from engine.memory.hashing import owner_id
 from engine.memory.page_table import PageTable, Tally
 from engine.messages import Edit
@@ -157,7 +158,7 @@ class Context:
         self.committed = len(self.ids)
         self.rebuilt_exact = False
 
-    def cut(self, length: int) -> list[BlockId]:
+    def cut(self, length: int) -> BlockArray:
         """Keep the first `length` ids and the KV behind them.
 
         A cut into what was there before an edit leaves ids as if no edit had been made, and the KV
@@ -171,11 +172,10 @@ class Context:
         """
         if length > len(self.ids):
             raise CutTooLong(self.session, length, len(self.ids))
-        dropped: list[BlockId] = []
+        dropped = array("q")
         if length < self._partition.sealed_len:
             dropped = self.forget_edits()
-        del self.ids[length:]
-        self._partition.forget_after(length)
+        self._forget_ids(length)
         self.committed = min(self.committed, length)
         self.computed_len = min(self.computed_len, length)
         self.idle_len = min(self.idle_len, length)
@@ -184,12 +184,24 @@ class Context:
             return dropped + self.table.release_reserved()
         return dropped + self.table.truncate(min(length, self.table.kept_len))
 
-    def release(self) -> list[BlockId]:
+    def release(self) -> BlockArray:
         """Keep the ids only; returns all blocks, in the table's order."""
         self.idle_len = self.drafted = 0
         self.stages = []
         self.take_restored()
         return self.table.truncate(0)
+
+    def _forget_ids(self, length: int) -> None:
+        litter, ids = self.table.tally.litter, self.ids
+        if length == len(ids):
+            return
+        if 2 * length < len(ids):  # copy the smaller part
+            self.ids = ids[:length]
+            litter.add(ids)
+        else:
+            litter.add(ids[length:])
+            del ids[length:]
+        litter.add(self._partition.forget_after(length))
 
     def take_restored(self) -> tuple[int, RestoredFrom]:
         """Ids that came back from tiers, and from which: told once."""
@@ -254,7 +266,7 @@ class Context:
         _, pieces = stage.partition.edited(stage.ids, stage.edit.dropped)
         return self.table.rearrange(pieces)
 
-    def forget_edits(self) -> list[BlockId]:
+    def forget_edits(self) -> BlockArray:
         """Make the ids what they would be had nothing ever stood between them.
 
         Only KV of the front that no edit has touched is right for that.
@@ -263,7 +275,7 @@ class Context:
             Blocks that are referred to no longer, in the table's order.
         """
         if not self._partition.is_edited:
-            return []
+            return array("q")
         plain = self.history.plain.copy()
         kept = 0
         if not self.stages:

@@ -155,7 +155,7 @@ class ContextCommands:
         # Nothing is cut: a session that is only forgotten may come back for its KV in the tiers.
         self._turns.reclaim(context, "closed", length=len(context.ids), release=True)
         self._idle.forget(session)
-        del self._memory.contexts[session]
+        self._memory.tally.litter.add(self._memory.contexts.pop(session))
 
     def _end(self, command: CloseContext) -> None:
         traces = self._erasure.traces(command.session) if command.erase else None

@@ -26,18 +26,15 @@ class DeadPages:
         self._contexts = contexts
         self._usage = usage
         self._movement = movement
-        self._cut: list[tuple[bytes, int, list[bytes]]] = []
-        self._ids: list[list[int]] = []  # freeing thousands of them takes longer than the rest
+        self._cut: list[tuple[bytes, int, int, list[bytes]]] = []  # of the keys a slice
 
     def note(self, context: Context, length: int) -> None:
-        """A context is about to be cut to its first `length` ids."""
-        if length < len(context.ids):
-            self._ids.append(context.ids[length:])
+        """A context is about to be cut to its first `length` ids. The list of its keys stays."""
         if not self._movement.tiers or context.stages:
             return
         first, stop = map(context.partition.complete_count, (length, context.computed_len))
         if first < stop:
-            self._cut.append((context.salt, first, context.keys(stop)[first:stop]))
+            self._cut.append((context.salt, first, stop, context.keys(stop)))
 
     def forget(self) -> None:
         """Let no tier keep what was cut, unless a session of the same user has it, perhaps again.
@@ -45,9 +42,8 @@ class DeadPages:
         As in `Movement.erase`.
         """
         cut, self._cut = self._cut, []
-        self._ids.clear()
-        for salt, first, keys in cut:
-            self._movement.erase(self.unwanted(salt, enumerate(keys, first)))
+        for salt, first, stop, keys in cut:
+            self._movement.erase(self.unwanted(salt, enumerate(keys[first:stop], first)))
 
     def unwanted(
         self, salt: bytes, pages: Iterable[PageKey], *, closed: Context | None = None

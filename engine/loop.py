@@ -207,6 +207,7 @@ class EngineLoop:
         turn left the queue) need not wait for it.
         """
         self._movement.note_ended()
+        self._memory.tally.litter.empty()
         self._memory.dead_pages.forget()
         self._erasure.resume()
         self._memory.eviction.relieve()

@@ -93,9 +93,14 @@ class Partition:
         self._extend(keys, ids, count)
         return keys
 
-    def forget_after(self, length: int) -> None:
-        """Ids from `length` on, none of them sealed, are not what they were."""
-        del self._keys[self.complete_count(length) :]
+    def forget_after(self, length: int) -> list[bytes]:
+        """Ids from `length` on, none of them sealed, are not what they were.
+
+        Returns:
+            The keys that there were, as the list that `keys` has handed out: nobody changes it.
+        """
+        before, self._keys = self._keys, self._keys[: self.complete_count(length)]
+        return before
 
     def copy(self) -> "Partition":
         """One that may go on by itself."""

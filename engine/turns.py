@@ -357,10 +357,14 @@ class Turns:
         slot = self.queue.of_session(context.session)
         if slot is not None:
             self.queue.remove(slot)
-        self._memory.cut(context, length)
-        if release or not self._config.retain_kv:
+            self._memory.tally.litter.add(slot)  # and the ids it was submitted with
+        release = release or not self._config.retain_kv
+        if length < len(context.ids) or not release:
+            self._memory.cut(context, length)
+        if release:
             self._memory.release(context)
-        self._memory.movement.parked.look(context)
+        else:
+            self._memory.movement.parked.look(context)
         context.last_used_s = self._clock()
         if slot is not None:
             self._memory.eviction.note_idle(context)

@@ -7,6 +7,7 @@ A block is in one of three states:
 Free blocks are taken first, then the cached block that was given back longest ago.
 """
 
+import sys
 from array import array
 from collections.abc import Callable, Sequence
 
@@ -14,9 +15,14 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.errors import Corruption
-from engine.ids import BlockId
+from engine.ids import BlockArray, BlockId
+
+_Ids = npt.NDArray[np.int64]
+_IDS, _NUMBERS = np.dtype(np.int64), np.dtype(np.intc)
+_LOW = 0 if sys.byteorder == "little" else 1  # the half of an id that is its number
 
 _NONE = -1
+_NO_ONE, _ONE = (array("i", [number]).tobytes() for number in (_NONE, 1))
 _FEW = 64  # blocks: for fewer than these numpy's calls take longer than a loop
 
 
@@ -129,7 +135,7 @@ class BlockPool:
             self._references[block] += 1
             self.reference_count += 1
 
-    def give(self, blocks: Sequence[BlockId]) -> None:
+    def give(self, blocks: Sequence[int]) -> None:
         """Give back one reference to each block; `blocks` is in the order of the page table.
 
         Raises:
@@ -137,12 +143,13 @@ class BlockPool:
         """
         if len(blocks) >= _FEW and self._give_many(blocks):
             return
-        for block in blocks:
+        one_by_one = [BlockId(block) for block in blocks]
+        for block in one_by_one:
             self._check(block)
             if self._references[block] < 1:
                 raise RefcountBelowZero(block)
         # Tail first: it is taken first again, and so prefixes, which more can share, last longest.
-        for block in reversed(blocks):
+        for block in reversed(one_by_one):
             self._give_one(block)
 
     def mark_hashed(self, block: BlockId) -> None:
@@ -214,51 +221,77 @@ class BlockPool:
         if left:
             return
         if self._hashed[block]:
-            self._link_newest(block)
+            self._join(block, block, 1)
         else:
             self._free.append(block)
 
-    def _give_many(self, blocks: Sequence[BlockId]) -> bool:
-        """The same for many at once; False, and nothing done, if one is there twice or is wrong."""
-        ids = np.array(blocks, dtype=np.intc)
-        if ids.view(np.uintc).max() >= self.total:  # a negative one is a large one there
+    def _give_many(self, blocks: Sequence[int]) -> bool:
+        """The same for many at once; False, and nothing done, if one is there twice or is wrong.
+
+        Where it can it only indexes, and compares bytes: the first arithmetic on arrays after a
+        while takes longer than all of that.
+        """
+        row = blocks if isinstance(blocks, array) else array("q", blocks)
+        ids, count = np.ndarray(len(row), _IDS, row), len(row)
+        if _halves(row, 1 - _LOW) != bytes(4 * count):
+            return False  # negative, or far too large
+        try:
+            held = self._references_of[ids]
+        except IndexError:
             return False
-        left = self._references_of[ids] - 1
-        if left.min() < 0:
+        are_sole = held.tobytes() == _ONE * count
+        if not (are_sole or held.all()) or not self._chain(row, ids):
             return False
-        places = np.arange(len(ids), dtype=np.intc)
-        self._older_of[ids] = places  # which is nobody's as long as they are active
-        if (self._older_of[ids] != places).any():
-            return False
-        self._references_of[ids] = left
-        self.reference_count -= len(ids)
-        gone = ids[left == 0][::-1]
-        hashed = self._hashed_of[gone]
-        self._free.frombytes(gone[~hashed].tobytes())
-        self._link_many(gone[hashed])
+        self.reference_count -= count
+        if are_sole:
+            self._references_of[ids] = 0
+            self._put_away(row, ids)
+        else:
+            self._references_of[ids] = held - 1
+            gone = array("q", ids[held == 1].tobytes())
+            ids = np.ndarray(len(gone), _IDS, gone)
+            self._chain(gone, ids)
+            self._put_away(gone, ids)
         return True
 
-    def _link_many(self, run: npt.NDArray[np.intc]) -> None:
-        """Add cached blocks in this order, the newest last."""
-        if not len(run):
-            return
-        self._link_newest(BlockId(int(run[0])))
-        last = int(run[-1])
-        self._newer_of[run[:-1]] = run[1:]
-        self._older_of[run[1:]] = run[:-1]
-        self._newer[last] = _NONE
-        self._newest = last
-        self._cached_count += len(run) - 1
+    def _chain(self, row: BlockArray, ids: _Ids) -> bool:
+        """Link blocks to each other, the first as the newest; False: one is there twice.
 
-    def _link_newest(self, block: BlockId) -> None:
-        self._older[block] = self._newest
-        self._newer[block] = _NONE
+        They are in no list of the pool yet, so their links are nobody's.
+        """
+        numbers, count = _halves(row, _LOW), len(row)
+        older = numbers[4:] + _NO_ONE
+        self._older_of[ids] = np.ndarray(count, _NUMBERS, older)
+        if self._older_of[ids].tobytes() != older:  # two can't have the same, nor both have none
+            return False
+        self._newer_of[ids] = np.ndarray(count, _NUMBERS, _NO_ONE + numbers[:-4])
+        return True
+
+    def _put_away(self, row: BlockArray, ids: _Ids) -> None:
+        """Add blocks that are linked, and that nobody refers to any more, to the pool's lists."""
+        hashed = self._hashed_of[ids]
+        marks = hashed.tobytes()
+        first = marks.find(0)  # mostly the tail, which is seldom full, and what was reserved
+        if first >= 0:
+            if marks.find(1, first) >= 0:
+                row = array("q", np.concatenate((ids[hashed], ids[~hashed])).tobytes())
+                first = marks.count(1)
+                self._chain(row, np.ndarray(len(row), _IDS, row))
+            self._free.extend(reversed(row[first:]))
+            row = row[:first]
+        if row:
+            self._join(BlockId(row[0]), BlockId(row[-1]), len(row))
+
+    def _join(self, newest: BlockId, oldest: BlockId, count: int) -> None:
+        """Add blocks that are linked to each other to the cached ones."""
+        self._older[oldest] = self._newest
         if self._newest == _NONE:
-            self._oldest = block
+            self._oldest = oldest
         else:
-            self._newer[self._newest] = block
-        self._newest = block
-        self._cached_count += 1
+            self._newer[self._newest] = oldest
+        self._newest = newest
+        self._newer[newest] = _NONE
+        self._cached_count += count
 
     def _unlink(self, block: BlockId) -> None:
         older, newer = self._older[block], self._newer[block]
@@ -275,3 +308,8 @@ class BlockPool:
     def _check(self, block: BlockId) -> None:
         if not 0 <= block < self.total:
             raise UnknownBlock(block, self.total)
+
+
+def _halves(row: BlockArray, which: int) -> bytes:
+    """One of the two C ints that each id consists of. Quicker than to convert them."""
+    return np.ndarray(2 * len(row), _NUMBERS, row)[which::2].tobytes()

@@ -1,12 +1,14 @@
 """A session's page table: which block slots hold the KV of which positions. Loop thread only."""
 
+from array import array
+from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
-from operator import itemgetter
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from engine.errors import Corruption
-from engine.ids import BlockId
+from engine.ids import BlockArray, BlockId
+from engine.memory.litter import Litter
 
 
 class PageEntry(NamedTuple):
@@ -22,7 +24,9 @@ class PageEntry(NamedTuple):
     base: int
 
 
-_BLOCK = itemgetter(PageEntry._fields.index("block"))
+def _position(entry: PageEntry) -> int:
+    """Of its first valid slot."""
+    return entry.base + entry.first
 
 
 class WrongSpace(Corruption):
@@ -39,12 +43,13 @@ class Tally:
     """What page tables come to together, kept up to date by them. Loop thread only.
 
     `tokens`: valid slots; a slot that two tables have counts twice. `blocks`: references to blocks.
-    `holding`: tables that have one.
+    `holding`: tables that have one. `litter`: the entries that they have no more.
     """
 
     tokens: int = 0
     blocks: int = 0
     holding: int = 0
+    litter: Litter = field(default_factory=Litter)
 
 
 class PageTable:
@@ -63,7 +68,8 @@ class PageTable:
         self.kept_len = 0
         self.next_pos = 0
         self._entries: list[PageEntry] = []
-        self._reserved: list[BlockId] = []
+        self._blocks = array("q")  # those of the entries, to be given back without a look at each
+        self._reserved = array("q")
         self._sealed = 0  # as many of the first entries
         self._tallied_tokens = 0
         self._tallied_blocks = 0
@@ -90,7 +96,7 @@ class PageTable:
     @property
     def blocks(self) -> list[BlockId]:
         """All blocks of the table in its order, reserved ones last."""
-        return [entry.block for entry in self._entries] + self._reserved
+        return [BlockId(block) for block in self._blocks + self._reserved]
 
     @property
     def block_count(self) -> int:
@@ -151,7 +157,7 @@ class PageTable:
             raise WrongSpace(0, self.room)
         for block, (start, stop, first) in zip(blocks, pages, strict=True):
             last = first + stop - start - 1
-            self._entries.append(PageEntry(block, first, last, self.next_pos - first))
+            self._add(PageEntry(block, first, last, self.next_pos - first))
             self.next_pos += stop - start
             self.kept_len += stop - start
         self._count()
@@ -171,7 +177,7 @@ class PageTable:
             Blocks that the table refers to once more, and those that it refers to no longer
             (reserved ones included), in its order.
         """
-        old, self._entries = self._entries, []
+        old, self._entries, self._blocks = self._entries, [], array("q")
         again: list[BlockId] = []
         used: set[int] = set()
         for source, (start, stop, first) in pieces:
@@ -179,20 +185,20 @@ class PageTable:
             if source in used:
                 again.append(block)
             used.add(source)
-            self._entries.append(PageEntry(block, first, first + stop - start - 1, start - first))
+            self._add(PageEntry(block, first, first + stop - start - 1, start - first))
         gone = [entry.block for index, entry in enumerate(old) if index not in used]
         self.kept_len = self.next_pos = pieces[-1][1][1] if pieces else 0
         self.seal(len(self._entries))
-        return again, gone + self.release_reserved()
+        return again, [*gone, *map(BlockId, self.release_reserved())]
 
-    def release_reserved(self) -> list[BlockId]:
+    def release_reserved(self) -> BlockArray:
         """Returns the blocks for tokens to come, which the table refers to no longer."""
-        reserved, self._reserved = self._reserved, []
+        reserved, self._reserved = self._reserved, array("q")
         self._count()
         return reserved
 
-    def truncate(self, kept_len: int) -> list[BlockId]:
-        """Keep the first `kept_len` valid slots.
+    def truncate(self, kept_len: int) -> BlockArray:
+        """Keep the first `kept_len` valid slots. O(blocks that go), and no look at each of them.
 
         Returns:
             Blocks that the table refers to no longer, reserved ones included, in its order.
@@ -202,30 +208,22 @@ class PageTable:
         """
         if not 0 <= kept_len <= self.kept_len:
             raise WrongSpace(kept_len, self.kept_len)
-        dropped: list[BlockId] = []
-        surplus = self.kept_len - kept_len
-        if not kept_len:  # a long session is given back in one go
-            dropped = list(map(_BLOCK, reversed(self._entries)))
-            self._entries, surplus = [], 0
-        while surplus:
-            block, first, last, base = self._entries.pop()
-            if surplus > last - first:
-                surplus -= last - first + 1
-                dropped.append(block)
-            else:
-                self._entries.append(PageEntry(block, first, last - surplus, base))
-                surplus = 0
-        self.kept_len = kept_len
-        tail = self._entries[-1] if self._entries else None
-        self.next_pos = tail.base + tail.last + 1 if tail else 0
-        self._sealed = min(self._sealed, len(self._entries))
-        dropped.reverse()
+        end = self.next_pos - (self.kept_len - kept_len)  # valid slots lie at positions in a row
+        count = bisect_left(self._entries, end, key=_position) if kept_len else 0
+        dropped = self._drop_after(count)
+        if count:
+            block, first, last, base = self._entries[-1]
+            if base + last >= end:
+                self._entries[-1] = PageEntry(block, first, end - 1 - base, base)
+        self.kept_len, self.next_pos = kept_len, end if count else 0
+        self._sealed = min(self._sealed, count)
         return dropped + self.release_reserved()
 
     def replace_open_tail(self, block: BlockId) -> BlockId:
         """Let a private copy take the place of the tail's block; returns the block it replaces."""
         old = self._entries[-1]
         self._entries[-1] = PageEntry(block, old.first, old.last, old.base)
+        self._blocks[-1] = block
         return old.block
 
     def fork(self, kept_len: int) -> "PageTable":
@@ -235,10 +233,24 @@ class PageTable:
         """
         child = PageTable(self.block_size, self.tally)
         child._entries = list(self._entries)
+        child._blocks = self._blocks[:]
         child._sealed = self._sealed
-        child.kept_len = self.kept_len
+        child.kept_len, child.next_pos = self.kept_len, self.next_pos
         child.truncate(kept_len)
         return child
+
+    def _add(self, entry: PageEntry) -> None:
+        self._entries.append(entry)
+        self._blocks.append(entry.block)
+
+    def _drop_after(self, count: int) -> BlockArray:
+        """Keep the first `count` entries; returns the blocks of the others."""
+        if count == len(self._entries):
+            return array("q")
+        gone, self._entries = self._entries, self._entries[:count]
+        dropped, self._blocks = self._blocks[count:], self._blocks[:count]
+        self.tally.litter.add(gone)
+        return dropped
 
     def _count(self) -> None:
         tally, blocks = self.tally, self.block_count
@@ -257,6 +269,6 @@ class PageTable:
 
     def _open_block(self, count: int) -> int:
         added = min(count, self.block_size)
-        self._entries.append(PageEntry(self._reserved.pop(0), 0, added - 1, self.next_pos))
+        self._add(PageEntry(BlockId(self._reserved.pop(0)), 0, added - 1, self.next_pos))
         self.next_pos += added
         return added

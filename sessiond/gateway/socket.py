@@ -144,6 +144,7 @@ class SocketConnection:
         while True:
             message = await self._websocket.receive()
             if message["type"] == "websocket.disconnect":
+                self._service.leave(self._attachment)  # before tasks are ended and rows written
                 raise SocketEnded(None, f"closed by the peer: {message.get('code')}")
             await self._handle(message.get("text"), lanes)
 
@@ -254,6 +255,7 @@ class SocketConnection:
             except TimeoutError:
                 raise SocketEnded(TRY_AGAIN_LATER, "events are not read fast enough") from None
             except WebSocketDisconnect as gone:
+                self._service.leave(self._attachment)
                 raise SocketEnded(None, f"the peer is gone: {gone.code}") from None
             self._outbound.task_done()
 

@@ -23,7 +23,10 @@ class Cancelling:
         attachment: AttachmentId | None,
         keep: bool,
     ) -> None:
-        """See `SessionService.cancel`.
+        """Cancel a turn; an ended one is fine.
+
+        None: the turns that the attachment has begun, or, when it has begun none, those that are
+        about to.
 
         Raises:
             RequestError: there is no such response.

@@ -4,8 +4,10 @@ import asyncio
 import logging
 
 from sessiond.facts import AttachmentId, Census
+from sessiond.sessions.bound import BoundTurn
 from sessiond.sessions.calm_clock import CalmClock
 from sessiond.sessions.conversations import Conversations
+from sessiond.sessions.live import LiveSession
 from sessiond.sessions.parts import Parts
 from sessiond.sessions.placing import Placer
 from sessiond.sessions.repeats import Repeats
@@ -41,30 +43,43 @@ class Housekeeping:
         self._retention = retention
         self._repeats = repeats
         self._conversations = conversations
+        self._left: dict[AttachmentId, tuple[list[LiveSession], list[BoundTurn]]] = {}
         self._ttl_due_at = 0.0
         self._abandoned_by = CalmClock(parts.clock, parts.ticks, calm_s=parts.limits.session_ttl_s)
 
-    async def detach(self, attachment: AttachmentId) -> None:
-        """A socket left: sessions that no other holds are cancelled, rolled back and released.
+    def leave(self, attachment: AttachmentId) -> None:
+        """A socket is gone: tell the engine at once, before anything is awaited or stored.
 
-        Turns in the background go on, and settle their session at their end.
+        Turns of sessions that no other socket holds are cancelled and rolled back, and their KV is
+        given back; turns in the background go on. `detach` does the rest.
         """
         freed = self._retention.leave(attachment)
         freed_ids = {live.id for live in freed}
-        left = [
-            bound
-            for bound in self._runner.bound_turns()
-            if bound.live.id in freed_ids
-            and bound.attachment is not None
-            and not bound.request.background
-        ]
+        turns = [bound for bound in self._runner.bound_turns() if bound.live.id in freed_ids]
+        left = [one for one in turns if one.attachment is not None and not one.request.background]
+        staying = {bound.live.id for bound in turns if bound not in left}
+        now = [live for live in freed if not live.seat.is_taken][:_AT_A_TIME]
+        now_ids = {live.id for live in now}
+        later = [live for live in freed if live.id not in now_ids]
+        self._left[attachment] = (later, left)
         for bound in left:
             self._runner.drop(bound)
             bound.stop(keep=False, reason="disconnected")
+        for live in now:
+            self._retention.settle(live, attachment)
+        for live in later:
+            if live.seat.is_taken and live.id not in staying:
+                self._retention.give_back_early(live)
+
+    async def detach(self, attachment: AttachmentId) -> None:
+        """A socket left: wait until its turns have ended, and settle its sessions."""
+        if attachment not in self._left:
+            self.leave(attachment)
+        later, left = self._left.pop(attachment)
         # a turn that a hanging engine does not end settles its session itself, when it ends
         await self._runner.ended(left, self._limits.cancel_timeout_s)
-        for start in range(0, len(freed), _AT_A_TIME):
-            for live in freed[start : start + _AT_A_TIME]:
+        for start in range(0, len(later), _AT_A_TIME):
+            for live in later[start : start + _AT_A_TIME]:
                 if not live.seat.is_taken:
                     self._retention.settle(live, attachment)
             await asyncio.sleep(0)

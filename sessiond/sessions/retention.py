@@ -125,6 +125,18 @@ class Retention:
         """Give back all KV of a session that nobody changes; its ids stay known for a while."""
         self._give_up(live, ReleaseContext(session=live.id), Event.RELEASE)
 
+    def give_back_early(self, live: LiveSession) -> None:
+        """Nobody holds the session any more, and its turn is being cancelled.
+
+        The engine has its KV back behind that, and not only when the turn's end is stored: then
+        the session is settled, and it is told once more.
+        """
+        keeps = live.hints.retention == "hold" and not live.volatile
+        if keeps or not live.is_placed(self._engine.epoch):
+            return
+        parks = live.hints.retention == "park" and not live.volatile
+        self._send(live, ParkContext(session=live.id) if parks else ReleaseContext(session=live.id))
+
     def park(self, live: LiveSession) -> None:
         """The same, but the KV is moved to the tiers below the device first."""
         self._give_up(live, ParkContext(session=live.id), Event.PARK)

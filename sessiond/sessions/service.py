@@ -256,19 +256,19 @@ class SessionService:
         attachment: AttachmentId | None,
         keep: bool,
     ) -> None:
-        """Cancel a turn; an ended one is fine.
-
-        None: the turns that the attachment has begun, or, when it has begun none, those that are
-        about to.
-        """
+        """Cancel a turn, or (None) those of the attachment. See `Cancelling.cancel`."""
         await self.cancelling.cancel(caller, response_id, attachment=attachment, keep=keep)
 
     def attach(self, attachment: AttachmentId) -> None:
         """A socket came."""
         self._retention.attach(attachment)
 
+    def leave(self, attachment: AttachmentId) -> None:
+        """A socket is gone: sessions that no other holds are cancelled, rolled back, released."""
+        self._housekeeping.leave(attachment)
+
     async def detach(self, attachment: AttachmentId) -> None:
-        """A socket left: sessions that no other holds are cancelled, rolled back and released."""
+        """The same, if it was not done, and what takes time: its turns end and are stored."""
         await self._housekeeping.detach(attachment)
 
     def census(self) -> Census:

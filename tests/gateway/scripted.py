@@ -212,6 +212,7 @@ class ScriptedService:
         self.turns = []
         self.attached = set()
         self.detached = asyncio.Queue()
+        self.left = []
         self.dropped = []
         self.bound = []
         self.closed_sessions = []
@@ -284,6 +285,9 @@ class ScriptedService:
 
     def attach(self, attachment):
         self.attached.add(attachment)
+
+    def leave(self, attachment):
+        self.left.append(attachment)
 
     async def detach(self, attachment):
         self.attached.discard(attachment)

@@ -230,6 +230,30 @@ async def test_a_lost_connection_is_the_same_as_a_close():
         assert service.attached == set()
 
 
+async def test_turns_of_a_lost_socket_are_cancelled_before_anything_else_is_done(monkeypatch):
+    service = ScriptedService(lambda _: [TurnBegun(), asyncio.Event()])
+    begun, gate, drop = asyncio.Event(), asyncio.Event(), service.drop
+
+    async def wait_and_drop(bound):  # as long as a database takes
+        begun.set()
+        await gate.wait()
+        await drop(bound)
+
+    monkeypatch.setattr(service, "drop", wait_and_drop)
+    async with serving(gateway_of(service)) as served:
+        ws = await served.connect()
+        await create(ws, input="hi")
+        await create(ws, input="hi")
+        await say(ws, type="session.close", session="conv_1")
+        while (await hear(ws))["type"] != "session.closed":
+            pass
+        ws.transport.abort()
+        await asyncio.wait_for(begun.wait(), 60)
+        assert set(service.left) == service.attached
+        gate.set()
+        await asyncio.wait_for(service.detached.get(), 60)
+
+
 async def closed(ws):
     try:
         while True:

@@ -1,11 +1,14 @@
 """Whose KV is given back, and when."""
 
+import asyncio
+
 import pytest
 
-from engine.messages import CloseContext, ReleaseContext, SetContext
+from engine.messages import CancelTurn, CloseContext, ParkContext, ReleaseContext, SetContext
 from sessiond.facts import AttachmentId
+from sessiond.sessions.lifecycle import State
 from sessiond.store.errors import StoreError
-from tests.sessions.world import ANN, SOCKET, World, ask, until
+from tests.sessions.world import ANN, SOCKET, World, ask, settled, until
 
 OTHER = AttachmentId("sock_2")
 
@@ -86,6 +89,58 @@ async def test_the_last_of_several_sockets_releases(world, engine):
     await world.service.detach(OTHER)
     await world.service.detach(OTHER)
     assert not engine.cached[session]
+
+
+@pytest.mark.parametrize("retention", ["release", "park"])
+async def test_the_engine_has_all_kv_back_before_a_lost_turn_is_stored(
+    world, engine, monkeypatch, retention
+):
+    first, _ = await world.turn(ask("hi"))
+    session = first.accepted.session_id
+    await world.service.update_session(ANN, session, retention=retention)
+    engine.auto = False
+    turn = await world.begin(ask("a", conversation=session))
+    stored, gate = [], asyncio.Event()
+    lose = world.store.lose_turn
+
+    async def wait_and_lose(row):
+        await gate.wait()
+        stored.append(row.id)
+        await lose(row)
+
+    monkeypatch.setattr(world.store, "lose_turn", wait_and_lose)
+    before = len(engine.commands)
+    world.service.leave(SOCKET)  # nothing is awaited: no other task has run
+    cancel, back = engine.commands[before:]
+    assert cancel == CancelTurn(turn=turn.accepted.response_id, keep=False, reason="disconnected")
+    assert type(back) is {"release": ReleaseContext, "park": ParkContext}[retention]
+    assert engine.cached[session] == 0
+    assert stored == []
+    leaving = asyncio.create_task(world.service.detach(SOCKET))
+    gate.set()
+    await settled(leaving)
+    assert stored == [turn.accepted.response_id]
+    assert (
+        world.service._parts.sessions.get(session).state
+        is {"release": State.COLD, "park": State.PARKED}[retention]
+    )
+
+
+async def test_a_session_that_is_held_or_works_in_the_background_keeps_its_kv(world, engine):
+    held, _ = await world.turn(ask("hi"))
+    await world.service.update_session(
+        ANN, held.accepted.session_id, retention="hold", ttl_s=1000.0
+    )
+    engine.auto = False
+    await world.begin(ask("a", conversation=held.accepted.session_id))
+    behind = await world.begin(ask("b", background=True))
+    world.service.leave(SOCKET)
+    await world.service.detach(SOCKET)
+    assert engine.sent(ReleaseContext) == []
+    assert engine.cached[held.accepted.session_id]
+    engine.finish(behind.accepted.response_id)
+    await until(behind.bound.ended.is_set)
+    assert engine.sent(ReleaseContext) == [ReleaseContext(session=behind.accepted.session_id)]
 
 
 async def test_t01_a_socket_that_used_many_sessions_releases_them_all(world, engine):
