@@ -27,7 +27,10 @@ READERS = 4
 """The most to a SQLite file that only read; one more writes."""
 
 _BUSY_TIMEOUT_MS = 5000
-_CACHE_KIB = 512  # each connection's pages; the system's own cache has them, too
+# Of pages that a connection keeps; the system's own cache has them, too. Readers read theirs anew
+# after each change that another connection makes.
+_WRITER_CACHE_KIB = 512
+_READER_CACHE_KIB = 128
 _CONNECT_TIMEOUT_S = 5
 _CUT_EVERY_S = 0.5
 _DEADLOCK = "40P01"
@@ -254,14 +257,16 @@ def _is_deadlock(error: BaseException | None) -> bool:
 
 
 def _sqlite_reader(url: URL) -> AsyncEngine:
-    return _sqlite(url, begin="BEGIN DEFERRED", connections=READERS)
+    return _sqlite(url, begin="BEGIN DEFERRED", connections=READERS, cache_kib=_READER_CACHE_KIB)
 
 
 def _is_sqlite(url: URL) -> bool:
     return url.get_backend_name() == "sqlite"
 
 
-def _sqlite(url: URL, *, begin: str, connections: int) -> AsyncEngine:
+def _sqlite(
+    url: URL, *, begin: str, connections: int, cache_kib: int = _WRITER_CACHE_KIB
+) -> AsyncEngine:
     engine = create_async_engine(
         url,
         poolclass=sa.AsyncAdaptedQueuePool,
@@ -278,7 +283,7 @@ def _sqlite(url: URL, *, begin: str, connections: int) -> AsyncEngine:
             "journal_mode=WAL",
             "synchronous=NORMAL",
             "foreign_keys=ON",
-            f"cache_size=-{_CACHE_KIB}",  # KiB; by default four times as many
+            f"cache_size=-{cache_kib}",  # KiB; by default 2000
         ):
             cursor.execute(f"PRAGMA {pragma}")
         cursor.close()
