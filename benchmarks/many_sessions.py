@@ -6,16 +6,18 @@ regularly, and one session writes. What is told of that time:
 
 - `gateway callback`: each callback of the event loop, garbage collection included; no other client
   is answered while one runs.
+- `gateway collection`, `engine collection`: of garbage, since the start, part of the others.
 - `engine question`, `engine command`, `engine before a step`: what the engine does between two
-  computations of the model.
+  computations of the model, since the start: while the sessions are opened, too.
 - `GET /metrics`: from the request to the last byte.
 
-The first two are processor time of their thread, so they say something on a busy machine, too; the
-last is time by the clock. The slowest callbacks are named.
+All but the last are processor time of their thread, so they say something on a busy machine, too.
+The slowest callbacks are named.
 """
 
 import asyncio
 import contextlib
+import gc
 import json
 import multiprocessing
 import os
@@ -39,6 +41,7 @@ from benchmarks.scrape import open_sessions, time_requests
 from engine.bootstrap import build_engine
 from engine.config import EngineConfig
 from engine.driver import Emit, Loop
+from engine.heap import ShortPauses
 from engine.messages import Command, EngineInfo
 from engine.questions import Answer, Query
 from engine.worker_client import WorkerEngine
@@ -83,6 +86,24 @@ def times_of(what: str, seconds: Sequence[float]) -> Times:
 # --- the gateway ---------------------------------------------------------------------------------
 
 
+class Collections:
+    """Times the collections of garbage in this process, of all generations."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+        self._began_s = 0.0
+
+    def begin(self) -> None:
+        """From now on."""
+        gc.callbacks.append(self._note)
+
+    def _note(self, phase: str, _about: dict[str, int]) -> None:
+        if phase == "start":
+            self._began_s = time.thread_time()
+        else:
+            self.seconds.append(time.thread_time() - self._began_s)
+
+
 class Callbacks:
     """Times every callback of this thread's event loop while it is `recorded`."""
 
@@ -121,7 +142,14 @@ class TimedLoop:
     def __init__(self, loop: Loop, path: Path) -> None:
         self._loop = loop
         self._path = path
-        self._seconds: dict[str, list[float]] = {"question": [], "command": [], "before a step": []}
+        collections = Collections()
+        collections.begin()
+        self._seconds: dict[str, list[float]] = {
+            "question": [],
+            "command": [],
+            "before a step": [],
+            "collection": collections.seconds,
+        }
 
     @property
     def rest_s(self) -> float | None:
@@ -221,7 +249,9 @@ async def measure(
     engine = WorkerEngine(
         settings.engine_config(), loop_factory="benchmarks.many_sessions:timed_engine"
     )
-    callbacks, scrapes = Callbacks(), [0.0]
+    callbacks, collections, scrapes = Callbacks(), Collections(), [0.0]
+    ShortPauses().begin()  # as `sessiond serve` does
+    collections.begin()
     await engine.start()
     try:
         server = build_server(settings, engine, load_text_format(model))
@@ -244,7 +274,10 @@ async def measure(
     finally:
         await engine.stop()
     taken: dict[str, list[float]] = json.loads((folder / "engine.json").read_text())
-    rows = [times_of("gateway callback", callbacks.seconds)]
+    rows = [
+        times_of("gateway callback", callbacks.seconds),
+        times_of("gateway collection", collections.seconds),
+    ]
     rows += [times_of(f"engine {what}", found) for what, found in taken.items()]
     slowest = [f"{1000 * took:.1f} ms: {name}" for took, name in callbacks.slowest]
     return [*rows, times_of("GET /metrics", scrapes)], slowest

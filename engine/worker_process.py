@@ -32,7 +32,7 @@ from engine.framing import (
     encode,
     read_to_worker,
 )
-from engine.heap import give_back_free_memory
+from engine.heap import ShortPauses, give_back_free_memory
 from engine.messages import EngineInfo
 
 # Builds what is driven. A stand-in for the model is named by `Launch.loop_factory`.
@@ -158,6 +158,7 @@ def _serve(door: SocketDoor) -> int:
         door.say(_refusal(error))
         return 1
     give_back_free_memory()
+    ShortPauses().begin()
     door.say(Ready(info=info))
     drive(engine_loop, outbox, door)
     return 0

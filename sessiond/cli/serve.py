@@ -12,7 +12,7 @@ from rich.console import Console
 
 from engine.errors import ConfigError, EngineError
 from engine.files.catalog import UnknownModelError
-from engine.heap import give_back_free_memory
+from engine.heap import ShortPauses, give_back_free_memory
 from engine.worker_client import WorkerEngine
 from sessiond.cli.banner import Banner, program_name
 from sessiond.cli.fail import WRONG_USAGE, fail
@@ -64,6 +64,7 @@ def serve(settings: Settings) -> None:
 
 
 async def _serve(settings: Settings, model: Path, listener: socket.socket, banner: Banner) -> None:
+    ShortPauses().begin()
     engine = WorkerEngine(
         settings.engine_config(),
         on_progress=banner.progress,

@@ -18,6 +18,7 @@ from sessiond.sessions.attachments import Attachments
 from sessiond.sessions.drain_rate import DrainRate
 from sessiond.sessions.holds import Holds
 from sessiond.sessions.request_form import pack_request, unpack_request
+from sessiond.sessions.rounds import Rounds
 from sessiond.sessions.transcript import Transcript
 from tests.sessions.world import ByteFormat, items, rendered
 
@@ -64,6 +65,27 @@ class TestHolds:
         assert holds.take_due(10) == []
         holds.drop(S)
         assert holds.take_due(99) == []
+
+    def test_deadlines_that_hold_no_more_are_not_kept_for_ever(self):
+        holds = Holds()
+        for number in range(10_000):
+            holds.hold(S, number)
+            holds.hold(T, number + 0.5)
+        assert holds.noted_count < 100
+        assert holds.take_due(9998.9) == []
+        assert holds.take_due(9999.6) == [S, T]
+
+
+class TestRounds:
+    def test_each_round_has_what_there_was_at_its_beginning(self):
+        table = [1, 2, 3, 4, 5]
+        rounds = Rounds(lambda: table)
+        assert rounds.next(2) == [1, 2]
+        table.append(6)
+        assert [rounds.next(2), rounds.next(2), rounds.next(9)] == [[3, 4], [5], table]
+
+    def test_of_nothing_there_is_nothing(self):
+        assert Rounds(list).next(3) == []
 
 
 class TestDrainRate:

@@ -1,0 +1,147 @@
+"""What is done for all sessions is done some at a time: each look is at a bounded number."""
+
+import asyncio
+
+import pytest
+
+from engine.questions import GetResidency
+from sessiond.facts import AttachmentId, TurnAccepted
+from sessiond.sessions import housekeeping, replica, residency
+from sessiond.sessions.replays import Replays, stored_replay
+from tests.fakes.fake_clock import FakeClock
+from tests.sessions.world import ANN, BOB, SOCKET, World, ask
+
+MANY = 7
+
+
+@pytest.fixture
+async def still(url, engine):
+    """A world whose timers do nothing by themselves."""
+    never = {"reap_every_s": 1e6, "heartbeat_s": 1e6}
+    world = await World.start(url, engine, ticks=FakeClock(), **never)
+    yield world
+    await world.stop()
+
+
+async def open_sessions(world, count=MANY, caller=ANN):
+    return [
+        (await world.turn(ask("hi"), caller=caller))[0].accepted.session_id for _ in range(count)
+    ]
+
+
+async def byte_seconds(world, user):
+    return (await world.store.quotas.account(user)).use.byte_seconds
+
+
+class TestResidency:
+    async def test_sessions_are_asked_for_some_at_a_time_and_all_are_charged(
+        self, still, engine, monkeypatch
+    ):
+        monkeypatch.setattr(residency, "_AT_A_TIME", 3)
+        meter = still.service.quotas._residency
+        await open_sessions(still)
+        await open_sessions(still, caller=BOB)
+        meter._ticks.advance(100)
+        before = meter._looked_at
+        await meter.look()
+        asked = [query.sessions for query in engine.asked if isinstance(query, GetResidency)]
+        assert max(map(len, asked)) == 3
+        assert sorted(name for names in asked for name in names) == sorted(engine.cached)
+        since_s = meter._looked_at - before
+        for user in ("ann", "bob"):
+            held = sum(
+                kept
+                for session, kept in engine.cached.items()
+                if still.service._parts.sessions.get(session).user_id == user
+            )
+            assert await byte_seconds(still, user) == pytest.approx(held * since_s)
+
+    async def test_what_an_answer_leaves_out_is_asked_for_again(self, still, engine):
+        engine.residency_at_a_time = 2
+        meter = still.service.quotas._residency
+        await open_sessions(still)
+        meter._ticks.advance(100)
+        await meter.look()
+        asked = [len(query.sessions) for query in engine.asked if isinstance(query, GetResidency)]
+        assert asked == [7, 5, 3, 1]
+        assert await byte_seconds(still, "ann") >= 100 * sum(engine.cached.values())
+
+    async def test_many_users_are_charged_in_several_transactions(self, still, monkeypatch):
+        sizes = []
+        write = still.store.quotas._database.write
+
+        async def noted(work, **options):
+            sizes.append(len(work.keywords["byte_seconds"]))
+            return await write(work, **options)
+
+        users = {f"user_{number}": 1.0 for number in range(450)}
+        for user in users:
+            await still.store.quotas.set_quota(user, {}, 1.0)
+        monkeypatch.setattr(still.store.quotas._database, "write", noted)
+        await still.store.quotas.add_residency(users)
+        assert sizes == [200, 200, 50]
+        assert await byte_seconds(still, "user_449") == 1.0
+
+
+async def test_a_heartbeat_looks_at_some_sessions_and_the_next_at_the_others(
+    still, engine, monkeypatch
+):
+    monkeypatch.setattr(replica, "_LOOKED_AT", 3)
+    names = await open_sessions(still)
+    asked = []
+
+    async def taken(session_ids):
+        asked.append(list(session_ids))
+        return list(session_ids)
+
+    monkeypatch.setattr(still.store.membership, "taken", taken)
+    for _ in range(3):
+        await still.service._replica.beat()
+    assert list(map(len, asked)) == [3, 3, 1]
+    assert sorted(name for some in asked for name in some) == sorted(names)
+    assert len(still.service._parts.sessions) == 0
+
+
+async def test_others_go_on_while_a_socket_with_many_sessions_leaves(still, monkeypatch):
+    monkeypatch.setattr(housekeeping, "_AT_A_TIME", 1)
+    await open_sessions(still)
+    held = []
+    release = still.service._retention.release
+
+    def noted(live):
+        held.append(turns)
+        release(live)
+
+    monkeypatch.setattr(still.service._retention, "release", noted)
+    turns = 0
+    leaving = asyncio.create_task(still.service.detach(SOCKET))
+    while not leaving.done():
+        turns += 1
+        await asyncio.sleep(0)
+    assert len(held) == MANY
+    assert len(set(held)) == MANY, "each in a turn of the loop of its own"
+    still.service.attach(AttachmentId("sock_2"))
+
+
+def test_replays_of_a_session_are_found_by_its_name_and_not_kept_longer():
+    replays = Replays(ttl_s=60.0, max_bytes=10**6)
+    for number in range(6):
+        accepted = TurnAccepted(
+            response_id=f"resp_{number}",
+            session_id=f"conv_{number % 2}",
+            message_id="msg",
+            previous_response_id=None,
+            model="m",
+            instructions=None,
+            created_at=1.0,
+            request=ask("hi"),
+        )
+        replays.begin("ann", stored_replay(accepted, None))
+        replays.end(accepted.response_id, now_s=float(number))
+    replays.forget_session("conv_0")
+    found = [number for number in range(6) if replays.find("ann", f"resp_{number}")]
+    assert found == [1, 3, 5]
+    replays.reap(63.0)
+    assert len(replays) == 1
+    replays.forget_session("conv_1")
+    assert (len(replays), replays._of_session) == (0, {})
