@@ -14,7 +14,7 @@ from tests.chaos.faults import ANYWHERE, SQLITE, postgres_faults
 from tests.chaos.run import Plan, Run
 from tests.soak import SOAK
 
-SEED = int(os.environ.get("CHAOS_SEED") or random.SystemRandom().randrange(10**6))
+SEED = int(os.environ.get("CHAOS_SEED") or (random.SystemRandom().randrange(10**6) if SOAK else 1))
 SHORT = sorted({"engine killed", "step error", "no memory for one", "nan", "SQLite locked",
                 "disk tier corrupted", "clock back", "no descriptors"})  # fmt: skip
 
