@@ -98,7 +98,9 @@ def test_the_files_are_in_the_wheel():
 
 
 async def test_the_pool_is_mapped_for_admins(keyed):
-    async with keyed(engine_config={"idle_prefill": False}) as running:  # it may take one block more
+    async with keyed(
+        engine_config={"idle_prefill": False}
+    ) as running:  # it may take one block more
         root = await Person.join(running, "root", "admin")
         ada = await Person.join(running, "ada")
         async with ada.socket() as line, root.http() as http, ada.http() as hers:
