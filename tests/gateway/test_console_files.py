@@ -24,7 +24,7 @@ def keyed(stack):
 
 
 def http_of(running):
-    return httpx.AsyncClient(base_url=running.served.http_url, trust_env=False, timeout=20)
+    return httpx.AsyncClient(base_url=running.served.http_url, trust_env=False, timeout=60)
 
 
 async def test_page_and_files_come_without_a_key_as_they_lie_in_the_package(keyed):
