@@ -23,6 +23,8 @@ from engine.step import SequenceStep
 STEP_TOKENS = 16
 """Tokens that an idle step computes at most. An end of turn and a header are about five."""
 
+_LOOKED_AT = 64  # sessions with each step: most may have nothing that can be worked for
+
 QUIET_S = 0.1
 """Pause after the last turn: programs that go on at once have done so by then, people have not."""
 
@@ -82,7 +84,7 @@ class IdlePrefill:
         if self.rest_s:
             return batch
         left = STEP_TOKENS
-        while self._due:
+        for _ in range(min(_LOOKED_AT, len(self._due))):
             context = self._memory.contexts[next(iter(self._due))]
             owed, drafts = self._amount(context)
             if owed + drafts > left:

@@ -173,8 +173,8 @@ class EngineLoop:
                 return context_view(session, memory, self._kv_bytes_per_block)
             case GetContexts(sessions=sessions):
                 return context_views(sessions, memory, self._kv_bytes_per_block)
-            case GetResidency():
-                return residency(memory.contexts, memory.pool, self._kv_bytes_per_block)
+            case GetResidency(sessions=sessions):
+                return residency(sessions, memory, self._kv_bytes_per_block)
             case GetPool():
                 return pool_map(memory.contexts, memory.pool, self._movement.held)
             case _:

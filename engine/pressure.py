@@ -155,13 +155,15 @@ class Pressure:
         the newcomers' equal shares of the pool go.
         """
         running, limit = self._queue.running, self._queue.limit
-        if len({slot.context.salt for slot in running}) == len(running):
-            return  # most steps: nobody runs several turns, so nobody would lose one
+        # Most steps: nobody runs several turns, or nobody that waits is entitled to one of them.
+        # So it is seen before all who wait are put in order.
+        if not self._queue.waiting or not self._victims(self._queue.highest_waiting):
+            return
         newcomers = self._newcomers()
         if not newcomers:
             return
         excess = len(running) + len(newcomers) - limit.now
-        for victim in self._victims(newcomers)[: max(0, excess)]:
+        for victim in self._victims(_least(newcomers))[: max(0, excess)]:
             self._queue.preempt(victim)
             self._counters.pauses += 1
         self._share_blocks(newcomers)
@@ -177,14 +179,16 @@ class Pressure:
 
         return list(takewhile(is_first, self._admissible(len(owners)))) if owners else []
 
-    def _victims(self, newcomers: Sequence[Slot]) -> list[Slot]:
-        """Who would give way for them, in order: the least entitled, but the last of no owner."""
+    def _victims(self, priority: int) -> list[Slot]:
+        """Who would give way for turns of the priority, and above.
+
+        In order: the least entitled, but the last of no owner.
+        """
         running = self._queue.running
         left = Counter(slot.context.salt for slot in running)
-        least = min(slot.command.terms.priority for slot in newcomers)
         victims = []
         for slot in reversed(running):
-            if slot.command.terms.priority <= least and left[slot.context.salt] > 1:
+            if slot.command.terms.priority <= priority and left[slot.context.salt] > 1:
                 left[slot.context.salt] -= 1
                 victims.append(slot)
         return victims
@@ -193,7 +197,7 @@ class Pressure:
         pool, queue = self._memory.pool, self._queue
         owners = len({slot.context.salt for slot in queue.running}) + len(newcomers)
         wanted = [self._blocks_wanted(slot) for slot in newcomers]
-        offered = [slot for slot in self._victims(newcomers) if not self._is_spent(slot)]
+        offered = [slot for slot in self._victims(_least(newcomers)) if not self._is_spent(slot)]
         if not offered or max(wanted) > pool.total // owners:
             return
         obtainable = self._memory.eviction.obtainable  # which looks at every session
@@ -212,3 +216,7 @@ class Pressure:
         context, limit = slot.context, len(slot.context.ids) - slot.command.generate
         tokens = self._memory.outstanding(context, limit)
         return blocks_for(tokens, self._config.block_size) + 1  # a tail may have to be copied
+
+
+def _least(slots: Sequence[Slot]) -> int:
+    return min(slot.command.terms.priority for slot in slots)

@@ -53,7 +53,12 @@ class GetContexts(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class GetResidency(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Ask who holds how much of the device's pool."""
+    """Ask which of the sessions hold how much of the device's pool.
+
+    The answer is about the first so many of them as keep no step waiting, and one at least.
+    """
+
+    sessions: tuple[SessionId, ...]
 
 
 class GetPool(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -164,9 +169,13 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Residency(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Bytes of KV on the device by session; a shared block is divided among those that share it."""
+    """Bytes of KV on the device by session; a shared block is divided among those that share it.
+
+    Of the first `looked_at` that were named, without those that hold nothing.
+    """
 
     kv_bytes: dict[SessionId, float]
+    looked_at: int
 
 
 class PoolMap(msgspec.Struct, frozen=True, kw_only=True, tag=True):

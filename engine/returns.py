@@ -14,6 +14,7 @@ from policies.returns import NOTHING_SEEN, ReturnCounts, TurnKind
 _REFRESH_S = 30.0
 # Then all counts are halved, so that what users do now outweighs what they did last week.
 _MOST_WATCHED = 100_000
+_MOVED = 256  # sessions at a time: many more than one note adds
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +52,14 @@ class ReturnStatistics:
         span = self._span_of.pop(session, None)
         if span is None:
             return
-        kind = self._in_span[span].pop(session).kind
-        self._row(self._watched, kind)[span] += 1
-        self._row(self._returned, kind)[span] += 1
+        idle = self._in_span[span].pop(session)
+        while now_s - idle.since_s >= self._ages_s[span]:  # those before it have not been moved
+            self._row(self._watched, idle.kind)[span] += 1
+            span += 1
+            if span == len(self._ages_s):
+                return
+        self._row(self._watched, idle.kind)[span] += 1
+        self._row(self._returned, idle.kind)[span] += 1
 
     def forget(self, session: SessionId) -> None:
         """The session has closed, or was never idle."""
@@ -76,12 +82,14 @@ class ReturnStatistics:
         return self._counts
 
     def _advance(self, now_s: float) -> None:
-        last = len(self._ages_s) - 1
+        """Move sessions on to the spans that they are in: some, for they come in crowds."""
+        last, left = len(self._ages_s) - 1, _MOVED
         for span, (sessions, end_s) in enumerate(zip(self._in_span, self._ages_s, strict=True)):
-            while sessions:
+            while sessions and left:
                 session, idle = next(iter(sessions.items()))
                 if now_s - idle.since_s < end_s:
                     break
+                left -= 1
                 del sessions[session]
                 self._row(self._watched, idle.kind)[span] += 1
                 if span < last:

@@ -81,6 +81,11 @@ class RunQueue:
         weights = {slot.context.salt: slot.command.terms.weight for slot in self._by_turn.values()}
         return newcomers(weights, running, self._counters.served, self.limit.now)
 
+    @property
+    def highest_waiting(self) -> int:
+        """The highest priority of a turn that waits; one has to."""
+        return self.waiting[0].command.terms.priority
+
     def served(self, slot: Slot) -> float:
         """What the turn's owner has had, to be compared with that of others."""
         return self._counters.served(slot.context.salt)

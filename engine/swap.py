@@ -7,6 +7,7 @@ available when the move ends, with a copy in a tier, or without one if that coul
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from engine.context import Context
 from engine.ids import BlockId
@@ -84,7 +85,7 @@ class Swap:
         """Begin to write some of what is to be written, one move at a time in each tier."""
         if self._tiers.in_flight:
             return
-        due = list(self._due.items())[:RUN]
+        due = list(islice(self._due.items(), RUN))
         for block, _ in due:
             del self._due[block]
         for tier in self._tiers:

@@ -8,19 +8,20 @@ from hypothesis import HealthCheck, settings
 from engine.model.kernels.build import HERE, LIBRARY_NAME, BuildError, build, find_compiler, sources
 from tests.soak import SOAK
 
-pytest_plugins = ["tests.databases"]
+pytest_plugins = ["tests.databases", "tests.sql_texts"]
 
 # Before torch is imported, as the engine's process does: threads that spin at a barrier collapse
 # when another process wants a core.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
-# The first two measure the machine, not the code; what is tried is the same in each short run.
+# Deadline and health check measure the machine, not the code. What CI plays is always the same.
 settings.register_profile(
     "any-machine",
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
     derandomize=not SOAK,
+    database=None,
 )
 settings.load_profile("any-machine")
 

@@ -14,7 +14,8 @@ from sessiond.sessions.runner import TurnRunner
 
 logger = logging.getLogger(__name__)
 
-_TTL_EVERY_S = 60.0  # looking for old sessions reads through all of them
+_TTL_EVERY_S = 60.0
+_AT_A_TIME = 64  # sessions of one socket: others' turns go on in between
 
 
 class Housekeeping:
@@ -49,19 +50,24 @@ class Housekeeping:
         Turns in the background go on, and settle their session at their end.
         """
         freed = self._retention.leave(attachment)
+        freed_ids = {live.id for live in freed}
         left = [
             bound
             for bound in self._runner.bound_turns()
-            if bound.live in freed and bound.attachment is not None and not bound.request.background
+            if bound.live.id in freed_ids
+            and bound.attachment is not None
+            and not bound.request.background
         ]
         for bound in left:
             self._runner.drop(bound)
             bound.stop(keep=False, reason="disconnected")
         # a turn that a hanging engine does not end settles its session itself, when it ends
         await self._runner.ended(left, self._limits.cancel_timeout_s)
-        for live in freed:
-            if not live.seat.is_taken:
-                self._retention.settle(live, attachment)
+        for start in range(0, len(freed), _AT_A_TIME):
+            for live in freed[start : start + _AT_A_TIME]:
+                if not live.seat.is_taken:
+                    self._retention.settle(live, attachment)
+            await asyncio.sleep(0)
         await self._erase_dead()
 
     def census(self) -> Census:

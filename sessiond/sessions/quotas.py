@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 from engine.ids import SessionId
 from engine.messages import Terms
-from engine.questions import GetResidency, Residency
 from sessiond.errors import RequestError
 from sessiond.facts import Caller
 from sessiond.quota import (
@@ -27,7 +26,7 @@ from sessiond.quota import (
 from sessiond.sessions.calm_clock import CalmClock
 from sessiond.sessions.live import LiveSession
 from sessiond.sessions.parts import Parts
-from sessiond.sessions.questions import ask_in_time
+from sessiond.sessions.residency import ResidencyMeter
 from sessiond.store.errors import QuotaExceededError
 from sessiond.store.records import NewPrompt, NewReservation, NewSession
 
@@ -58,9 +57,7 @@ class Quotas:
         give_way: GiveWay,
         on_refused: Callable[[str], None],
     ) -> None:
-        self._engine = parts.engine
         self._store = parts.store
-        self._sessions = parts.sessions
         self._limits = parts.limits
         self._clock = parts.clock
         self._ticks = parts.ticks
@@ -70,15 +67,17 @@ class Quotas:
         self._on_refused = on_refused
         self._known: OrderedDict[str, _Known] = OrderedDict()  # the last read is last
         self._tended_at = parts.ticks()
-        self._measured_at = self._tended_at
+        self._residency = ResidencyMeter(parts)
         self._timer: asyncio.Task[None] | None = None
 
     def start(self, running: Callable[[], Sequence[str]]) -> None:
         """Begin to tend what `running` turns (their ids) have reserved, and to measure."""
         self._timer = asyncio.create_task(self._tend_always(running))
+        self._residency.start()
 
     async def stop(self) -> None:
-        """End the timer."""
+        """End the timers."""
+        await self._residency.stop()
         if self._timer is not None:
             self._timer.cancel()
             await asyncio.gather(self._timer, return_exceptions=True)
@@ -89,12 +88,18 @@ class Quotas:
         """A user's limits, as they were at most `quota_fresh_s` ago."""
         known = self._known.get(user_id)
         if known is None or self._ticks() - known.read_at >= self._limits.quota_fresh_s:
-            return (await self.account(user_id)).quota
+            return (await self._standing(user_id)).quota
         return known.quota
 
     async def account(self, user_id: str) -> Account:
         """A user's limits and what it has taken, both of now."""
         account = await self._store.quotas.account(user_id)
+        self._remember(user_id, account.quota)
+        return account.at(self._clock())
+
+    async def _standing(self, user_id: str) -> Account:
+        """The same as far as limits go, which is all that a turn wants to know."""
+        account = await self._store.quotas.standing(user_id)
         self._remember(user_id, account.quota)
         return account.at(self._clock())
 
@@ -151,7 +156,7 @@ class Quotas:
     async def _check(self, caller: Caller, wanted: Wanted, base: SessionId | None) -> None:
         if not (await self.of(caller.user_id)).is_counted:
             return
-        account = await self.account(caller.user_id)
+        account = await self._standing(caller.user_id)
         found = refusal(account, wanted, self._clock())
         if found is None:
             return
@@ -188,7 +193,7 @@ class Quotas:
         """`x-ratelimit-*` of now; nothing of a user without limits."""
         if not (await self.of(user_id)).is_counted:
             return {}
-        return self.headers_of(await self.account(user_id))
+        return self.headers_of(await self._standing(user_id))
 
     def headers_of(self, account: Account) -> dict[str, str]:
         """`x-ratelimit-*` of an account that was just read."""
@@ -209,7 +214,7 @@ class Quotas:
                 logger.exception("quotas can't be tended now; it goes on")
 
     async def _tend(self, turn_ids: Sequence[str]) -> None:
-        """Renew what running turns have reserved, reap what nobody renews, measure residency."""
+        """Renew what running turns have reserved, and reap what nobody renews."""
         ticks, reservation_s = self._ticks(), self._limits.reservation_s
         if ticks - self._tended_at >= reservation_s / _RENEWALS:
             self._tended_at = ticks
@@ -217,28 +222,6 @@ class Quotas:
                 expires_at = self._clock() + reservation_s
                 await self._store.quotas.renew_reservations(turn_ids, expires_at)
             await self._store.quotas.reap_reservations(self._dead_by(), reservation_s)
-        if ticks - self._measured_at >= self._limits.residency_every_s:
-            await self._measure(ticks)
-
-    async def _measure(self, ticks: float) -> None:
-        """Charge what is held now for the time since the last look."""
-        since_s, self._measured_at = ticks - self._measured_at, ticks
-        if not self._engine.available:
-            return
-        try:
-            answer = await ask_in_time(self._engine, GetResidency(), self._limits.ask_timeout_s)
-        except RequestError:
-            return  # an engine that is away holds nothing; one that hangs is asked again
-        if not isinstance(answer, Residency):
-            raise TypeError(answer)
-        byte_seconds: dict[str, float] = {}
-        for session, held in answer.kv_bytes.items():
-            live = self._sessions.get(session)
-            if live is not None and live.stored:
-                more = held * since_s
-                byte_seconds[live.user_id] = byte_seconds.get(live.user_id, 0.0) + more
-        if byte_seconds:
-            await self._store.quotas.add_residency(byte_seconds)
 
 
 def terms_of(quota: Quota, live: LiveSession, wanted: PriorityName | None) -> Terms:

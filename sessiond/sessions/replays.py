@@ -53,6 +53,7 @@ class Replays:
         self._max_bytes = max_bytes
         self._running: dict[str, tuple[str, Replay]] = {}
         self._ended: OrderedDict[str, _Kept] = OrderedDict()  # the longest ended first
+        self._of_session: dict[str, set[str]] = {}  # those that ended
         self._bytes = 0
 
     def __len__(self) -> int:
@@ -72,6 +73,7 @@ class Replays:
         user_id, replay = self._running.pop(response_id)
         kept = _Kept(replay=replay, user_id=user_id, until_s=now_s + self._ttl_s)
         self._ended[response_id] = kept
+        self._of_session.setdefault(replay.accepted.session_id, set()).add(response_id)
         self._bytes += replay.log.size_bytes
         while self._bytes > self._max_bytes:
             self._drop(next(iter(self._ended)))
@@ -94,9 +96,8 @@ class Replays:
 
     def forget_session(self, session_id: str) -> None:
         """A session was deleted, and with it all that was said in it."""
-        for response_id, kept in list(self._ended.items()):
-            if kept.replay.accepted.session_id == session_id:
-                self._drop(response_id)
+        for response_id in tuple(self._of_session.get(session_id, ())):
+            self._drop(response_id)
 
     def reap(self, now_s: float) -> None:
         """Forget those whose time is over."""
@@ -104,4 +105,10 @@ class Replays:
             self._drop(next(iter(self._ended)))
 
     def _drop(self, response_id: str) -> None:
-        self._bytes -= self._ended.pop(response_id).replay.log.size_bytes
+        replay = self._ended.pop(response_id).replay
+        self._bytes -= replay.log.size_bytes
+        session_id = replay.accepted.session_id
+        of_session = self._of_session[session_id]
+        of_session.discard(response_id)
+        if not of_session:
+            del self._of_session[session_id]

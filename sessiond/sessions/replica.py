@@ -8,10 +8,12 @@ from sessiond.sessions.limits import ServiceLimits
 from sessiond.sessions.live import LiveSession
 from sessiond.sessions.parts import Parts
 from sessiond.sessions.retention import Retention
+from sessiond.sessions.rounds import Rounds
 from sessiond.store.errors import StoreError
 
 logger = logging.getLogger(__name__)
 
+_LOOKED_AT = 1000  # sessions with each beat, whether they are still ours
 _BEATS_OF_A_LEASE = 3  # so that one that comes late, or a short failure, does not end it
 
 
@@ -22,6 +24,7 @@ class Replica:
         self._unstored = parts.unstored
         self._store = parts.store
         self._sessions = parts.sessions
+        self._round = Rounds(lambda: parts.sessions)
         self._retention = retention
         self._heartbeat_s = parts.limits.heartbeat_s
         self._lease_s = lease_s(parts.limits)
@@ -87,8 +90,12 @@ class Replica:
                     logger.warning("the database can be used again")
 
     async def _give_up_taken(self) -> None:
-        """Give back the KV of sessions that go on elsewhere, or are closed."""
-        epochs = {str(live.id): live.epoch for live in self._sessions if _is_idle(live)}
+        """Give back the KV of sessions that go on elsewhere, or are closed, some with each beat.
+
+        Only their memory waits for this: whoever adds to a session finds out by itself.
+        """
+        some = self._round.next(_LOOKED_AT)
+        epochs = {str(live.id): live.epoch for live in some if _is_idle(live)}
         if not epochs:
             return
         for session_id in await self._store.membership.taken(list(epochs)):

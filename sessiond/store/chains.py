@@ -7,6 +7,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from engine.messages import Edit
+from sessiond.store.padding import padded
 from sessiond.store.records import StoredContext
 from sessiond.store.schema import summaries, system_prompts, turns
 from sessiond.store.shape import (
@@ -62,7 +63,7 @@ async def many_history_tokens(connection: AsyncConnection, tips: Collection[str]
     """The same of several contexts, by the turns that they end in, whosever these are."""
     tip = (
         sa.select(turns.c.id.label("tip_id"), turns.c.id, turns.c.parent_id)
-        .where(turns.c.id.in_(tips))
+        .where(turns.c.id.in_(padded(tips)))
         .cte("chains", recursive=True)
     )
     chains = tip.union_all(

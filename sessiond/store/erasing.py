@@ -2,39 +2,89 @@
 
 Rows are shared: a fork is built on turns of the session that it was cut from. So turns of a closed
 session stay as long as an open session of the user has a turn or a tip that is built on them.
+
+What can go is found from what has just been let go, upwards: a session that closes, a tip that
+moves. So it costs as much as goes, however much of the user's other sessions is left.
 """
 
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from sessiond.store import chains
+from sessiond.store.padding import padded
 from sessiond.store.records import StoredContext
 from sessiond.store.schema import items, sessions, summaries, system_prompts, turns
 from sessiond.store.token_ids import unpack
 
 _DEAD_ENDS = 64  # a pool that is used has long taken the blocks of older ones
 _PARTS = 500  # ids in one statement: fewer than any database's limit of parameters
+_ROWS_AT_ONCE = 100  # of forgotten sessions: more than one goes with each that closes
+_TURN: tuple[sa.ColumnElement[Any], ...] = (
+    turns.c.id,
+    turns.c.parent_id,
+    turns.c.session_id,
+    turns.c.system_prompt_id,
+    turns.c.summary_id,
+)
 
 
-async def erase(connection: AsyncConnection, user_id: str, before: float) -> None:
-    """Delete text and token ids of the user's closed sessions that nothing is built on.
+@dataclass(slots=True)
+class _Gone:
+    """Ids of what had a part in turns that were deleted, and may be of no use now."""
 
-    Rows of sessions that were closed before `before`, in unix seconds, and have nothing left go,
-    too; the others stay, empty.
+    sessions: set[str] = field(default_factory=set)
+    fronts: set[str] = field(default_factory=set)
+    summaries: set[str] = field(default_factory=set)
+
+    def note(self, doomed: Iterable[sa.Row[*tuple[Any, ...]]]) -> None:
+        for turn in doomed:
+            self.sessions.add(turn.session_id)
+            self.fronts.add(turn.system_prompt_id)
+            if turn.summary_id is not None:
+                self.summaries.add(turn.summary_id)
+
+
+async def erase(
+    connection: AsyncConnection, user_id: str, session_id: str, now: float, keep_s: float
+) -> None:
+    """Delete text and token ids of a closed session, and of what was left for its sake alone.
+
+    The rows of sessions of which nothing is left stay, empty, until `keep_s` after their closing.
     """
-    doomed = await _doomed(connection, user_id)
-    fronts = await _fronts(connection, user_id)
-    for some in _in_parts(doomed):
-        await connection.execute(summaries.delete().where(summaries.c.turn_id.in_(some)))
-        await connection.execute(items.delete().where(items.c.turn_id.in_(some)))
-    if doomed:
-        await _cut_off(connection, doomed)
-    await _delete_unused_summaries(connection, user_id)
-    await _empty(connection, user_id, before)
-    await _delete_fronts(connection, fronts)
+    session = (
+        await connection.execute(
+            sa.select(sessions.c.tip_id, sessions.c.system_prompt_id).where(
+                sessions.c.id == session_id,
+                sessions.c.user_id == user_id,
+                sessions.c.closed_at.is_not(None),
+            )
+        )
+    ).one_or_none()
+    gone = _Gone()
+    if session is not None:
+        doomed = await _doomed(connection, session_id)
+        await connection.execute(
+            sessions.update()
+            .where(sessions.c.id == session_id)
+            .values(metadata={}, tip_id=None, context_tokens=0)
+        )
+        gone.sessions.add(session_id)
+        await _delete_upwards(connection, doomed, session.tip_id, gone)
+    await _tidy(connection, user_id, gone, now, keep_s)
+
+
+async def let_go(
+    connection: AsyncConnection, user_id: str, tip_id: str | None, now: float, keep_s: float
+) -> None:
+    """A session's tip is this turn no more: delete what of closed sessions was left for it."""
+    gone = _Gone()
+    await _delete_upwards(connection, (), tip_id, gone)
+    if gone.sessions:
+        await _tidy(connection, user_id, gone, now, keep_s)
 
 
 async def dead_ends(
@@ -72,83 +122,162 @@ async def dead_ends(
     return found
 
 
-def _closed(user_id: str) -> sa.Select[tuple[str]]:
-    return sa.select(sessions.c.id).where(
-        sessions.c.user_id == user_id, sessions.c.closed_at.is_not(None)
-    )
+def _is_tip() -> sa.Exists:
+    """Whether an open session stands on the turn."""
+    tip = sessions.alias("tip")
+    return sa.exists().where(tip.c.tip_id == turns.c.id, tip.c.closed_at.is_(None))
 
 
-async def _doomed(connection: AsyncConnection, user_id: str) -> list[str]:
-    """Turns of closed sessions that no open session is built on."""
-    child, owner, tip = turns.alias("child"), sessions.alias("owner"), sessions.alias("tip")
-    of_closed = turns.c.session_id.in_(_closed(user_id))
-    has_open_child = sa.exists().where(
-        child.c.parent_id == turns.c.id,
-        owner.c.id == child.c.session_id,
-        owner.c.closed_at.is_(None),
-    )
-    tips = sa.select(tip.c.tip_id).where(
-        tip.c.user_id == user_id, tip.c.closed_at.is_(None), tip.c.tip_id.is_not(None)
+def _is_closed(session_id: sa.ColumnElement[str]) -> sa.Exists:
+    owner = sessions.alias("owner")
+    return sa.exists().where(owner.c.id == session_id, owner.c.closed_at.is_not(None))
+
+
+async def _doomed(
+    connection: AsyncConnection, session_id: str
+) -> Sequence[sa.Row[*tuple[Any, ...]]]:
+    """Turns of a closed session that nothing outside is built on."""
+    child = turns.alias("child")
+    has_other_child = sa.exists().where(
+        child.c.parent_id == turns.c.id, child.c.session_id != session_id
     )
     needed = (
         sa.select(turns.c.id, turns.c.parent_id)
-        .where(of_closed, sa.or_(has_open_child, turns.c.id.in_(tips)))
+        .where(turns.c.session_id == session_id, sa.or_(has_other_child, _is_tip()))
         .cte("needed", recursive=True)
     )
     parent = turns.alias("parent")
     needed = needed.union(
-        sa.select(parent.c.id, parent.c.parent_id).join(needed, parent.c.id == needed.c.parent_id)
+        sa.select(parent.c.id, parent.c.parent_id)
+        .join(needed, parent.c.id == needed.c.parent_id)
+        .where(parent.c.session_id == session_id)
     )
-    rows = await connection.scalars(
-        sa.select(turns.c.id).where(of_closed, turns.c.id.not_in(sa.select(needed.c.id)))
-    )
-    return list(rows)
-
-
-async def _fronts(connection: AsyncConnection, user_id: str) -> list[str]:
-    """Fronts of closed sessions and their turns."""
-    closed = _closed(user_id)
-    rows = await connection.scalars(
-        sa.union(
-            sa.select(sessions.c.system_prompt_id).where(sessions.c.id.in_(closed)),
-            sa.select(turns.c.system_prompt_id).where(turns.c.session_id.in_(closed)),
+    rows = await connection.execute(
+        sa.select(*_TURN).where(
+            turns.c.session_id == session_id, turns.c.id.not_in(sa.select(needed.c.id))
         )
     )
-    return list(rows)
+    return rows.all()
 
 
-async def _cut_off(connection: AsyncConnection, doomed: list[str]) -> None:
-    """Delete turns, in parts: so that no part points to another, they forget their parents."""
+async def _delete_upwards(
+    connection: AsyncConnection,
+    doomed: Sequence[sa.Row[*tuple[Any, ...]]],
+    tip_id: str | None,
+    gone: _Gone,
+) -> None:
+    """Delete turns, and those of closed sessions above them and the tip that nobody else needs."""
+    above = {tip_id}
+    while True:
+        await _delete(connection, [turn.id for turn in doomed])
+        gone.note(doomed)
+        above |= {turn.parent_id for turn in doomed}
+        above -= {None, *(turn.id for turn in doomed)}
+        doomed = await _lines(connection, [turn_id for turn_id in above if turn_id is not None])
+        above = set()
+        if not doomed:
+            return
+
+
+async def _lines(
+    connection: AsyncConnection, ends: Sequence[str]
+) -> list[sa.Row[*tuple[Any, ...]]]:
+    """The turns, and their ancestors up to the first that something else is built on.
+
+    Only of closed sessions. Lines of several ends that meet end below the place.
+    """
+    child = turns.alias("child")
+    below = sa.exists().where(child.c.parent_id == turns.c.id)
+    found: list[sa.Row[*tuple[Any, ...]]] = []
+    for some in _in_parts(ends):
+        line = (
+            sa.select(*_TURN)
+            .where(turns.c.id.in_(some), ~below, ~_is_tip(), _is_closed(turns.c.session_id))
+            .cte("line", recursive=True)
+        )
+        line = line.union_all(
+            sa.select(*_TURN)
+            .join(line, turns.c.id == line.c.parent_id)
+            .where(
+                ~below.where(child.c.id != line.c.id), ~_is_tip(), _is_closed(turns.c.session_id)
+            )
+        )
+        found += (await connection.execute(sa.select(line))).all()
+    return found
+
+
+async def _delete(connection: AsyncConnection, doomed: Sequence[str]) -> None:
+    """Delete turns and what belongs to them, in parts.
+
+    So that no part points to another, they forget their parents first.
+    """
     for some in _in_parts(doomed):
+        await connection.execute(summaries.delete().where(summaries.c.turn_id.in_(some)))
+        await connection.execute(items.delete().where(items.c.turn_id.in_(some)))
         await connection.execute(turns.update().where(turns.c.id.in_(some)).values(parent_id=None))
     for some in _in_parts(doomed):
         await connection.execute(turns.delete().where(turns.c.id.in_(some)))
 
 
-async def _delete_unused_summaries(connection: AsyncConnection, user_id: str) -> None:
+async def _tidy(
+    connection: AsyncConnection, user_id: str, gone: _Gone, now: float, keep_s: float
+) -> None:
+    """Delete summaries, rows of sessions and fronts that are of no use any more."""
+    await _delete_unused_summaries(connection, gone)
+    for some in _in_parts(sorted(gone.sessions)):
+        await connection.execute(
+            sessions.update()
+            .where(sessions.c.id.in_(some), sessions.c.closed_at.is_not(None), *_bare())
+            .values(forget_at=sessions.c.closed_at + keep_s)
+        )
+        gone.fronts.update(
+            await connection.scalars(
+                sa.select(sessions.c.system_prompt_id).where(sessions.c.id.in_(some))
+            )
+        )
+    gone.fronts |= await _forget_rows(connection, user_id, now)
+    await _delete_fronts(connection, sorted(gone.fronts))
+
+
+async def _delete_unused_summaries(connection: AsyncConnection, gone: _Gone) -> None:
     used = sa.exists().where(turns.c.summary_id == summaries.c.id)
-    await connection.execute(
-        summaries.delete().where(summaries.c.session_id.in_(_closed(user_id)), ~used)
-    )
+    may_go = (_is_closed(summaries.c.session_id), ~used)
+    for column, ids in (
+        (summaries.c.session_id, sorted(gone.sessions)),
+        (summaries.c.id, sorted(gone.summaries)),
+    ):
+        for some in _in_parts(ids):
+            deleted = await connection.scalars(
+                summaries.delete()
+                .where(column.in_(some), *may_go)
+                .returning(summaries.c.session_id)
+            )
+            gone.sessions.update(deleted)
 
 
-async def _empty(connection: AsyncConnection, user_id: str, before: float) -> None:
-    """Leave nothing in the rows of closed sessions, or no row."""
-    bare = sa.and_(
+def _bare() -> tuple[sa.ColumnElement[bool], ...]:
+    """Nothing is left of a session."""
+    return (
         ~sa.exists().where(turns.c.session_id == sessions.c.id),
         ~sa.exists().where(summaries.c.session_id == sessions.c.id),
     )
-    await connection.execute(
-        sessions.delete().where(sessions.c.user_id == user_id, sessions.c.closed_at <= before, bare)
-    )
-    await connection.execute(
-        sessions.update()
-        .where(sessions.c.user_id == user_id, sessions.c.closed_at.is_not(None))
-        .values(metadata={}, tip_id=None, context_tokens=0)
-    )
 
 
-async def _delete_fronts(connection: AsyncConnection, fronts: list[str]) -> None:
+async def _forget_rows(connection: AsyncConnection, user_id: str, now: float) -> set[str]:
+    """Delete some rows of the user's sessions whose time is over; returns their fronts."""
+    due = (
+        sa.select(sessions.c.id)
+        .where(sessions.c.user_id == user_id, sessions.c.forget_at <= now, *_bare())
+        .order_by(sessions.c.forget_at)
+        .limit(_ROWS_AT_ONCE)
+    )
+    rows = await connection.scalars(
+        sessions.delete().where(sessions.c.id.in_(due)).returning(sessions.c.system_prompt_id)
+    )
+    return set(rows)
+
+
+async def _delete_fronts(connection: AsyncConnection, fronts: Sequence[str]) -> None:
     """Delete fronts that nothing uses; those that only closed sessions have are emptied."""
     by_turn = sa.exists().where(turns.c.system_prompt_id == system_prompts.c.id)
     by_session = sa.exists().where(sessions.c.system_prompt_id == system_prompts.c.id)
@@ -165,5 +294,5 @@ async def _delete_fronts(connection: AsyncConnection, fronts: list[str]) -> None
         )
 
 
-def _in_parts(ids: list[Any]) -> list[list[Any]]:
-    return [ids[at : at + _PARTS] for at in range(0, len(ids), _PARTS)]
+def _in_parts(ids: Sequence[str]) -> list[list[str]]:
+    return [padded(ids[at : at + _PARTS]) for at in range(0, len(ids), _PARTS)]

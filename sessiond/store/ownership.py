@@ -7,8 +7,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from sessiond.store import turns
 from sessiond.store.errors import NotOwnerError
+from sessiond.store.padding import padded
 from sessiond.store.replicas import ReplicaId, is_alive
-from sessiond.store.schema import sessions
+from sessiond.store.schema import is_running, sessions
 from sessiond.store.schema import turns as turn_rows
 
 _MOST_IDS = 500  # in one question
@@ -87,7 +88,7 @@ async def taken(
     for first in range(0, len(session_ids), _MOST_IDS):
         rows = await connection.scalars(
             sa.select(sessions.c.id).where(
-                sessions.c.id.in_(session_ids[first : first + _MOST_IDS]),
+                sessions.c.id.in_(padded(session_ids[first : first + _MOST_IDS])),
                 sa.or_(
                     sessions.c.owner.is_distinct_from(replica.id),
                     sessions.c.closed_at.is_not(None),
@@ -101,7 +102,7 @@ async def taken(
 async def _has_running_turn(connection: AsyncConnection, session_id: str) -> bool:
     found = await connection.scalar(
         sa.select(turn_rows.c.id)
-        .where(turn_rows.c.session_id == session_id, turn_rows.c.status == "running")
+        .where(turn_rows.c.session_id == session_id, is_running(turn_rows))
         .limit(1)
     )
     return found is not None

@@ -1,6 +1,7 @@
 """What the service asks of quotas beside its turns, each as a transaction."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -8,6 +9,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sessiond.quota import Account
 from sessiond.store import quotas, sessions
 from sessiond.store.database import Database
+
+_USERS_AT_ONCE = 200
 
 
 class QuotaStore:
@@ -23,6 +26,10 @@ class QuotaStore:
     async def account(self, user_id: str) -> Account:
         """A user's limits and what it has taken; of an unknown user none and nothing."""
         return await self._database.read(lambda connection: quotas.account(connection, user_id))
+
+    async def standing(self, user_id: str) -> Account:
+        """The same for who decides: sessions are counted only where they are limited."""
+        return await self._database.read(lambda connection: quotas.standing(connection, user_id))
 
     async def set_quota(self, user_id: str, limits: Mapping[str, Any], now: float) -> Account:
         """Replace the limits that are named; the user need not be known."""
@@ -54,7 +61,11 @@ class QuotaStore:
         )
 
     async def add_residency(self, byte_seconds: Mapping[str, float]) -> None:
-        """Add, by user, to what KV has taken of the device's memory."""
-        await self._database.write(
-            lambda connection: quotas.add_residency(connection, byte_seconds)
-        )
+        """Add, by user, to what KV has taken of the device's memory.
+
+        Many users are as many transactions as keep turns from waiting for long.
+        """
+        users = sorted(byte_seconds)
+        for start in range(0, len(users), _USERS_AT_ONCE):
+            some = {one: byte_seconds[one] for one in users[start : start + _USERS_AT_ONCE]}
+            await self._database.write(partial(quotas.add_residency, byte_seconds=some))

@@ -20,6 +20,7 @@ from sessiond.quota import (
     windows_at,
 )
 from sessiond.store.errors import QuotaExceededError
+from sessiond.store.padding import padded
 from sessiond.store.records import NewReservation
 from sessiond.store.schema import quotas, reservations, sessions
 from sessiond.store.sessions import ensure_user
@@ -83,6 +84,11 @@ def _give_back_to() -> sa.Update:
 _TAKE = _take()
 _GIVE_BACK = _give_back_to()
 _RESERVE = reservations.insert()
+_ADD_RESIDENCY = (
+    quotas.update()
+    .where(quotas.c.user_id == sa.bindparam("of_user"))
+    .values(byte_seconds=quotas.c.byte_seconds + sa.bindparam("more"))
+)
 _END_RESERVATION = (
     reservations.delete()
     .where(
@@ -109,7 +115,7 @@ async def begin(
     if reservation is not None:
         return await reserve(connection, user_id, reservation, opens=opens)
     await ensure_user(connection, user_id, now)
-    return await account(connection, user_id)
+    return await standing(connection, user_id)
 
 
 async def reserve(
@@ -129,9 +135,9 @@ async def reserve(
         await _ensure(connection, user_id)
         row = (await connection.execute(_TAKE, taken)).one_or_none()
     if row is None:
-        raise QuotaExceededError(user_id, await account(connection, user_id), wanted)
+        raise QuotaExceededError(user_id, await standing(connection, user_id), wanted)
     # The update has locked the user's row: nobody else opens a session meanwhile.
-    found = await _with_sessions(connection, row) if opens else _account(row, sessions_open=0)
+    found = await _standing(connection, row) if opens else _account(row, sessions_open=0)
     if opens:
         _check_sessions(user_id, found, wanted)
     await connection.execute(
@@ -159,8 +165,8 @@ async def admit_session(connection: AsyncConnection, user_id: str) -> None:
             sa.select(quotas).where(quotas.c.user_id == user_id).with_for_update()
         )
     ).one_or_none()
-    if row is not None and row.max_sessions is not None:
-        found = await _with_sessions(connection, row)
+    if row is not None:
+        found = await _standing(connection, row)
         _check_sessions(user_id, found, Wanted(tokens=0, turns=0, sessions=1))
 
 
@@ -202,20 +208,28 @@ async def renew(connection: AsyncConnection, turn_ids: Sequence[str], expires_at
     """The turns still run."""
     await connection.execute(
         reservations.update()
-        .where(reservations.c.turn_id.in_(turn_ids))
+        .where(reservations.c.turn_id.in_(padded(turn_ids)))
         .values(expires_at=expires_at)
     )
 
 
 async def account(connection: AsyncConnection, user_id: str) -> Account:
-    """A user's limits, and what it has taken; of an unknown user none and nothing."""
-    rows = await connection.execute(sa.select(quotas).where(quotas.c.user_id == user_id))
-    row = rows.one_or_none()
+    """A user's limits, and what it has taken; of an unknown user none and nothing.
+
+    Counts all of its sessions: for those who want to know, not for those who decide.
+    """
+    row, sessions_open = await _row(connection, user_id), await _open_sessions(connection, user_id)
     if row is None:
-        return Account(
-            quota=Quota(), use=QuotaUse(sessions=await _open_sessions(connection, user_id))
-        )
-    return await _with_sessions(connection, row)
+        return Account(quota=Quota(), use=QuotaUse(sessions=sessions_open))
+    return _account(row, sessions_open=sessions_open)
+
+
+async def standing(connection: AsyncConnection, user_id: str) -> Account:
+    """What an account says of limits: sessions are counted where there is one for them."""
+    row = await _row(connection, user_id)
+    return (
+        Account(quota=Quota(), use=QuotaUse()) if row is None else await _standing(connection, row)
+    )
 
 
 async def change(connection: AsyncConnection, user_id: str, limits: Mapping[str, Any]) -> None:
@@ -225,13 +239,14 @@ async def change(connection: AsyncConnection, user_id: str, limits: Mapping[str,
 
 
 async def add_residency(connection: AsyncConnection, byte_seconds: Mapping[str, float]) -> None:
-    """Add to what users' KV has taken of the device's memory."""
-    for user_id in sorted(byte_seconds):
-        await _ensure(connection, user_id)
-        added = quotas.c.byte_seconds + byte_seconds[user_id]
-        await connection.execute(
-            quotas.update().where(quotas.c.user_id == user_id).values(byte_seconds=added)
-        )
+    """Add to what users' KV has taken of the device's memory. Users are known."""
+    users = sorted(byte_seconds)  # the order in which rows are locked
+    if not users:
+        return
+    await connection.execute(_insert(connection), [{"user_id": user_id} for user_id in users])
+    await connection.execute(
+        _ADD_RESIDENCY, [{"of_user": one, "more": byte_seconds[one]} for one in users]
+    )
 
 
 async def _give_back(  # noqa: PLR0913 -- the parts of one sum, private
@@ -249,10 +264,13 @@ async def _give_back(  # noqa: PLR0913 -- the parts of one sum, private
 
 async def _ensure(connection: AsyncConnection, user_id: str) -> None:
     """Give a user who has none a row without limits."""
-    dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
-    await connection.execute(
-        dialect.insert(quotas).values(user_id=user_id).on_conflict_do_nothing()
-    )
+    await connection.execute(_insert(connection), {"user_id": user_id})
+
+
+def _insert(connection: AsyncConnection) -> sa.Insert:
+    if connection.dialect.name == "sqlite":
+        return sqlite.insert(quotas).on_conflict_do_nothing()
+    return postgresql.insert(quotas).on_conflict_do_nothing()
 
 
 async def _open_sessions(connection: AsyncConnection, user_id: str) -> int:
@@ -264,7 +282,14 @@ async def _open_sessions(connection: AsyncConnection, user_id: str) -> int:
     return count or 0
 
 
-async def _with_sessions(connection: AsyncConnection, row: sa.Row[Any]) -> Account:
+async def _row(connection: AsyncConnection, user_id: str) -> sa.Row[Any] | None:
+    rows = await connection.execute(sa.select(quotas).where(quotas.c.user_id == user_id))
+    return rows.one_or_none()
+
+
+async def _standing(connection: AsyncConnection, row: sa.Row[Any]) -> Account:
+    if row.max_sessions is None:
+        return _account(row, sessions_open=0)
     return _account(row, sessions_open=await _open_sessions(connection, row.user_id))
 
 

@@ -18,6 +18,13 @@ metadata = sa.MetaData(
     }
 )
 
+
+def _partial(name: str, *columns: str, where: str) -> sa.Index:
+    """An index of some rows. A query uses it that has the condition word by word."""
+    condition = sa.text(where)
+    return sa.Index(f"ix_{name}", *columns, sqlite_where=condition, postgresql_where=condition)
+
+
 users = sa.Table(
     "users",
     metadata,
@@ -28,6 +35,7 @@ users = sa.Table(
     sa.Column("role", sa.String(16), nullable=False, server_default="user"),
     sa.Column("salt", sa.LargeBinary),  # parts this user's cached blocks from those of others
     sa.Column("revoked_at", sa.Double),
+    sa.Index(None, "created_at", "id"),
     # of those who may come in; a name that was given up can be given again
     sa.Index(
         None,
@@ -139,7 +147,17 @@ sessions = sa.Table(
     # can't commit any more. No foreign key: an owner that is in no row of `replicas` is dead.
     sa.Column("owner", sa.String(64)),
     sa.Column("epoch", sa.Integer, nullable=False, server_default="0"),
-    sa.Index(None, "user_id", "last_active_at", "id"),
+    # When the row goes. Null: the session is open, or something is built on what it said.
+    sa.Column("forget_at", sa.Double),
+    _partial("sessions_open", "last_active_at", "id", where="closed_at IS NULL"),
+    _partial("sessions_closed", "last_active_at", "id", where="closed_at IS NOT NULL"),
+    _partial("sessions_open_of_user", "user_id", "last_active_at", "id", where="closed_at IS NULL"),
+    _partial(
+        "sessions_closed_of_user", "user_id", "last_active_at", "id", where="closed_at IS NOT NULL"
+    ),
+    _partial("sessions_forgotten", "user_id", "forget_at", where="forget_at IS NOT NULL"),
+    sa.Index(None, "tip_id"),
+    sa.Index(None, "system_prompt_id"),
 )
 
 # Servers on this database, as long as they live.
@@ -209,8 +227,15 @@ turns = sa.Table(
     sa.Index(None, "system_prompt_id"),
     sa.Index(None, "summary_id"),
     sa.Index(None, "user_id", "messages_digest"),
-    sa.Index(None, "status"),
+    _partial("turns_running", "session_id", where="status = 'running'"),
 )
+
+
+def is_running(some: sa.FromClause) -> sa.ColumnElement[bool]:
+    """Whether turns run, in the words of their index."""
+    found: sa.ColumnElement[bool] = some.c.status == sa.literal_column("'running'")
+    return found
+
 
 # Made by the model, and then part of contexts as one pair of messages behind the front.
 summaries = sa.Table(
@@ -258,4 +283,5 @@ items = sa.Table(
     sa.Column("status", sa.String(16), nullable=False),
     sa.Column("created_at", sa.Double, nullable=False),
     sa.UniqueConstraint("turn_id", "position"),
+    sa.Index(None, "session_id"),  # a session that goes is looked for here
 )

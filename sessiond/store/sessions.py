@@ -1,6 +1,7 @@
 """SQL of sessions and the fronts of their contexts."""
 
 from collections.abc import Sequence
+from heapq import nlargest
 from typing import Any
 
 import sqlalchemy as sa
@@ -8,6 +9,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from sessiond.store.errors import StaleSessionError
+from sessiond.store.padding import padded
 from sessiond.store.records import (
     KeptTurn,
     NewPrompt,
@@ -19,12 +21,13 @@ from sessiond.store.records import (
     Standing,
     TurnRecord,
 )
-from sessiond.store.schema import sessions, system_prompts, turns, users
+from sessiond.store.schema import is_running, sessions, system_prompts, turns, users
 from sessiond.store.token_ids import pack
 from sessiond.store.user_salt import new_salt
 
 _SOME_FORKS = 64  # of which one is looked for that nobody holds
 _IDS_AT_ONCE = 1000
+_LATEST_FIRST = (sessions.c.last_active_at.desc(), sessions.c.id.desc())
 _STANDING: dict[Standing, tuple[sa.ColumnElement[bool], ...]] = {
     "open": (sessions.c.closed_at.is_(None),),
     "new": (sessions.c.closed_at.is_(None), sessions.c.tip_id.is_(None)),
@@ -109,21 +112,40 @@ async def page(
     connection: AsyncConnection, which: SessionChoice, *, limit: int, after: str | None
 ) -> tuple[tuple[SessionRecord, ...], bool]:
     """Those sessions, latest activity first, and whether others follow."""
-    found: list[SessionRecord] = []
-    for ids in [None] if which.ids is None else batched(which.ids, _IDS_AT_ONCE):
-        select = _chosen(which, after)
-        if ids is not None:
-            select = select.where(sessions.c.id.in_(ids))
-        ordered = select.order_by(sessions.c.last_active_at.desc(), sessions.c.id.desc())
-        rows = await connection.execute(ordered.limit(limit + 1))
-        found += map(_record, rows)
-    found.sort(key=lambda session: (session.last_active_at, session.id), reverse=True)
+    if which.ids is None:
+        select = _chosen(_RECORD, which, after).order_by(*_LATEST_FIRST).limit(limit + 1)
+    else:
+        first = await _first_of(connection, which, which.ids, limit=limit + 1, after=after)
+        select = _RECORD.where(sessions.c.id.in_(padded(first))).order_by(*_LATEST_FIRST)
+    found = [_record(row) for row in await connection.execute(select)]
     return tuple(found[:limit]), len(found) > limit
 
 
-def _chosen(which: SessionChoice, after: str | None) -> sa.Select[Any]:
+async def _first_of(
+    connection: AsyncConnection,
+    which: SessionChoice,
+    ids: Sequence[str],
+    *,
+    limit: int,
+    after: str | None,
+) -> list[str]:
+    """The first of the ids, in order, which is found out here.
+
+    A database that is asked for it may rather look at all sessions in that order.
+    """
+    places: list[tuple[float, str]] = []
+    columns = sa.select(sessions.c.last_active_at, sessions.c.id)
+    for some in batched(ids, _IDS_AT_ONCE):
+        select = _chosen(columns, which, after).where(sessions.c.id.in_(padded(some)))
+        places += [(row.last_active_at, row.id) for row in await connection.execute(select)]
+    return [session_id for _, session_id in nlargest(limit, places)]
+
+
+def _chosen(
+    select: sa.Select[*tuple[Any, ...]], which: SessionChoice, after: str | None
+) -> sa.Select[*tuple[Any, ...]]:
     is_whose = sa.true() if which.user_id is None else sessions.c.user_id == which.user_id
-    select = _RECORD.where(is_whose, *_STANDING[which.standing])
+    select = select.where(is_whose, *_STANDING[which.standing])
     if after is None:
         return select
     place = sa.tuple_(sessions.c.last_active_at, sessions.c.id)
@@ -151,7 +173,7 @@ async def idle_forks(connection: AsyncConnection, user_id: str) -> tuple[str, ..
             parent.c.session_id != sessions.c.id,
         ),
     )
-    runs = sa.exists().where(running.c.session_id == sessions.c.id, running.c.status == "running")
+    runs = sa.exists().where(running.c.session_id == sessions.c.id, is_running(running))
     rows = await connection.execute(
         sa.select(sessions.c.id)
         .join(turns, turns.c.id == sessions.c.tip_id)
@@ -168,7 +190,7 @@ async def abandoned(
     connection: AsyncConnection, before: float, limit: int
 ) -> tuple[tuple[str, str], ...]:
     """Users and ids of open sessions last active before then, oldest first, where no turn runs."""
-    runs = sa.exists().where(turns.c.session_id == sessions.c.id, turns.c.status == "running")
+    runs = sa.exists().where(turns.c.session_id == sessions.c.id, is_running(turns))
     rows = await connection.execute(
         sa.select(sessions.c.user_id, sessions.c.id)
         .where(sessions.c.closed_at.is_(None), sessions.c.last_active_at < before, ~runs)
@@ -202,6 +224,14 @@ async def advance(connection: AsyncConnection, turn: KeptTurn) -> None:
     )
     if changed.rowcount != 1:
         raise StaleSessionError(f"session {turn.session_id} has moved on from {turn.parent_id}")
+
+
+async def tip(connection: AsyncConnection, session_id: str) -> str | None:
+    """The turn that a session stands on."""
+    tip_id: str | None = await connection.scalar(
+        sa.select(sessions.c.tip_id).where(sessions.c.id == session_id)
+    )
+    return tip_id
 
 
 async def reset(connection: AsyncConnection, user_id: str, session_id: str, now: float) -> bool:

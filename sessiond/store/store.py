@@ -253,8 +253,11 @@ class Store(StoreReader):
         """
 
         async def work(connection: AsyncConnection) -> None:
+            await bases.hold_all(connection, user_id)
             await ownership.hold(connection, self._replica, user_id, session_id, epoch)
+            tip_id = await sessions.tip(connection, session_id)
             await sessions.reset(connection, user_id, session_id, now)
+            await erasing.let_go(connection, user_id, tip_id, now, _keep_s(session_id))
 
         await self._of(session_id).write(work)
 
@@ -275,25 +278,28 @@ class Store(StoreReader):
         """
 
         async def work(connection: AsyncConnection) -> bool:
+            await bases.hold_all(connection, user_id)
             await ownership.hold(connection, self._replica, user_id, session_id, epoch)
-            return await sessions.rewind(connection, user_id, session_id, tip_id, turn, now)
+            if not await sessions.rewind(connection, user_id, session_id, tip_id, turn, now):
+                return False
+            await erasing.let_go(connection, user_id, tip_id, now, _keep_s(session_id))
+            return True
 
         return await self._of(session_id).write(work)
 
     async def close_session(self, user_id: str, session_id: str, now: float) -> bool:
         """End a session; delete its text and ids but for what open sessions are built on.
 
-        What was left of the user's other closed sessions for such a reason goes, too, when it can.
+        What was left of the user's other closed sessions for its sake goes, too.
 
         Returns:
             Whether it was open.
         """
-        keep_s = 0.0 if is_volatile(session_id) else _TOMBSTONE_S
 
         async def work(connection: AsyncConnection) -> bool:
             await bases.hold_all(connection, user_id)
             was_open = await sessions.close(connection, user_id, session_id, now)
-            await erasing.erase(connection, user_id, now - keep_s)
+            await erasing.erase(connection, user_id, session_id, now, _keep_s(session_id))
             return was_open
 
         return await self._of(session_id).write(work)
@@ -373,3 +379,7 @@ class Store(StoreReader):
         if session is not None:
             await bases.hold(connection, session, prompt)
             await sessions.insert(connection, session, owner=self._replica.id, epoch=FIRST_EPOCH)
+
+
+def _keep_s(session_id: str) -> float:
+    return 0.0 if is_volatile(session_id) else _TOMBSTONE_S

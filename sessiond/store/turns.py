@@ -10,9 +10,10 @@ from sessiond.facts import SessionUsage, TurnError, TurnUsage
 from sessiond.store import items
 from sessiond.store.chains import VIEW_SUMMARY_TOKENS, chain_of, view_of
 from sessiond.store.errors import StoreError
+from sessiond.store.padding import padded
 from sessiond.store.records import KeptTurn, LostTurn, NewTurn, Prompt, TurnRecord
 from sessiond.store.replicas import is_alive
-from sessiond.store.schema import sessions, summaries, system_prompts, turns
+from sessiond.store.schema import is_running, sessions, summaries, system_prompts, turns
 from sessiond.store.token_ids import pack
 
 # A server that starts takes every turn that still runs for one of a server that died. It may be
@@ -171,7 +172,7 @@ async def fail_running(
         )
     changed = await connection.execute(
         turns.update()
-        .where(turns.c.status == "running", cut)
+        .where(is_running(turns), cut)
         .values(
             status="failed",
             error_code=_INTERRUPTED.code,
@@ -212,7 +213,7 @@ async def by_digest(
     )
     for stop in range(len(digests), 0, -_DIGESTS):
         start = max(0, stop - _DIGESTS)
-        wanted = turns.c.messages_digest.in_(digests[start:stop])
+        wanted = turns.c.messages_digest.in_(padded(digests[start:stop]))
         known = await connection.scalars(
             found.with_only_columns(turns.c.messages_digest).where(wanted).distinct()
         )
@@ -285,7 +286,7 @@ async def usage_of_many(
         (cached + computed).label("input"),
         cached.label("cached"),
         turns.c.output_tokens.label("output"),
-    ).where(turns.c.session_id.in_(user_of))
+    ).where(turns.c.session_id.in_(padded(user_of)))
     written = sa.select(
         summaries.c.session_id,
         summaries.c.user_id,
@@ -293,7 +294,7 @@ async def usage_of_many(
         summaries.c.input_tokens,
         summaries.c.cached_tokens,
         summaries.c.output_tokens,
-    ).where(summaries.c.session_id.in_(user_of))
+    ).where(summaries.c.session_id.in_(padded(user_of)))
     every = taken.union_all(written).subquery("every_row")
     sums = [sa.func.coalesce(sa.func.sum(every.c[name]), 0) for name in _SUMMED]
     rows = await connection.execute(

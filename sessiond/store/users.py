@@ -18,6 +18,7 @@ from sessiond.store.account_records import (
     UserRecord,
     UserRole,
 )
+from sessiond.store.padding import padded
 from sessiond.store.schema import audit_log, keys, sessions, users
 from sessiond.store.user_salt import new_salt
 
@@ -178,7 +179,11 @@ async def usable(connection: AsyncConnection, key_ids: Collection[str]) -> froze
     rows = await connection.execute(
         sa.select(keys.c.id)
         .join(users, users.c.id == keys.c.user_id)
-        .where(keys.c.id.in_(key_ids), keys.c.revoked_at.is_(None), users.c.revoked_at.is_(None))
+        .where(
+            keys.c.id.in_(padded(key_ids)),
+            keys.c.revoked_at.is_(None),
+            users.c.revoked_at.is_(None),
+        )
     )
     return frozenset(rows.scalars())
 

@@ -20,6 +20,7 @@ FAULTS = {
 }
 _MAX_TALKS = 4
 _LONGEST = MAX_MODEL_LEN - 240
+_PRIORITIES = ("high", "normal", "normal", "low")
 _RUNNING = ("running", "in_progress", "queued")
 _WORDS = ["tell", "me", "more", "of", "the", "sea", "and", "its", "old", "ships,", "parrot"]
 
@@ -33,6 +34,15 @@ class Ledger:
     completed: int = 0
     outcomes: dict[str, int] = field(default_factory=dict)
     operations: dict[str, int] = field(default_factory=dict)
+
+    def count(self, heard: Heard) -> None:
+        """A turn has ended."""
+        self.ended += 1
+        self.completed += heard.outcome in {"completed", "max_output_tokens"}
+        self.outcomes[heard.outcome] = self.outcomes.get(heard.outcome, 0) + 1
+
+    def did(self, operation: str) -> None:
+        self.operations[operation] = self.operations.get(operation, 0) + 1
 
 
 class Client:
@@ -71,8 +81,7 @@ class Client:
         if not self._talks:
             operation = self.open
         await operation()
-        name = operation.__name__
-        self._ledger.operations[name] = self._ledger.operations.get(name, 0) + 1
+        self._ledger.did(operation.__name__)
 
     async def leave(self) -> None:
         await self._wire.close()
@@ -82,13 +91,13 @@ class Client:
 
     async def open(self) -> None:
         """T01: one socket uses several conversations, one after another."""
-        asked = self._asked()
-        frame = self._frame(asked, instructions=INSTRUCTIONS)
+        asked, talk = self._asked(), self._new_talk()
+        frame = self._frame(asked, talk, instructions=INSTRUCTIONS)
         (heard,) = (await self._wire.exchange([frame])).values()
         if heard.session_id is None:
-            self._count(heard)
+            self._ledger.count(heard)
             return
-        talk = Talk(session_id=heard.session_id)
+        talk.session_id = heard.session_id
         self._talks.append(talk)
         await self._settle(talk, [(asked, heard)])
         if not talk.said:
@@ -100,7 +109,7 @@ class Client:
         """T24, T27, T28: whatever moved or was lost, a turn sees all that was said, no more."""
         talk = self._chance.choice(self._talks)
         asked = self._asked()
-        heard = await self._wire.exchange([self._frame(asked, conversation=talk.session_id)])
+        heard = await self._wire.exchange([self._frame(asked, talk)])
         await self._settle(talk, [(asked, *heard.values())])
 
     async def fork(self) -> None:
@@ -112,7 +121,7 @@ class Client:
         """T16: children of a parent that writes."""
         talk = self._chance.choice(self._talks)
         parent = self._asked(60)
-        await self._fork(talk, len(talk.said), [(parent, {"conversation": talk.session_id})])
+        await self._fork(talk, len(talk.said), [parent])
 
     async def cancel(self) -> None:
         """What was sent is kept, or nothing is."""
@@ -133,7 +142,7 @@ class Client:
             left -= 1
             return "cut" if left < 0 else None
 
-        frame = self._frame(asked, conversation=talk.session_id)
+        frame = self._frame(asked, talk)
         heard = await self._wire.exchange([frame], cut)
         await self._settle(talk, [(asked, *heard.values())])
         if talk in self._talks:
@@ -149,7 +158,7 @@ class Client:
 
         async def begin() -> dict[str, Heard]:
             try:
-                frame = self._frame(first, conversation=talk.session_id)
+                frame = self._frame(first, talk)
                 return await self._wire.exchange([frame], tell)
             finally:
                 begun.set()
@@ -157,7 +166,7 @@ class Client:
         async with asyncio.TaskGroup() as both:
             running = both.create_task(begin())
             await begun.wait()
-            late = await self._other.exchange([self._frame(second, conversation=talk.session_id)])
+            late = await self._other.exchange([self._frame(second, talk)])
         heard = running.result()
         await self._settle(talk, [(first, *heard.values()), (second, *late.values())])
 
@@ -165,10 +174,7 @@ class Client:
         """T31, T34: more than the pool holds; who was admitted is not refused any more."""
         asked = [self._asked(60) for _ in self._talks]
         talks = list(self._talks)
-        frames = [
-            self._frame(one, conversation=talk.session_id)
-            for one, talk in zip(asked, talks, strict=True)
-        ]
+        frames = [self._frame(one, talk) for one, talk in zip(asked, talks, strict=True)]
         heard = await self._wire.exchange(frames)
         for talk, one, frame in zip(talks, asked, frames, strict=True):
             await self._settle(talk, [(one, heard[frame["stream_id"]])])
@@ -198,13 +204,13 @@ class Client:
 
     # --- their parts ---------------------------------------------------------------------------
 
-    async def _fork(self, talk: Talk, count: int, beside: list[tuple[Asked, dict]]) -> None:
+    async def _fork(self, talk: Talk, count: int, beside: list[Asked]) -> None:
         child = self._asked()
         base = talk.said[count - 1].response_id
-        frames = [self._frame(asked, **where) for asked, where in beside]
-        frames.append(self._frame(child, previous_response_id=base))
+        frames = [self._frame(asked, talk) for asked in beside]
+        frames.append(self._frame(child, talk, previous_response_id=base))
         heard = list((await self._wire.exchange(frames)).values())
-        turns = [(asked, one) for (asked, _), one in zip(beside, heard, strict=False)]
+        turns = [(asked, one) for asked, one in zip(beside, heard, strict=False)]
         told = heard[-1]
         if told.session_id in (None, talk.session_id):  # the parent had become idle at its tip
             await self._settle(talk, [*turns, (child, told)])
@@ -228,7 +234,7 @@ class Client:
             sent = True
             return {"type": "response.cancel", "keep": keep}
 
-        frame = self._frame(asked, conversation=talk.session_id)
+        frame = self._frame(asked, talk)
         heard = await self._wire.exchange([frame], cancel)
         await self._settle(talk, [(asked, *heard.values())], keep=keep)
 
@@ -250,14 +256,25 @@ class Client:
         words = self._chance.choices(_WORDS, k=self._chance.choice([1, 3, 8]))
         return Asked(user=" ".join(words), max_output_tokens=max_output_tokens)
 
-    def _frame(self, asked: Asked, **where: object) -> dict:
+    def _new_talk(self) -> Talk:
+        """T20, T21: of some the oldest turns are dropped, and of those some keep their KV."""
+        return Talk(
+            session_id="",
+            last_turns=self._chance.choice([None, None, 2]),
+            fidelity=self._chance.choice(["exact", "shifted"]),
+        )
+
+    def _frame(self, asked: Asked, talk: Talk, **where: object) -> dict:
+        """T12: one turn is more urgent than another."""
         self._lanes += 1
         return {
             "stream_id": f"lane-{self._lanes}",
             "input": asked.user,
             "max_output_tokens": asked.max_output_tokens,
             "temperature": 0,
-            **where,
+            "context_management": talk.policy,
+            "metadata": {"priority": self._chance.choice(_PRIORITIES)},
+            **(where or {"conversation": talk.session_id}),
         }
 
     # --- what came of them ---------------------------------------------------------------------
@@ -268,16 +285,16 @@ class Client:
         """Take up what was told; ask the server where a fault left it open."""
         open_turns = []
         for sent, heard in turns:
-            self._count(heard)
+            self._ledger.count(heard)
             asked = replace(sent, response_id=heard.response_id)
             match heard.outcome:
                 case "completed" | "max_output_tokens":
                     assert heard.text == talk.right_reply(asked), (heard, talk, asked)
                     self._check_usage(talk, asked, heard)
                     self._add(talk, asked, heard.text)
-                case "cancelled":
+                case "cancelled" | "memory_pressure" as reason:
                     assert talk.right_reply(asked).startswith(heard.text), (heard, talk)
-                    if keep:
+                    if keep or reason == "memory_pressure":
                         self._add(talk, asked, heard.text)
                 case "turn_in_progress":
                     assert len(turns) > 1 or open_turns, heard
@@ -299,6 +316,8 @@ class Client:
         """Whether a turn whose end was not told, or could not be stored, is there: whole or not."""
         found = await self._checkpoints(talk)
         known = [said.response_id for said in talk.said]
+        if talk.last_turns is not None:  # the older ones are out of its sight
+            known = known[known.index(found[0]) :] if set(known) & set(found) else []
         assert found[: len(known)] == known, (found, known)
         for response_id in found[len(known) :]:
             answer = (await self._wire.ask("GET", f"/v1/responses/{response_id}")).json()
@@ -337,6 +356,9 @@ class Client:
         usage, ours = response["usage"], response["sessiond"]
         cached = usage["input_tokens_details"]["cached_tokens"]
         assert usage["input_tokens"] == len(talk.prompt(asked.user)), (usage, talk)
+        assert ours["context"] == ("trimmed" if talk.is_trimmed else "full"), (ours, talk)
+        if talk.is_trimmed:
+            assert "session.context_changed" in heard.events, (heard, talk)
         assert cached == ours["reused_tokens"] + ours["restored_tokens"]
         assert cached + ours["recomputed_tokens"] <= usage["input_tokens"]
 
@@ -345,9 +367,3 @@ class Client:
         said = Said(response_id=asked.response_id, user=asked.user, reply=text)
         talk.said.append(said)
         self._ledger.acknowledged[said.response_id] = said
-
-    def _count(self, heard: Heard) -> None:
-        ledger = self._ledger
-        ledger.ended += 1
-        ledger.completed += heard.outcome in {"completed", "max_output_tokens"}
-        ledger.outcomes[heard.outcome] = ledger.outcomes.get(heard.outcome, 0) + 1

@@ -23,7 +23,8 @@ from tests.link.loops import INFO, Emit
 DRAW = Draw(stop_every=24)
 NUM_BLOCKS = 48
 MAX_MODEL_LEN = 640
-BLOCK_BYTES = 8 * 16
+BLOCK_SIZE = 16
+BLOCK_BYTES = 8 * BLOCK_SIZE
 HOST_BYTES = 12 * BLOCK_BYTES
 DISK_BYTES = 101 * 4096
 STEP_FAULTS = ("step-error", "no-memory-for-one", "no-memory-for-all", "nan", "slow-step", "hang")
@@ -51,7 +52,7 @@ class ChaosModel(FakeModel):
     """Looks for an order before each step. Which sequence it hits is drawn from a seed."""
 
     def __init__(self, orders: Orders) -> None:
-        super().__init__(num_blocks=NUM_BLOCKS, block_size=16, draw=DRAW)
+        super().__init__(num_blocks=NUM_BLOCKS, block_size=BLOCK_SIZE, draw=DRAW)
         self._orders = orders
         self._random = random.Random(1)
         self._culprit: set[int] = set()

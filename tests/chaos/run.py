@@ -14,6 +14,7 @@ from engine.questions import AuditReport, EngineStats, GetAudit, GetStats
 from sessiond.gateway.auth import LOCAL
 from tests.chaos.client import Client, Ledger
 from tests.chaos.faults import Fault, when_possible
+from tests.chaos.guest import Guest
 from tests.chaos.stack import ChaosStack, chaos_stack
 from tests.chaos.wire import Wire
 
@@ -56,7 +57,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """`operations` of `clients` together; a fault comes as often as not to all kinds in turn."""
+    """`operations` of `clients` and a guest together; faults of all kinds come in turn."""
 
     seed: int
     operations: int
@@ -80,7 +81,10 @@ class Run:
         started_s = time.monotonic()
         async with chaos_stack(url, folder, self._plan.step_timeout_s) as stack:
             start = await self._warm_up(stack)
-            clients = [self._client(stack) for _ in range(self._plan.clients)]
+            clients: list[Client | Guest] = [
+                *(self._client(stack) for _ in range(self._plan.clients)),
+                self._guest(stack),
+            ]
             load = asyncio.gather(*map(self._drive, clients))
             faults = asyncio.create_task(self._inject(stack, load))
             try:
@@ -101,7 +105,11 @@ class Run:
         chance = random.Random(self._chance.random())
         return Client(*wires, chance, self._report.ledger)
 
-    async def _drive(self, client: Client) -> None:
+    def _guest(self, stack: ChaosStack) -> Guest:
+        chance = random.Random(self._chance.random())
+        return Guest(Wire(stack.served), chance, self._report.ledger)
+
+    async def _drive(self, client: Client | Guest) -> None:
         while self._done < self._plan.operations:
             self._done += 1
             await client.operate()
@@ -153,10 +161,10 @@ class Run:
 
     async def _warm_up(self, stack: ChaosStack) -> "Start":
         """Some turns without faults, so that what is opened once is open."""
-        client = self._client(stack)
-        for _ in range(_WARM_UP):
-            await client.operate()
-        await client.leave()
+        for client in (self._client(stack), self._guest(stack)):
+            for _ in range(_WARM_UP):
+                await client.operate()
+            await client.leave()
         await _idle(stack)
         return Start(tasks=len(asyncio.all_tasks()), descriptors=_descriptors())
 

@@ -17,6 +17,7 @@ from tests.gateway.serving import Served
 TERMINAL = ("response.completed", "response.incomplete", "response.failed", "error")
 PATIENCE_S = 120.0
 _PAUSE_S = 0.02
+_UNREAD_S = 0.3
 _AWAY = (OSError, TimeoutError, InvalidHandshake, InvalidMessage, ConnectionClosed)
 _NO_CONTEXT = ssl.create_default_context()  # httpx reads files for one, of which there may be none
 
@@ -80,11 +81,12 @@ class Wire:
     ) -> dict[str, Heard]:
         """Send `response.create` frames, each in a lane of its own, and hear all to their ends.
 
-        `during` sees each event; what it returns is sent, and "cut" cuts the socket.
+        `during` sees each event; what it returns is sent, "cut" cuts the socket, and at "pause"
+        nobody reads from it for a moment.
         """
         heard = {frame["stream_id"]: Heard() for frame in frames}
         async with asyncio.timeout(PATIENCE_S):
-            socket = await self._open()
+            socket = await self.open()
             try:
                 for frame in frames:
                     create = {"type": "response.create", "model": MODEL, **frame}
@@ -95,6 +97,11 @@ class Wire:
                     answer = during(heard, event)
                     if answer == "cut":
                         socket.transport.abort()
+                    elif answer == "pause":
+                        socket.transport.pause_reading()
+                        asyncio.get_running_loop().call_later(
+                            _UNREAD_S, socket.transport.resume_reading
+                        )
                     elif answer is not None:
                         await socket.send(json.dumps(answer))
             except ConnectionClosed:
@@ -113,6 +120,17 @@ class Wire:
                     return answer
                 await asyncio.sleep(_PAUSE_S)
 
+    async def begin(self, path: str, body: dict) -> None:
+        """Post a request for a stream and go when the first of it has come."""
+        with contextlib.suppress(*_AWAY, httpx.TransportError):
+            async with (
+                asyncio.timeout(PATIENCE_S),
+                self._http() as http,
+                http.stream("POST", path, json=body) as answer,
+            ):
+                async for _ in answer.aiter_bytes():
+                    return
+
     async def close(self) -> None:
         if self._socket is not None:
             await self._socket.close()
@@ -123,12 +141,16 @@ class Wire:
             self._socket = None
 
     async def _ask(self, method: str, path: str, body: dict | None) -> httpx.Response:
-        async with httpx.AsyncClient(
-            base_url=self._served.http_url, trust_env=False, timeout=PATIENCE_S, verify=_NO_CONTEXT
-        ) as http:
+        async with self._http() as http:
             return await http.request(method, path, json=body)
 
-    async def _open(self) -> ClientConnection:
+    def _http(self) -> httpx.AsyncClient:
+        return httpx.AsyncClient(
+            base_url=self._served.http_url, trust_env=False, timeout=PATIENCE_S, verify=_NO_CONTEXT
+        )
+
+    async def open(self) -> ClientConnection:
+        """The socket: a new one if it was cut."""
         while self._socket is None or self._socket.close_code is not None:
             with contextlib.suppress(*_AWAY):
                 self._socket = await self._served.connect(max_queue=None)

@@ -1,7 +1,6 @@
 """`kill -9` of the whole server at random moments, while conversations go on."""
 
 import asyncio
-import os
 import random
 from dataclasses import dataclass, field
 
@@ -12,7 +11,7 @@ from benchmarks.load_client import LoadClient
 from benchmarks.server_process import running_server
 from sessiond.store.records import SessionChoice
 from sessiond.store.store import Store
-from tests.soak import SOAK
+from tests.soak import SOAK, seed_of
 
 GREEDY = {"temperature": 0, "max_output_tokens": 24}
 TOPICS = (
@@ -29,7 +28,7 @@ QUESTIONS = ("Tell me about {}.", "Tell me more.", "And why is that?", "Sum it u
 EVENTS = 100  # of one conversation, and more
 HALF_AN_HOUR_S = 1800
 # Part of the test's name; the variable repeats the moments of an earlier run.
-SEED = int(os.environ.get("KILL_SEED") or (random.SystemRandom().randrange(10**6) if SOAK else 1))
+SEED = seed_of("KILL_SEED")
 
 
 @dataclass(frozen=True)

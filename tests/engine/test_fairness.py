@@ -229,8 +229,9 @@ def test_residency_tells_who_holds_how_much_and_shared_blocks_are_divided(make_e
     engine.turn("a0", [1] * 47, max_output_tokens=1)
     engine.turn("b0", [2] * 20, max_output_tokens=1)
     engine.fork("a1", "a0", 32)
-    answer = engine.loop.answer(GetResidency())
+    answer = engine.loop.answer(GetResidency(sessions=("a0", "b0", "a1", "unknown")))
     assert isinstance(answer, Residency)
+    assert answer.looked_at == 4
     blocks = {name: held / KV_BYTES_PER_BLOCK for name, held in answer.kv_bytes.items()}
     assert blocks == {"a0": 2.0, "b0": 2.0, "a1": 1.0}
     assert sum(blocks.values()) == engine.stats().active_blocks

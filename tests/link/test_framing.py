@@ -53,7 +53,7 @@ TO_WORKER = [
     CancelTurn(turn=T, keep=True),
     Ask(number=1, query=GetStats()),
     Ask(number=2, query=GetContext(session=S)),
-    Ask(number=3, query=GetResidency()),
+    Ask(number=3, query=GetResidency(sessions=("s",))),
 ]
 PAGE = PageView(block=1, first=0, last=15, base=0, references=1, hashed=True)
 VIEW = ContextView(

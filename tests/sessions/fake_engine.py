@@ -123,6 +123,7 @@ class FakeEngine:
         self.opening: str | None = None
         self.contexts: dict[str, list[int]] = {}
         self.cached: dict[str, int] = {}  # tokens whose KV is there
+        self.residency_at_a_time = 1000  # sessions in an answer about residency
         self.has_disk_tier = False
         self.on_disk: dict[str, int] = {}  # blocks
         self.held: dict[str, list[int]] = {}
@@ -222,8 +223,11 @@ class FakeEngine:
         if self.hangs:
             await asyncio.Event().wait()
         if isinstance(query, GetResidency):
+            some = query.sessions[: self.residency_at_a_time]
+            held = {session: float(self.cached.get(session, 0)) for session in some}
             return Residency(
-                kv_bytes={session: float(kept) for session, kept in self.cached.items() if kept}
+                kv_bytes={session: kept for session, kept in held.items() if kept},
+                looked_at=len(some),
             )
         if isinstance(query, GetContexts):
             views = [self._view(session) for session in query.sessions]

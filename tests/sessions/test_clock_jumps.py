@@ -225,9 +225,9 @@ async def test_residency_is_charged_for_the_time_that_passed(url):
     async with servers(url, reap_every_s=1000.0) as (clock, ticks, world):
         await world.turn(ask("1"))
         pass_time(5, clock, ticks)
-        await world.service.quotas._tend([])
+        await world.service.quotas._residency.look()
         clock.advance(YEAR_S)
         pass_time(5, clock, ticks)
-        await world.service.quotas._tend([])
+        await world.service.quotas._residency.look()
         held = sum(world.engine.cached.values())
         assert 0 < (await use_of(world)).byte_seconds <= 12 * held

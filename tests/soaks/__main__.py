@@ -26,8 +26,8 @@ ROWS = (
 
 def main(
     picture: Annotated[Path, typer.Argument(help="Where the PNG goes.")],
-    engine_turns: Annotated[int, typer.Option(help="On the engine, fake model.")] = 50_000,
-    stack_turns: Annotated[int, typer.Option(help="On the whole stack, fake model.")] = 50_000,
+    engine_turns: Annotated[int, typer.Option(help="On the engine; 0: none.")] = 50_000,
+    stack_turns: Annotated[int, typer.Option(help="On the whole stack; 0: none.")] = 50_000,
     real_turns: Annotated[int, typer.Option(help="On the default model; 0: none.")] = 500,
     seed: int = 1,
 ) -> None:
@@ -35,8 +35,11 @@ def main(
     with tempfile.TemporaryDirectory() as folder:
         url = f"sqlite+aiosqlite:///{Path(folder) / 'soak.db'}"
         migrate.upgrade(url)
-        curves = [asyncio.run(soak_engine(engine_turns, seed))]
-        curves.append(asyncio.run(soak_stack(url, stack_turns, seed))[0])
+        curves = []
+        if engine_turns:
+            curves.append(asyncio.run(soak_engine(engine_turns, seed)))
+        if stack_turns:
+            curves.append(asyncio.run(soak_stack(url, stack_turns, seed))[0])
         if real_turns:
             server = asyncio.run(soak_server(Path(folder) / "server", real_turns, seed))
             curves += server[:2]

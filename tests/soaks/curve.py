@@ -1,20 +1,16 @@
 """What a process holds as turns go by, and whether it rises."""
 
 import asyncio
-import contextlib
 import ctypes
 import gc
-import json
-import os
 import statistics
 import sys
-import tracemalloc
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import combinations
-from pathlib import Path
 
-_RISING = ("rss_bytes", "own_bytes", "python_blocks")
-_PAGE = os.sysconf("SC_PAGE_SIZE")
+from engine.process_memory import process_memory
+
+_RISING = ("rss_bytes", "heap_bytes", "sqlite_bytes", "python_blocks")
 KIB = 1024
 
 
@@ -22,11 +18,13 @@ KIB = 1024
 class Sample:
     """At rest, after so many turns. Bytes, but for what is counted.
 
-    `sqlite_bytes` are those of page caches, which fill up to a bound as the database grows.
+    `heap_bytes` are what lives in the C heap's arenas, `sqlite_bytes` what of it SQLite has: pages
+    of databases, up to a bound, and statements.
     """
 
     turns: int
     rss_bytes: int
+    heap_bytes: int = 0
     sqlite_bytes: int = 0
     python_blocks: int = 0
     files: int
@@ -36,10 +34,6 @@ class Sample:
     contexts: int = 0
     host_bytes: int = 0
 
-    @property
-    def own_bytes(self):
-        return self.rss_bytes - self.sqlite_bytes
-
 
 def sample(turns, stats):
     """This process, once what nobody needs has been given back."""
@@ -47,23 +41,20 @@ def sample(turns, stats):
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
-    host = stats.tiers.get("host")
+    host, held = stats.tiers.get("host"), process_memory()
     return Sample(
         turns=turns,
-        rss_bytes=rss_bytes(),
+        rss_bytes=held.rss_bytes,
+        heap_bytes=held.heap_used_bytes,
         sqlite_bytes=_sqlite_bytes(),
         python_blocks=sys.getallocatedblocks(),
-        files=sum(1 for _ in Path("/proc/self/fd").iterdir()),
+        files=held.files,
         tasks=len(asyncio.all_tasks()),
         free_blocks=stats.free_blocks + stats.cached_blocks,
         active_blocks=stats.active_blocks,
         contexts=stats.contexts,
         host_bytes=host.bytes if host else 0,
     )
-
-
-def rss_bytes(pid="self"):
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE
 
 
 def _sqlite_bytes():
@@ -103,25 +94,6 @@ class Curve:
         slopes = [f"  {name} per 100 turns: {self.slope(name):.1f}" for name in _RISING]
         samples = [f"  {one}" for one in self.samples]
         return "\n".join([f"{self.name}: {turns}", *slopes, *samples, self.allocations])
-
-    def write(self, path):
-        rows = [asdict(one) for one in self.samples]
-        path.write_text(json.dumps({"name": self.name, "samples": rows}, indent=1) + "\n")
-
-
-@contextlib.contextmanager
-def traced(curve):
-    """Trace allocations within; much slower, so only for a short run after a failure."""
-    tracemalloc.start(8)
-    before = tracemalloc.take_snapshot()
-    try:
-        yield
-        grown = tracemalloc.take_snapshot().compare_to(before, "traceback")[:10]
-        curve.allocations = "\n".join(
-            "\n".join([str(one), *one.traceback.format()[-6:]]) for one in grown
-        )
-    finally:
-        tracemalloc.stop()
 
 
 def theil_sen(points):

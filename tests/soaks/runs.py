@@ -1,20 +1,16 @@
 """The soaks: on the engine alone, and on the whole stack over sockets. Only the model is a fake."""
 
-import asyncio
-import collections
-import contextlib
 import random
 
 from engine.inprocess import InProcessEngine
-from engine.questions import GetAudit, GetStats
 from engine.tiers.mover import ThreadMover
 from engine.tiers.tiers import Tiers
-from sessiond.sessions.service import ServiceLimits
-from sessiond.store.database import READERS
 from tests.fakes.fake_model import Draw, FakeModel
-from tests.gateway.real_stack import described, loop_of, real_stack
+from tests.gateway.real_stack import described, loop_of
 from tests.soaks import clients, engine_clients
-from tests.soaks.curve import Curve, sample, traced
+from tests.soaks.curve import Curve, sample
+from tests.soaks.served import at_rest, quiet, served_stack
+from tests.soaks.tracing import Tracing
 from tests.tiers.support import host_tier
 
 SAMPLES = 40
@@ -22,18 +18,11 @@ _BLOCKS = 128
 _BLOCK_BYTES = 8 * 16
 _HOST_SLOTS = 64
 _AT_ONCE = 6
-_LIMITS = ServiceLimits(
-    # what is kept for those that return is bounded, and fills up within the warm-up
-    http_hold_s=0.05,
-    reap_every_s=0.02,
-    replay_ttl_s=0.2,
-    max_cold_contexts=16,
-)
 
 
 async def soak_engine(turns, seed, *, trace=False):
     """Turns on the real loop in its thread, with a host tier that is always full."""
-    model = _quiet(FakeModel(num_blocks=_BLOCKS, block_size=16, draw=Draw(stop_every=9)))
+    model = quiet(FakeModel(num_blocks=_BLOCKS, block_size=16, draw=Draw(stop_every=9)))
     config, info = described(_BLOCKS, 1024)
     engine = InProcessEngine(lambda emit: loop_of(model, emit, config, info, _host_tier))
     await engine.start()
@@ -44,88 +33,49 @@ async def soak_engine(turns, seed, *, trace=False):
 
         async def to(until):
             await engine_clients.talk(users, until)
-            return await _at_rest(engine)
+            return sample(until, await at_rest(engine))
 
-        await _sampled(curve, turns, to, trace=trace)
+        await _sampled(curve, turns, to, Tracing() if trace else None)
     finally:
         await engine.stop()
     return curve
 
 
 async def soak_stack(url, turns, seed, *, trace=False):
-    """Turns over real sockets, through the gateway, the sessions, SQL and the engine."""
+    """Turns over real sockets, through the gateway, the sessions, SQL and the engine.
+
+    All of them are in a process of their own, and the clients in this one.
+    """
     curve = Curve("whole stack")
     tally = clients.Tally(turns)
     dice = random.Random(seed)
-    async with real_stack(url, service_limits=_LIMITS, draw=Draw(stop_every=12)) as stack:
-        _quiet(stack.model)
+    async with served_stack(url) as stack:
         users = [
-            clients.Client(
-                stack.served.ws_url, tally, random.Random(dice.random()), max_output_tokens=16
-            )
+            clients.Client(stack.ws_url, tally, random.Random(dice.random()), max_output_tokens=16)
             for _ in range(_AT_ONCE)
         ]
-        await _all_connections(stack.store)
-        tasks = len(asyncio.all_tasks())
 
         async def to(until):
             await clients.talk(users, until)
-            await stack.idle()
-            await _quiet_gateway(stack, tasks)
-            return await _at_rest(stack.engine)
+            return await stack.sample(until)
 
-        await _sampled(curve, turns, to, trace=trace)
+        await _sampled(curve, turns, to, stack if trace else None)
     return curve, tally
 
 
-async def _all_connections(store):
-    """Open as many files as the database ever has, which is else left to chance."""
-    together = asyncio.Barrier(READERS)
-    async with asyncio.TaskGroup() as group:
-        for _ in range(READERS):
-            group.create_task(store._database.read(lambda _: together.wait()))
-
-
-def _quiet(model):
-    """A fake that keeps no diary of its steps."""
-    model.batches = collections.deque(maxlen=1)
-    model.copies = collections.deque(maxlen=1)
-    return model
-
-
-async def _sampled(curve, turns, to, *, trace):
+async def _sampled(curve, turns, to, tracing):
     """Run to `SAMPLES` marks and look at each; the second half traced, if it is to be."""
     marks = [turns * step // SAMPLES for step in range(1, SAMPLES + 1)]
     for until in marks[: SAMPLES // 2]:
-        curve.samples.append(sample(until, await to(until)))
-    with traced(curve) if trace else contextlib.nullcontext():
-        for until in marks[SAMPLES // 2 :]:
-            curve.samples.append(sample(until, await to(until)))
+        curve.samples.append(await to(until))
+    if tracing:
+        await tracing.start()
+    for until in marks[SAMPLES // 2 :]:
+        curve.samples.append(await to(until))
+    if tracing:
+        curve.allocations = await tracing.found()
 
 
 def _host_tier(device):
     tier = host_tier(_HOST_SLOTS, _BLOCK_BYTES)
     return Tiers([tier], device=device, block_bytes=_BLOCK_BYTES, mover=ThreadMover())
-
-
-async def _at_rest(engine):
-    """The engine's numbers once nobody holds a block; its audit is clean."""
-    async with asyncio.timeout(60):
-        while (stats := await engine.ask(GetStats())).active_blocks:  # noqa: ASYNC110 -- asks a thread
-            await asyncio.sleep(0.005)
-    audit = await engine.ask(GetAudit())
-    assert audit.violations == []
-    return stats
-
-
-async def _quiet_gateway(stack, tasks):
-    """No socket, no turn, no task of one, and nothing kept for those that might return."""
-    service, connections = stack.served.service, stack.served.gateway.connections
-    async with asyncio.timeout(60):
-        while (  # noqa: ASYNC110 -- what is awaited has no event of its own
-            len(asyncio.all_tasks()) > tasks
-            or connections.open_count
-            or len(service._runner.replays)
-            or service._runner.bound_turns()
-        ):
-            await asyncio.sleep(0.01)

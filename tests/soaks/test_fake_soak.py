@@ -3,11 +3,9 @@
     CI            17,000 turns on the engine and 3,000 through the whole stack
     make soak     50,000 and 50,000
 
-On the stack RSS rises until SQLite's page caches are full (2 MiB for each of five connections),
-which takes longer than CI has. There Python's own blocks are held to the limit, which count every
-object, and RSS without what SQLite says that it holds to a coarse one, for leaks in C.
-
-Each has a process of its own: what other tests left is given back meanwhile.
+Each is a process of its own, so that nothing of the clients and of other tests is measured. In CI
+the stack's second half is too short to tell a KiB from an arena more or less, and rare statements
+come for the first time.
 """
 
 import time
@@ -19,7 +17,7 @@ from tests.soak import SOAK
 from tests.soaks.curve import KIB
 from tests.soaks.runs import soak_engine, soak_stack
 
-pytestmark = [pytest.mark.soak, pytest.mark.timeout(4 * 3600 if SOAK else 1800)]
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(4 * 3600 if SOAK else 900)]
 
 ENGINE_TURNS = 50_000 if SOAK else 17_000
 STACK_TURNS = 50_000 if SOAK else 3_000
@@ -27,6 +25,8 @@ SEED = time.time_ns() if SOAK else 1  # in what is shown of a failure
 TRACED_TURNS = 600
 HOST_TIER_BYTES = 64 * 128
 BLOCKS = 50  # of Python's allocator, per 100 turns: one object in two turns
+FULL = {"rss_bytes": KIB, "python_blocks": BLOCKS}
+SHORT = {"rss_bytes": 32 * KIB, "heap_bytes": 32 * KIB, "python_blocks": 4 * BLOCKS}
 
 
 def assert_flat(curve):
@@ -49,11 +49,7 @@ def test_the_engine_holds_no_more_after_many_turns_than_after_some():
     curve = in_fresh_process(soak_engine, ENGINE_TURNS, SEED)
     assert_flat(curve)
     assert all(one.contexts == 0 for one in curve.samples), curve
-    assert_slow(
-        curve,
-        {"rss_bytes": KIB, "python_blocks": BLOCKS},
-        lambda: in_fresh_process(soak_engine, TRACED_TURNS, SEED, trace=True),
-    )
+    assert_slow(curve, FULL, lambda: in_fresh_process(soak_engine, TRACED_TURNS, SEED, trace=True))
 
 
 def test_the_whole_stack_holds_no_more_after_many_turns_than_after_some(sqlite_files):
@@ -61,11 +57,8 @@ def test_the_whole_stack_holds_no_more_after_many_turns_than_after_some(sqlite_f
     curve, tally = in_fresh_process(soak_stack, first, STACK_TURNS, SEED)
     assert all(tally.done.values()), "every way to leave was taken"
     assert_flat(curve)
-    limits = {"rss_bytes": KIB} if SOAK else {"own_bytes": 128 * KIB}
-    # what the whole stack keeps for those who return is still filling up in a short run
-    blocks = BLOCKS if SOAK else 10 * BLOCKS
     assert_slow(
         curve,
-        limits | {"python_blocks": blocks},
+        FULL if SOAK else SHORT,
         lambda: in_fresh_process(soak_stack, second, TRACED_TURNS, SEED, trace=True)[0],
     )

@@ -1,0 +1,39 @@
+"""No test sends SQL whose text depends on how long a list is: see `sessiond/store/padding.py`."""
+
+import re
+
+import pytest
+import sqlalchemy as sa
+
+from sessiond.store.padding import padded
+
+_LIST = re.compile(r"IN \((?P<list>[?%][^\n]*?)\)(?=[\s)]|$)")
+_PARAMETER = re.compile(r"\?|%\(\w+\)s")
+
+
+def lists_of_odd_lengths(text):
+    """Lengths of the lists of parameters in a statement that no padded list has."""
+    lengths = [len(_PARAMETER.findall(found["list"])) for found in _LIST.finditer(text)]
+    return [length for length in lengths if len(padded(range(length))) != length]
+
+
+@pytest.fixture(scope="session")
+def odd_texts():
+    """Statements with such lists, as they come: ours, not those that read a Postgres' schema."""
+    found = []
+
+    def look(_connection, _cursor, text, _parameters, _context, _many):
+        if " IN (" in text and "pg_catalog" not in text and lists_of_odd_lengths(text):
+            found.append(text)
+
+    sa.event.listen(sa.Engine, "before_cursor_execute", look)
+    yield found
+    sa.event.remove(sa.Engine, "before_cursor_execute", look)
+
+
+@pytest.fixture(autouse=True)
+def _few_texts(odd_texts):
+    """Each such statement fails the test that sent it."""
+    odd_texts.clear()
+    yield
+    assert odd_texts == []
