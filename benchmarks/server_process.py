@@ -17,7 +17,7 @@ from typing import Any
 
 from engine.model.kernels.library import ISA_VARIABLE
 
-_READY_WITHIN_S = 120.0
+_READY_WITHIN_S = 240.0
 _POLL_S = 0.05
 _LEAST_PORT = 10_000
 _GIVEN_PORTS = 32_768  # Linux gives connections those from here on
@@ -91,7 +91,7 @@ class ServerProcess:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         try:
-            return self.process.wait(timeout=60)
+            return self.process.wait(timeout=120)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()

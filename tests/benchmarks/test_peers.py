@@ -36,7 +36,7 @@ def is_running(pid):
 
 def test_a_peer_is_ended_with_all_that_it_started(tmp_path):
     command = [sys.executable, "-c", PEER]
-    with running_peer(command, tmp_path / "log", ready_within_s=30) as peer:
+    with running_peer(command, tmp_path / "log", ready_within_s=120) as peer:
         pids = process_tree(peer.pid)
         assert len(pids) == 2
         assert pss_mb(peer.pid) > 1
@@ -47,7 +47,7 @@ def test_a_peer_that_does_not_start_says_why(tmp_path):
     command = [sys.executable, "-c", "print('no such model'); exit(3)"]
     with (
         pytest.raises(PeerStartError, match="no such model"),
-        running_peer(command, tmp_path / "log", ready_within_s=30),
+        running_peer(command, tmp_path / "log", ready_within_s=120),
     ):
         pass
 

@@ -64,7 +64,7 @@ class Plan:
     faults: dict[str, Fault]
     clients: int = 4
     operations_per_fault: int = 5
-    step_timeout_s: float = 2.0
+    step_timeout_s: float = 5.0
 
 
 class Run:
@@ -178,7 +178,7 @@ class Run:
             stored = await stack.served.service.get_response(LOCAL, response_id)
             assert stored.finished is not None, stored
             assert stored.finished.text == said.reply, (stored, said)
-        async with asyncio.timeout(30):  # a heartbeat ends those that the database did not take
+        async with asyncio.timeout(90):  # a heartbeat ends those that the database did not take
             while await _running_turns(stack):  # noqa: ASYNC110 -- no event of its own
                 await asyncio.sleep(0.05)
         account = await stack.store.quotas.account("local")
@@ -203,7 +203,7 @@ async def _running_turns(stack: ChaosStack) -> int:
 
 async def _idle(stack: ChaosStack) -> None:
     """Nobody is there: no block is held, the auditor finds nothing, the sums are right."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(90):
         while True:
             stats = await stack.engine.ask(GetStats())
             assert isinstance(stats, EngineStats)
@@ -218,7 +218,7 @@ async def _idle(stack: ChaosStack) -> None:
 
 async def _until(condition, words: str) -> None:
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(90):
             while not condition():  # noqa: ASYNC110 -- no event of its own
                 await asyncio.sleep(0.02)
     except TimeoutError:

@@ -21,7 +21,7 @@ from tests.chaos.orders import Orders
 from tests.gateway.real_stack import NO_POLICY, ByteFormat
 from tests.gateway.serving import Served, serving
 
-DB_TIMEOUT_S = 1.0
+DB_TIMEOUT_S = 2.0
 
 
 class JumpingClock:

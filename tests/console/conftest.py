@@ -14,6 +14,7 @@ from tests.gateway.real_stack import real_stack
 from tests.gateway.tenants import Person
 
 HELD = ServiceLimits(http_hold_s=600, reap_every_s=0.05)
+NO_IDLE_WORK = {"idle_prefill": False}  # else a block more may be taken after the API was asked
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
@@ -36,7 +37,8 @@ def stack(migrated_file, tmp_path):
     """Open the whole stack over a fake model: `async with stack() as running`."""
     path = tmp_path / "sessiond.db"
     shutil.copy(migrated_file, path)
-    return lambda **options: real_stack(sqlite_url(path), **{"service_limits": HELD, **options})
+    defaults = {"service_limits": HELD, "engine_config": NO_IDLE_WORK}
+    return lambda **options: real_stack(sqlite_url(path), **defaults | options)
 
 
 @pytest.fixture

@@ -148,7 +148,7 @@ async def test_frames_bodies_and_heads_are_bounded_and_the_server_goes_on():
                          max_body_bytes=4096)  # fmt: skip
     async with (
         serving(gateway) as served,
-        httpx.AsyncClient(base_url=served.http_url, trust_env=False) as http,
+        httpx.AsyncClient(base_url=served.http_url, trust_env=False, timeout=60) as http,
     ):
         long_text = json.dumps({"input": LONG}).encode()
         assert (await http.post("/v1/responses", content=long_text)).status_code == 413

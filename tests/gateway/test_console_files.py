@@ -24,7 +24,7 @@ def keyed(stack):
 
 
 def http_of(running):
-    return httpx.AsyncClient(base_url=running.served.http_url, trust_env=False, timeout=20)
+    return httpx.AsyncClient(base_url=running.served.http_url, trust_env=False, timeout=60)
 
 
 async def test_page_and_files_come_without_a_key_as_they_lie_in_the_package(keyed):
@@ -98,7 +98,9 @@ def test_the_files_are_in_the_wheel():
 
 
 async def test_the_pool_is_mapped_for_admins(keyed):
-    async with keyed() as running:
+    async with keyed(
+        engine_config={"idle_prefill": False}
+    ) as running:  # it may take one block more
         root = await Person.join(running, "root", "admin")
         ada = await Person.join(running, "ada")
         async with ada.socket() as line, root.http() as http, ada.http() as hers:

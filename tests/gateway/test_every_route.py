@@ -44,7 +44,7 @@ def filled(path, word):
 
 def client(running, **headers):
     return httpx.AsyncClient(
-        base_url=running.served.http_url, trust_env=False, headers=headers, timeout=30
+        base_url=running.served.http_url, trust_env=False, headers=headers, timeout=60
     )
 
 

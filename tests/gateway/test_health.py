@@ -53,7 +53,7 @@ async def test_not_ready_while_the_engine_hangs_in_a_step():
         await asyncio.Event().wait()
 
     engine.ask = ask
-    async with serving(gateway) as served, httpx.AsyncClient(trust_env=False) as http:
+    async with serving(gateway) as served, httpx.AsyncClient(trust_env=False, timeout=60) as http:
         response = await http.get(f"{served.http_url}/health/ready")
     assert (response.status_code, response.json()) == (503, {"status": "engine_unavailable"})
 
@@ -257,7 +257,7 @@ async def test_a_scrape_tells_what_is_leaked_now_and_what_the_last_audit_found()
     engine.stats = structs.replace(STATS, leaked_references=2)
     engine.audit = structs.replace(AUDIT, leaked_blocks=5)
     gateway = gateway_of(SERVICE, engine)
-    async with serving(gateway) as served, httpx.AsyncClient(trust_env=False) as http:
+    async with serving(gateway) as served, httpx.AsyncClient(trust_env=False, timeout=60) as http:
         told = [samples((await http.get(f"{served.http_url}/metrics")).text)]
         await gateway.audit_watch.audit()
         told.append(samples((await http.get(f"{served.http_url}/metrics")).text))

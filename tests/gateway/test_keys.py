@@ -239,7 +239,6 @@ async def test_a_body_that_comes_after_its_key_was_revoked_does_nothing(keyed):
         writer.write(body)
         assert b" 401 " in await reader.readline()
         writer.close()
-        await writer.wait_closed()
         users, _ = await running.store.accounts.list_users(limit=9, after=None)
         assert [user.name for user in users] == ["root"]
 

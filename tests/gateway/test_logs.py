@@ -78,7 +78,7 @@ async def play_keys(running, wrong):
     for scheme in ("Bearer", "bearer", "Basic"):
         headers = {"Authorization": f"{scheme} {wrong.text}", "X-Session-Id": SAID}
         async with httpx.AsyncClient(
-            base_url=running.served.http_url, trust_env=False, headers=headers
+            base_url=running.served.http_url, trust_env=False, headers=headers, timeout=60
         ) as http:
             assert (await http.get("/v1/sessions")).status_code == 401
     with pytest.raises(InvalidStatus):

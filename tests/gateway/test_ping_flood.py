@@ -47,7 +47,7 @@ async def test_pongs_that_nobody_reads_take_no_memory_and_the_last_is_owed():
         asked.set()
         return reply("x")
 
-    async with serving(gateway_of(ScriptedService(answer))) as served, asyncio.timeout(60):
+    async with serving(gateway_of(ScriptedService(answer))) as served, asyncio.timeout(300):
         reader, writer, client = await open_socket(served)
         writer.transport.pause_reading()
         await flood(writer, client)

@@ -206,7 +206,7 @@ async def test_so_it_is_on_a_socket(stack, model):
 async def test_a_chat_tells_the_model_no_names_and_takes_no_roles(stack, model, field):
     async with (
         stack(text=model[0]) as running,
-        httpx.AsyncClient(base_url=running.served.http_url, trust_env=False) as http,
+        httpx.AsyncClient(base_url=running.served.http_url, trust_env=False, timeout=60) as http,
     ):
         path, body = chat({"role": "user", "content": "a", field: ATTACK})
         answer = await http.post(path, json=body)

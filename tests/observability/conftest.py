@@ -83,7 +83,7 @@ async def watched_samples(url, tmp_path):
 
 
 async def samples_of(running):
-    async with httpx.AsyncClient(trust_env=False) as http:
+    async with httpx.AsyncClient(trust_env=False, timeout=60) as http:
         text = (await http.get(f"{running.served.http_url}/metrics")).text
     return [sample for one in text_string_to_metric_families(text) for sample in one.samples]
 

@@ -15,7 +15,13 @@ _ALIGNED_S = 0.01  # Prometheus moves the times of scrapes by some milliseconds
 
 @dataclass
 class Prometheus:
+    """Answers of one scrape that ended well, until there is to be a later one.
+
+    On a busy machine the next may take too long; then all that it tells of is said to be gone.
+    """
+
     http: httpx.AsyncClient
+    scraped_at_s: float = 0.0
 
     async def ask(self, path, **params):
         answer = (await self.http.get(f"/api/v1/{path}", params=params)).json()
@@ -24,7 +30,7 @@ class Prometheus:
 
     async def query(self, expression):
         """Values by labels, without the job's."""
-        data = await self.ask("query", query=expression)
+        data = await self.ask("query", query=expression, time=self.scraped_at_s)
         return {
             tuple(sorted(labels_of(sample["metric"]).items())): float(sample["value"][1])
             for sample in data["result"]
@@ -38,12 +44,15 @@ class Prometheus:
     async def scraped_anew(self):
         """Wait until there are samples of a scrape that began after now, and ended well."""
         asked_at = time.time() + _ALIGNED_S
-        async with asyncio.timeout(120):
-            while await self._last_scrape_s() <= asked_at:  # noqa: ASYNC110 -- another process
+        async with asyncio.timeout(240):
+            while (at := await self._good_scrape_s()) <= asked_at:  # noqa: ASYNC110 -- another process
                 await asyncio.sleep(0.05)
+        self.scraped_at_s = at
 
-    async def _last_scrape_s(self):
-        return max((await self.query("timestamp(up) and up == 1")).values(), default=0.0)
+    async def _good_scrape_s(self):
+        """When the last scrape began, if it ended well."""
+        data = await self.ask("query", query="timestamp(up) and up == 1")
+        return max((float(one["value"][1]) for one in data["result"]), default=0.0)
 
 
 def labels_of(metric):
@@ -72,7 +81,7 @@ async def scraping(programs, folder, port):
     )
     try:
         base = f"http://127.0.0.1:{own}"
-        async with httpx.AsyncClient(base_url=base, trust_env=False, timeout=30) as http:
+        async with httpx.AsyncClient(base_url=base, trust_env=False, timeout=60) as http:
             await _ready(process, http)
             prometheus = Prometheus(http)
             await prometheus.scraped_anew()

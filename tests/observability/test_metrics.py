@@ -48,7 +48,7 @@ async def prefill(ws, text):
     """A session whose context is `text`, its role and its end of turn."""
     frame = {"type": "response.create", "input": text, "generate": False}
     await ws.send(json.dumps(frame))
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while (event := json.loads(await ws.recv()))["type"] != "response.completed":
             assert event["type"] not in {"error", "response.failed"}, event
 

@@ -118,4 +118,4 @@ async def test_reclaiming_is_timed_by_cause(watched):
     found = {dict(key)["cause"]: count for key, count in told.items() if count}
     assert found == {cause: times.count for cause, times in stats.reclaim_times.items()}
     p99 = "histogram_quantile(0.99, sum by (le) (sessiond_reclaim_seconds_bucket))"
-    assert 0 < await watched.prom.value(p99) <= 1
+    assert 0 < await watched.prom.value(p99) <= 60

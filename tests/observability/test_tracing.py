@@ -132,7 +132,9 @@ def test_a_turn_that_failed_in_the_queue_says_why(spans, exporter):
 
 async def test_a_request_and_a_socket_bring_their_trace(stack, spans, exporter):
     async with stack(spans=spans) as running:
-        async with httpx.AsyncClient(base_url=running.served.http_url, trust_env=False) as http:
+        async with httpx.AsyncClient(
+            base_url=running.served.http_url, trust_env=False, timeout=60
+        ) as http:
             body = {"input": "over HTTP", "max_output_tokens": 4}
             answer = await http.post("/v1/responses", json=body, headers=TRACEPARENT)
         async with running.served.connect(additional_headers=TRACEPARENT) as ws:

@@ -50,7 +50,7 @@ class RawPeer:
         while not self._frames:
             try:
                 data = await asyncio.wait_for(self._reader.read(2**16), WITHIN_S)
-            except ConnectionResetError:  # the server left something unread
+            except ConnectionError:  # the server left something unread, or reads no more
                 return None
             if not data:
                 return None
@@ -76,7 +76,7 @@ class RawPeer:
 
     async def end_without_answers(self):
         """Wait for the connection's end, and answer nothing meanwhile."""
-        with contextlib.suppress(ConnectionResetError):
+        with contextlib.suppress(ConnectionError):
             await asyncio.wait_for(self._reader.read(), WITHIN_S)
 
     async def is_answered(self):

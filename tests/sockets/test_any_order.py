@@ -140,6 +140,6 @@ async def test_t07_half_open_sockets_that_never_spoke_are_freed_too(stack):
         connections = running.served.gateway.connections
         async with raw_peer(running.served.ws_url) as one, raw_peer(running.served.ws_url) as two:
             await asyncio.gather(one.end_without_answers(), two.end_without_answers())
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 while connections.open_count:  # noqa: ASYNC110 -- tells nobody of each
                     await asyncio.sleep(0.01)

@@ -64,7 +64,7 @@ async def test_a_message_in_fragments_is_one_and_a_ping_between_them_is_answered
         assert await peer.is_answered()
         assert heard.empty()
         peer.send(frame(Opcode.CONT, message[-1:]))
-        assert await asyncio.wait_for(heard.get(), 30) == said
+        assert await asyncio.wait_for(heard.get(), 60) == said
 
 
 def test_fragments_take_the_memory_of_their_bytes_and_not_of_their_number():

@@ -25,13 +25,13 @@ async def connected(served):
 async def ended(reader):
     """Whether the server drops the connection without a word."""
     try:
-        return await asyncio.wait_for(reader.read(), 30) == b""
-    except ConnectionResetError:
+        return await asyncio.wait_for(reader.read(), 60) == b""
+    except ConnectionError:
         return True
 
 
 async def nobody_is_left(served):
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while served.server.server_state.connections:  # noqa: ASYNC110 -- uvicorn tells nobody
             await asyncio.sleep(0.01)
 
@@ -59,7 +59,7 @@ async def test_nor_does_one_behind_a_request_that_did():
     gateway = gateway_of(ScriptedService(lambda _: reply("x")), request_timeout_s=0.2)
     async with serving(gateway) as served, connected(served) as (reader, writer):
         writer.write(b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        await asyncio.wait_for(reader.readuntil(b"}"), 30)
+        await asyncio.wait_for(reader.readuntil(b"}"), 60)
         writer.write(b"GET /health/live HTTP/1.1\r\n")
         assert await ended(reader)
         await nobody_is_left(served)
@@ -86,7 +86,7 @@ async def test_a_request_that_was_whole_may_take_longer_than_that():
         async with connected(served) as (silent, _):  # as old as the request: its time is up
             assert await ended(silent)
         gate.set()
-        assert (await asyncio.wait_for(reader.readline(), 30)).startswith(b"HTTP/1.1 200")
+        assert (await asyncio.wait_for(reader.readline(), 60)).startswith(b"HTTP/1.1 200")
 
 
 async def test_a_socket_outlives_the_time_for_its_handshake():
@@ -114,5 +114,5 @@ async def test_who_leaves_and_reads_nothing_is_forgotten_soon(last, monkeypatch)
         while connection.writable.is_set():  # noqa: ASYNC110 -- uvicorn tells nobody
             await asyncio.sleep(0.01)
         peer.send(last)
-        await asyncio.wait_for(service.detached.get(), 30)
+        await asyncio.wait_for(service.detached.get(), 60)
         await nobody_is_left(served)

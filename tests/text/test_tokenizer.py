@@ -138,7 +138,7 @@ def test_a_million_characters_take_seconds_and_never_panic(tokenizer, unit):
     text = unit * (1_000_000 // len(unit))
     started = time.process_time()
     ids = tokenizer.encode(text)
-    assert time.process_time() - started < 10
+    assert time.process_time() - started < 60
     expected = text.replace("\x04", "").replace("\ud800", "\ufffd")
     assert tokenizer.decode(ids) == expected
 

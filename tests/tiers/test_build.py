@@ -25,7 +25,7 @@ def opened(folder: Path, shelf: Shelf | None = None, **settings: object) -> Open
 
 
 def until(tiers: Tiers, moves: int) -> None:
-    done, give_up_s = 0, time.monotonic() + 30
+    done, give_up_s = 0, time.monotonic() + 300
     while done < moves and time.monotonic() < give_up_s:
         tiers.wait(1.0)
         done += len(tiers.finished())
