@@ -23,7 +23,8 @@ def odd_texts():
     found = []
 
     def look(_connection, _cursor, text, _parameters, _context, _many):
-        if " IN (" in text and lists_of_odd_lengths(text):
+        own = "pg_catalog." not in text  # a schema that is read is read once
+        if own and " IN (" in text and lists_of_odd_lengths(text):
             found.append(text)
 
     sa.event.listen(sa.Engine, "before_cursor_execute", look)
