@@ -19,11 +19,12 @@ def lists_of_odd_lengths(text):
 
 @pytest.fixture(scope="session")
 def odd_texts():
-    """Statements with such lists, as they come: ours, not those that read a Postgres' schema."""
+    """Statements with such lists, as they come."""
     found = []
 
     def look(_connection, _cursor, text, _parameters, _context, _many):
-        if " IN (" in text and "pg_catalog" not in text and lists_of_odd_lengths(text):
+        own = "pg_catalog." not in text  # a schema that is read is read once
+        if own and " IN (" in text and lists_of_odd_lengths(text):
             found.append(text)
 
     sa.event.listen(sa.Engine, "before_cursor_execute", look)
