@@ -247,7 +247,9 @@ async def measure(
     """Serve those clients. Returns what was measured, and the slowest callbacks in words."""
     os.environ[_TIMES_FILE] = str(folder / "engine.json")
     engine = WorkerEngine(
-        settings.engine_config(), loop_factory="benchmarks.many_sessions:timed_engine"
+        settings.engine_config(),
+        stop_grace_s=_PATIENCE_S,  # it has to write down what was measured
+        loop_factory="benchmarks.many_sessions:timed_engine",
     )
     callbacks, collections, scrapes = Callbacks(), Collections(), [0.0]
     ShortPauses().begin()  # as `sessiond serve` does
@@ -290,6 +292,7 @@ async def _attend(url: str, sessions: int, seconds: float, callbacks: Callbacks)
         target=clients, args=(url, sessions, seconds, theirs)
     )
     process.start()
+    theirs.close()  # the clients' end is told by theirs alone
     try:
         await asyncio.to_thread(ours.recv)
         with callbacks.recorded():
