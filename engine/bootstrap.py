@@ -122,6 +122,7 @@ def _info(
         dtype=loaded.dtype,
         kv_dtype=loaded.kv_dtype,
         attention=loaded.attention,
+        attention_reason=loaded.attention_reason,
         vocab_size=loaded.spec.vocab_size,
         max_model_len=plan.max_model_len,
         block_size=loaded.block_size,

@@ -77,10 +77,19 @@ class KvStore:
         return keys.index_select(0, rows), values.index_select(0, rows)
 
     def write(self, layer: int, rows: Tensor, keys: Tensor, values: Tensor) -> None:
-        """Store K (rotated by its slot) and V [n, kv_heads, head_dim] in n rows."""
-        into_keys, into_values = self._layer_rows(layer)
-        into_keys.index_copy_(0, rows, keys.to(self._pool.dtype))
-        into_values.index_copy_(0, rows, values.to(self._pool.dtype))
+        """Store K (rotated by its slot) and V [n, kv_heads, head_dim] in n rows.
+
+        What a type of 8 bits can't hold becomes its largest value: one NaN would spoil every
+        later token, and how its conversions overflow depends on device and version of torch.
+        """
+        for into, given in zip(self._layer_rows(layer), (keys, values), strict=True):
+            if self._pool.dtype.itemsize > 1:
+                into.index_copy_(0, rows, given.to(self._pool.dtype))
+                continue
+            most = torch.finfo(self._pool.dtype).max
+            narrow = given.clamp(-most, most).to(self._pool.dtype)
+            # torch moves rows of bytes, but has no index_copy_ for types of 8 bits
+            into.view(torch.uint8).index_copy_(0, rows, narrow.view(torch.uint8))
 
     def copy_block(self, source: BlockId, target: BlockId) -> None:
         """Copy all slots of all layers of one block to another."""
