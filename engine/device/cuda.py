@@ -1,5 +1,6 @@
 """A CUDA device, or an instance of one (MIG), through torch, which is imported when it is made."""
 
+import mmap
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -98,13 +99,20 @@ class CudaDevice:
         return CudaStream(_new_stream(self._index))
 
     def pinned(self, num_bytes: int) -> "Tensor":
-        """See `Device`."""
+        """See `Device`. Never given back: the process's end does that.
+
+        torch's own pinned memory is rounded up to a power of two (pytorch#95823, #150517), so that
+        33 GiB would take 64.
+        """
         import torch
 
-        try:
-            return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True)
-        except RuntimeError as error:
-            raise MemoryError(str(error)) from error
+        pages = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        data = torch.frombuffer(pages, dtype=torch.uint8)
+        runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]  # torch's
+        failure = int(runtime.cudaHostRegister(data.data_ptr(), num_bytes, 0))
+        if failure:
+            raise MemoryError(f"{num_bytes} bytes can't be pinned (CUDA error {failure})")
+        return data
 
     def zeros(self, num_bytes: int) -> "Tensor":
         """See `Device`."""

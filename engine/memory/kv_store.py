@@ -28,7 +28,7 @@ class KvStore:
     """Equal blocks, block-major: all layers of one block lie together and move as one run.
 
     The tensor is [blocks, layers, 2 (K, V), block, kv_heads, head_dim], zero at start; on the CPU
-    its memory is committed only when a block is first written.
+    its memory is committed only when a block is first written. `bytes` is [blocks, bytes a block].
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class KvStore:
         if self._pool.device.type == "cpu":
             keep_out_of_dumps(self._pool.data_ptr(), self._pool.nbytes)
         self._rows = self._pool.view(-1, heads, dim)
-        self._bytes = self._pool.view(torch.uint8).view(num_blocks, self.bytes_per_block)
+        self.bytes = self._pool.view(torch.uint8).view(num_blocks, self.bytes_per_block)
         self._block_stride = spec.num_layers * 2 * block_size  # rows from a block to the next
 
     def layer(self, layer: int) -> tuple[Tensor, Tensor]:
@@ -88,11 +88,11 @@ class KvStore:
 
     def read_block(self, block: int, into: npt.NDArray[np.uint8]) -> None:
         """Copy a block's bytes, all layers in a row, to the host."""
-        torch.from_numpy(into).copy_(self._bytes[block])
+        torch.from_numpy(into).copy_(self.bytes[block])
 
     def write_block(self, block: int, data: npt.NDArray[np.uint8]) -> None:
         """Copy bytes from the host into a block."""
-        self._bytes[block].copy_(torch.from_numpy(data))
+        self.bytes[block].copy_(torch.from_numpy(data))
 
     def zero_block(self, block: BlockId) -> None:
         """Overwrite all slots of all layers of one block."""

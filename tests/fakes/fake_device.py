@@ -35,6 +35,7 @@ class FakeEvent:
 
     def query(self) -> bool:
         self._device.queries += 1
+        self._device.run_some(self._device.pace)
         return self.is_over
 
     def synchronize(self) -> None:
@@ -132,11 +133,13 @@ class FakeDevice:
 
     `eager_compute`: the compute stream does what it is given at once, others only when they must,
     or are told to: for code that computes on tensors directly, which can't be put off.
+    `pace`: operations that are done by themselves before each question for an event: time passes.
     `facts` is what `memory` answers.
     """
 
     seed: int = 0
     eager_compute: bool = False
+    pace: int = 0
     facts: MemoryFacts = field(
         default_factory=lambda: MemoryFacts(free=0, total=0, allocated=0, peak=0, reserved=0)
     )
