@@ -58,7 +58,7 @@ def build_engine(
         runner,
         block_bytes=loaded.kv_bytes_per_block,
         fingerprint=loaded.fingerprint,
-        pinned=loaded.device.startswith("cuda"),
+        streamed=runner.streamed,
     )
     engine_loop = EngineLoop(
         config=config,

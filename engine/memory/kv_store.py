@@ -28,7 +28,9 @@ class KvStore:
     """Equal blocks, block-major: all layers of one block lie together and move as one run.
 
     The tensor is [blocks, layers, 2 (K, V), block, kv_heads, head_dim], zero at start; on the CPU
-    its memory is committed only when a block is first written.
+    its memory is committed only when a block is first written. `bytes` is [blocks, bytes a block].
+    One block more than `num_blocks` is there, which nobody has: at `spare_row` those write whose KV
+    nobody wants.
     """
 
     def __init__(
@@ -46,9 +48,10 @@ class KvStore:
         self.bytes_per_block = kv_bytes_per_block(spec, block_size, dtype)
         self.device = device
         self.bytes_per_token = self.bytes_per_block // block_size
-        shape = (num_blocks, spec.num_layers, 2, block_size, heads, dim)
+        allocated = num_blocks + 1
+        shape = (allocated, spec.num_layers, 2, block_size, heads, dim)
         try:
-            self._pool = _zeros(num_blocks * self.bytes_per_block, dtype, device).view(shape)
+            self._pool = _zeros(allocated * self.bytes_per_block, dtype, device).view(shape)
         except (RuntimeError, OSError, MemoryError) as error:
             raise ConfigError(
                 "kv_cache_memory",
@@ -58,8 +61,9 @@ class KvStore:
         if self._pool.device.type == "cpu":
             keep_out_of_dumps(self._pool.data_ptr(), self._pool.nbytes)
         self._rows = self._pool.view(-1, heads, dim)
-        self._bytes = self._pool.view(torch.uint8).view(num_blocks, self.bytes_per_block)
+        self.bytes = self._pool.view(torch.uint8).view(allocated, self.bytes_per_block)[:num_blocks]
         self._block_stride = spec.num_layers * 2 * block_size  # rows from a block to the next
+        self.spare_row = num_blocks * self._block_stride
 
     def layer(self, layer: int) -> tuple[Tensor, Tensor]:
         """Return K and V of one layer as strided views [blocks, block, kv_heads, head_dim]."""
@@ -97,11 +101,11 @@ class KvStore:
 
     def read_block(self, block: int, into: npt.NDArray[np.uint8]) -> None:
         """Copy a block's bytes, all layers in a row, to the host."""
-        torch.from_numpy(into).copy_(self._bytes[block])
+        torch.from_numpy(into).copy_(self.bytes[block])
 
     def write_block(self, block: int, data: npt.NDArray[np.uint8]) -> None:
         """Copy bytes from the host into a block."""
-        self._bytes[block].copy_(torch.from_numpy(data))
+        self.bytes[block].copy_(torch.from_numpy(data))
 
     def zero_block(self, block: BlockId) -> None:
         """Overwrite all slots of all layers of one block."""

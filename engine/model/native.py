@@ -103,7 +103,9 @@ class NativeModel:
 
 
 class NativeRunner:
-    """Implements engine.step.ModelRunner."""
+    """Implements engine.step.ModelRunner. `streamed`: its pool's copies take a thread each."""
+
+    streamed = None
 
     def __init__(
         self,

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from engine.config import EngineConfig
+from engine.device.cuda import CudaDevice
+from engine.device.protocol import Device
 from engine.files.model_spec import ModelSpec
 from engine.ids import BlockId
 from engine.memory.kv_store import KvStore, kv_bytes_per_block
@@ -23,6 +25,7 @@ from engine.model.resolve import dtype_name, resolve
 from engine.model.sampler import sample
 from engine.model.weights.load import load_weights
 from engine.step import SequenceStep
+from engine.tiers.stream_mover import DeviceBlocks
 
 
 class LoadedModel:
@@ -77,7 +80,8 @@ class LoadedModel:
         Raises:
             ConfigError: the device can't allocate the pool.
         """
-        return TorchRunner(self._llama, self._store(num_blocks))
+        device = CudaDevice() if self.device == "cuda" else None
+        return TorchRunner(self._llama, self._store(num_blocks), device)
 
     def _store(self, num_blocks: int) -> KvStore:
         return KvStore(
@@ -93,11 +97,19 @@ _CPU_SHORTAGE = "DefaultCPUAllocator"  # "... can't allocate memory: you tried t
 
 
 class TorchRunner:
-    """Implements engine.step.ModelRunner."""
+    """Implements engine.step.ModelRunner. `device`: one that has streams, if it has."""
 
-    def __init__(self, llama: Llama, store: KvStore) -> None:
+    def __init__(self, llama: Llama, store: KvStore, device: Device | None = None) -> None:
         self._llama = llama
         self.store = store
+        self._device = device
+
+    @property
+    def streamed(self) -> DeviceBlocks | None:
+        """The pool, if its device copies by itself."""
+        if self._device is None:
+            return None
+        return DeviceBlocks(device=self._device, blocks=self, rows=self.store.bytes)
 
     def execute(self, batch: Sequence[SequenceStep]) -> list[int]:
         """See engine.step.ModelRunner.
