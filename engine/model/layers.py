@@ -90,6 +90,12 @@ class RotaryTable:
         places = torch.from_numpy(positions - _TABLE_START).to(self._device)
         return self._table.index_select(0, places)
 
+    def back(self, distances: npt.NDArray[np.int64]) -> Tensor:
+        """As `at`, to turn back by so many positions."""
+        turned = self.at(distances)
+        turned[..., 1].neg_()
+        return turned
+
     def _chunk(self, start: int) -> Tensor:
         angles = np.outer(np.arange(start, start + _TABLE_CHUNK), self._frequencies)
         table = np.stack((np.cos(angles), np.sin(angles)), axis=-1)

@@ -25,7 +25,7 @@ class _Step:
     store: KvStore
     attention: AttentionStep
     write_rows: Tensor  # [N]
-    rotation: Tensor  # [N, heads + kv_heads, head_dim // 2, 2]: q by position, k by slot
+    rotation: Tensor  # [N, heads + kv_heads, head_dim // 2, 2]: q by position, k as it is stored
 
 
 class Llama:
@@ -64,12 +64,13 @@ class Llama:
     def _prepare(self, batch: Batch, store: KvStore) -> _Step:
         spec, table = self.spec, self.arithmetic.table
         by_position = table.at(batch.positions)[:, None].expand(-1, spec.num_heads, -1, -1)
-        by_slot = table.at(batch.slots)[:, None].expand(-1, spec.num_kv_heads, -1, -1)
+        stored = batch.slots if store.position_form == "slot" else batch.positions
+        as_stored = table.at(stored)[:, None].expand(-1, spec.num_kv_heads, -1, -1)
         return _Step(
             store=store,
             attention=self.attention.prepare(batch, store),
             write_rows=self._index(batch.write_rows),
-            rotation=torch.cat((by_position, by_slot), dim=1),
+            rotation=torch.cat((by_position, as_stored), dim=1),
         )
 
     def _attend(self, layer: int, weights: LayerWeights, x: Tensor, step: _Step) -> Tensor:

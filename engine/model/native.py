@@ -99,7 +99,9 @@ class NativeModel:
 
 
 class NativeRunner:
-    """Implements engine.step.ModelRunner."""
+    """Implements engine.step.ModelRunner. KV holds no position, so no edit moves any."""
+
+    move_pages = None
 
     def __init__(
         self,

@@ -12,7 +12,8 @@ from torch import Tensor
 from engine.config import EngineConfig
 from engine.files.model_spec import ModelSpec
 from engine.ids import BlockId
-from engine.memory.kv_store import KvStore, kv_bytes_per_block
+from engine.memory.kv_store import KvStore, PositionForm, kv_bytes_per_block
+from engine.memory.page_move import PageMove
 from engine.model.attention.gather import GatherAttention
 from engine.model.attention.torch_paged import attend_with_sdpa
 from engine.model.batch import build_batch
@@ -33,7 +34,7 @@ class LoadedModel:
     arithmetic (see engine.model.fingerprint). Types and device are given by their names.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 -- what was resolved, from one place
         self,
         *,
         llama: Llama,
@@ -41,9 +42,11 @@ class LoadedModel:
         block_size: int,
         max_model_len: int,
         fingerprint: str,
+        position_form: PositionForm = "slot",
     ) -> None:
         self._llama = llama
         self._kv_dtype = kv_dtype
+        self._position_form = position_form
         self.spec = llama.spec
         self.device = llama.arithmetic.device.type
         self.dtype = dtype_name(llama.arithmetic.dtype)
@@ -85,6 +88,7 @@ class LoadedModel:
             block_size=self.block_size,
             dtype=self._kv_dtype,
             device=self._llama.arithmetic.device,
+            position_form=self._position_form,
         )
 
 
@@ -92,11 +96,15 @@ _CPU_SHORTAGE = "DefaultCPUAllocator"  # "... can't allocate memory: you tried t
 
 
 class TorchRunner:
-    """Implements engine.step.ModelRunner."""
+    """Implements engine.step.ModelRunner.
+
+    `move_pages` is there where K lies rotated by its position, so that edits have to move KV.
+    """
 
     def __init__(self, llama: Llama, store: KvStore) -> None:
         self._llama = llama
         self.store = store
+        self.move_pages = self._move if store.position_form == "absolute" else None
 
     def execute(self, batch: Sequence[SequenceStep]) -> list[int]:
         """See engine.step.ModelRunner.
@@ -127,6 +135,15 @@ class TorchRunner:
         """See engine.step.ModelRunner."""
         with torch.inference_mode():
             self.store.copy_block(source, target)
+
+    def _move(self, moves: Sequence[PageMove]) -> None:
+        arithmetic = self._llama.arithmetic
+        with torch.inference_mode():
+            for move in moves:
+                tokens = self.store.take(move.sources)
+                turn = arithmetic.table.back(-np.array(move.shifts, dtype=np.int64))
+                tokens[:, :, 0] = arithmetic.ops.rotate(tokens[:, :, 0], turn[:, None, None])
+                self.store.put(move.target, tokens)
 
     def read_block(self, block: int, into: npt.NDArray[np.uint8]) -> None:
         """See engine.tiers.store.Blocks."""
