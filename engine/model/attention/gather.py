@@ -15,7 +15,7 @@ from torch import Tensor
 
 from engine.files.model_spec import ModelSpec
 from engine.memory.kv_store import KvStore
-from engine.model.batch import Batch, Ints
+from engine.model.batch import Batch, Contexts, Ints
 from engine.model.layers import Arithmetic, Ops
 
 # Bounds the copies (K, turned K, V) that one call holds when many contexts are long.
@@ -81,18 +81,19 @@ class GatherAttention:
 
     def prepare(self, batch: Batch, store: KvStore) -> GatherStep:
         """See AttentionBackend."""
+        contexts = batch.contexts(store)
         return GatherStep(
             spec=self._spec,
             ops=self._arithmetic.ops,
             attend_part=self._attend_part,
             store=store,
             parts=[
-                self._part(batch, members, turns=store.position_form == "slot")
+                self._part(batch, contexts, members, turns=store.position_form == "slot")
                 for members in _groups(batch)
             ],
         )
 
-    def _part(self, batch: Batch, members: Ints, *, turns: bool) -> Part:
+    def _part(self, batch: Batch, contexts: Contexts, members: Ints, *, turns: bool) -> Part:
         starts = batch.context_starts[members]
         lengths = batch.context_starts[members + 1] - starts
         counts = batch.query_starts[members + 1] - batch.query_starts[members]
@@ -105,17 +106,15 @@ class GatherAttention:
         seen = ordinals <= last_seen[:, :, None]
         full_mask = window_mask = self._mask(seen)
         if self._spec.sliding_window is not None:
-            distance = (
-                batch.positions[queries][:, :, None] - batch.context_positions[places][:, None]
-            )
+            distance = batch.positions[queries][:, :, None] - contexts.positions[places][:, None]
             window_mask = self._mask(seen & (distance < self._spec.sliding_window))
         rotation = None
         if turns:
-            by_base = self._arithmetic.table.at(batch.context_bases[places.ravel()])
+            by_base = self._arithmetic.table.at(contexts.bases[places.ravel()])
             rotation = by_base.view(*places.shape, 1, -1, 2)
         return Part(
             queries=self._index(queries),
-            rows=self._index(batch.context_rows[places]),
+            rows=self._index(contexts.rows[places]),
             rotation=rotation,
             full_mask=full_mask,
             window_mask=window_mask,
