@@ -68,6 +68,7 @@ def build_engine(
         fingerprint=loaded.fingerprint,
         runner=runner,
         tiers=tiers,
+        move_pages=runner.move_pages,
         tokenizer=tokenizer,
         emit=emit,
         clock=time.monotonic,

@@ -25,7 +25,7 @@ class _Step:
     store: KvStore
     attention: AttentionStep
     write_rows: Tensor  # [N]
-    rotation: Tensor  # [N, heads + kv_heads, head_dim // 2, 2]: q by position, k by slot
+    rotation: Tensor  # [N, heads + kv_heads, head_dim // 2, 2]: q by position, k as it is stored
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,11 +69,14 @@ class Llama:
         """As `forward`, of inputs that stay where they are; returns logits [N, vocab] of all."""
         token_ids, positions, slots, write_rows = inputs.table
         lines = self.arithmetic.table.from_zero(inputs.last_position)
+        stored = slots if store.position_form == "slot" else positions
         step = _Step(
             store=store,
             attention=attention,
             write_rows=write_rows,
-            rotation=self._rotation(lines.index_select(0, positions), lines.index_select(0, slots)),
+            rotation=self._rotation(
+                lines.index_select(0, positions), lines.index_select(0, stored)
+            ),
         )
         return self._compute(token_ids, step)
 
@@ -98,19 +101,20 @@ class Llama:
 
     def _prepare(self, batch: Batch, store: KvStore) -> _Step:
         table = self.arithmetic.table
+        stored = batch.slots if store.position_form == "slot" else batch.positions
         return _Step(
             store=store,
             attention=self.attention.prepare(batch, store),
             write_rows=self._index(batch.write_rows),
-            rotation=self._rotation(table.at(batch.positions), table.at(batch.slots)),
+            rotation=self._rotation(table.at(batch.positions), table.at(stored)),
         )
 
-    def _rotation(self, by_position: Tensor, by_slot: Tensor) -> Tensor:
+    def _rotation(self, by_position: Tensor, as_stored: Tensor) -> Tensor:
         """Lines [N, head_dim // 2, 2] of the rotary table as `_Step` has them."""
         spec = self.spec
         parts = (
             by_position[:, None].expand(-1, spec.num_heads, -1, -1),
-            by_slot[:, None].expand(-1, spec.num_kv_heads, -1, -1),
+            as_stored[:, None].expand(-1, spec.num_kv_heads, -1, -1),
         )
         return torch.cat(parts, dim=1)
 

@@ -103,9 +103,13 @@ class NativeModel:
 
 
 class NativeRunner:
-    """Implements engine.step.ModelRunner. `streamed`: its pool's copies take a thread each."""
+    """Implements engine.step.ModelRunner. `streamed`: its pool's copies take a thread each.
+
+    KV holds no position, so no edit moves any.
+    """
 
     streamed = None
+    move_pages = None
 
     def __init__(
         self,

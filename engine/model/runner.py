@@ -14,7 +14,8 @@ from engine.device.cuda import CudaDevice
 from engine.device.protocol import Device
 from engine.files.model_spec import ModelSpec
 from engine.ids import BlockId
-from engine.memory.kv_store import KvStore, kv_bytes_per_block
+from engine.memory.kv_store import KvStore, PositionForm, kv_bytes_per_block
+from engine.memory.page_move import PageMove
 from engine.model.attention.registry import build_backend
 from engine.model.batch import build_batch
 from engine.model.fingerprint import fingerprint
@@ -44,9 +45,11 @@ class LoadedModel:
         max_model_len: int,
         fingerprint: str,
         attention_reason: str = "",
+        position_form: PositionForm = "slot",
     ) -> None:
         self._llama = llama
         self._kv_dtype = kv_dtype
+        self._position_form = position_form
         self.spec = llama.spec
         self.device = llama.arithmetic.device.type
         self.dtype = dtype_name(llama.arithmetic.dtype)
@@ -90,6 +93,7 @@ class LoadedModel:
             block_size=self.block_size,
             dtype=self._kv_dtype,
             device=self._llama.arithmetic.device,
+            position_form=self._position_form,
         )
 
 
@@ -97,12 +101,16 @@ _CPU_SHORTAGE = "DefaultCPUAllocator"  # "... can't allocate memory: you tried t
 
 
 class TorchRunner:
-    """Implements engine.step.ModelRunner. `device`: one that has streams, if it has."""
+    """Implements engine.step.ModelRunner. `device`: one that has streams, if it has.
+
+    `move_pages` is there where K lies rotated by its position, so that edits have to move KV.
+    """
 
     def __init__(self, llama: Llama, store: KvStore, device: Device | None = None) -> None:
         self._llama = llama
         self.store = store
         self._device = device
+        self.move_pages = self._move if store.position_form == "absolute" else None
 
     @property
     def streamed(self) -> DeviceBlocks | None:
@@ -140,6 +148,15 @@ class TorchRunner:
         """See engine.step.ModelRunner."""
         with torch.inference_mode():
             self.store.copy_block(source, target)
+
+    def _move(self, moves: Sequence[PageMove]) -> None:
+        arithmetic = self._llama.arithmetic
+        with torch.inference_mode():
+            for move in moves:
+                tokens = self.store.take(move.sources)
+                turn = arithmetic.table.back(-np.array(move.shifts, dtype=np.int64))
+                tokens[:, :, 0] = arithmetic.ops.rotate(tokens[:, :, 0], turn[:, None, None])
+                self.store.put(move.target, tokens)
 
     def read_block(self, block: int, into: npt.NDArray[np.uint8]) -> None:
         """See engine.tiers.store.Blocks."""
@@ -208,4 +225,5 @@ def prepare_model(
             resolved.attention.declaration.name,
         ),
         attention_reason=resolved.attention.reason,
+        position_form=resolved.attention.declaration.position_form,
     )
