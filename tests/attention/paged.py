@@ -6,15 +6,12 @@ import os
 
 import torch
 
-from engine.ids import BlockId
 from engine.memory.kv_store import KvStore
-from engine.memory.page_table import PageEntry
 from engine.model.attention.triton.backend import TritonAttention
 from engine.model.batch import build_batch
 from engine.model.law import law_spec
 from engine.model.layers import Arithmetic, RotaryTable, TorchOps
 from engine.step import SequenceStep
-from tests.model.support import table
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = torch.device("cpu" if INTERPRETED else "cuda")
@@ -160,17 +157,3 @@ class Paged:
                 atol=TOLERANCE[self.dtype],
                 rtol=0,
             )
-
-
-def straight(lengths, page_size=16):
-    """Tables from position 0, no block in two of them, blocks in falling order."""
-    counts = [-(-length // page_size) for length in lengths]
-    tables, free = [], sum(counts)
-    for length, count in zip(lengths, counts, strict=True):
-        tables.append(table(range(free - 1, free - 1 - count, -1), length, page_size))
-        free -= count
-    return tables
-
-
-def entry(block, first, last, base):
-    return PageEntry(BlockId(block), first, last, base)

@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.soak import SOAK
-
 pytest.importorskip("triton")
 
 KIB = 1024
@@ -43,30 +41,6 @@ USUAL = [
     case("prefill", 90, page=256, window=4096),
     case("decode", 90, page=17, dim=80, window=64),
     case("prefill", 89, kv="float8_e4m3fn", dtype="float16"),
-]
-EVERY = [
-    case(kernel, arch, page=page, dim=dim, group=group, dtype=dtype, kv=kv, window=window)
-    for arch in SHARED_BYTES
-    for dtype, kv in (
-        ("bfloat16", "bfloat16"),
-        ("float16", "float16"),
-        ("bfloat16", "float8_e4m3fn"),
-        ("float32", "float32"),
-    )
-    if arch >= 89 or kv != "float8_e4m3fn"
-    for dim, page, group, window in (
-        (128, 16, 1, 0),
-        (128, 16, 8, 0),
-        (128, 64, 4, 4096),
-        (128, 3, 4, 0),
-        (64, 16, 3, 0),
-        (64, 17, 4, 64),
-        (80, 32, 1, 0),
-        (96, 256, 7, 0),
-        (16, 16, 2, 0),
-        (256, 16, 4, 0),
-    )
-    for kernel in ("decode", "prefill", "merge")
 ]
 
 
@@ -99,10 +73,3 @@ def test_the_usual_shapes_spill_no_registers_and_copy_16_bytes_at_a_time(tmp_pat
     for one, result in check(USUAL, tmp_path):
         assert result["stack"] == 0, (one, result)
         assert result["wide_copies"] or one["kernel"] == "merge", (one, result)
-
-
-@pytest.mark.soak
-@pytest.mark.skipif(not SOAK, reason="compiles for half an hour")
-@pytest.mark.timeout(7200)
-def test_every_shape_compiles(tmp_path):
-    assert sum(1 for _ in check(EVERY, tmp_path)) == len(EVERY)

@@ -4,7 +4,9 @@ import pytest
 import torch
 
 from engine.model.attention.triton import tiling
-from tests.attention.paged import DEVICE, WINDOW, Paged, spec_of, straight
+from engine.model.batch import build_batch
+from tests.attention.entries import straight
+from tests.attention.paged import DEVICE, WINDOW, Paged, spec_of
 from tests.model.support import table
 
 
@@ -24,8 +26,6 @@ def alone(paged, sequence):
 
 
 def paged_batch(paged):
-    from engine.model.batch import build_batch
-
     return build_batch(paged.steps(), paged.store)
 
 
@@ -60,7 +60,7 @@ def test_guessed_is_decoded_to_the_bit(page_size):
             assert torch.equal(one.attended(layer)[0], guessed)
 
 
-def test_a_split_context_has_the_bits_of_merged_parts(monkeypatch):
+def test_a_context_of_one_split_has_the_bits_of_its_merge():
     """Few pages need no merge, and a graph merges all the same."""
     paged = Paged(spec_of(), straight([20, 9]), [1, 1])
     fixed = fixed_step(paged, tokens=2, longest=30)

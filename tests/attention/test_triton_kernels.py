@@ -1,7 +1,5 @@
 """Our kernels equal dense attention in float64 for any shape, page and edit."""
 
-import itertools
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -9,7 +7,8 @@ from hypothesis import strategies as st
 
 from engine.model.attention.gather import GatherAttention
 from engine.model.attention.torch_paged import attend_with_sdpa
-from tests.attention.paged import DEVICE, TOLERANCE, Paged, arithmetic_of, entry, spec_of, straight
+from tests.attention.entries import entry, straight
+from tests.attention.paged import DEVICE, TOLERANCE, Paged, arithmetic_of, spec_of
 from tests.soak import SOAK
 
 LENGTHS = [1, 2, 15, 16, 17, 31, 33, 100]
@@ -107,15 +106,3 @@ def test_equal_to_the_torch_backend():
             atol=TOLERANCE[torch.float32],
             rtol=0,
         )
-
-
-@pytest.mark.soak
-@pytest.mark.skipif(not SOAK, reason="takes half an hour in the interpreter")
-@pytest.mark.parametrize(
-    ("group", "head_dim", "page_size"), [*itertools.product(GROUPS, HEAD_DIMS, PAGE_SIZES)]
-)
-def test_every_shape(group, head_dim, page_size):
-    spec = spec_of(group=group, head_dim=head_dim)
-    lengths = [*LENGTHS, *LENGTHS[4:]]
-    counts = [1] * len(LENGTHS) + [16, 9, 33, 30]
-    Paged(spec, straight(lengths, page_size), counts, page_size=page_size).check()
