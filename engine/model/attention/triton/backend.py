@@ -22,7 +22,7 @@ from engine.model.layers import Arithmetic
 try:
     from engine.model.attention.triton.launch import Launcher, shared_bytes
 except ModuleNotFoundError as error:
-    if error.name != "triton":
+    if (error.name or "").partition(".")[0] != "triton":
         raise
     raise ConfigError(
         "attention_backend", "triton", "torch; or triton, once the package triton is installed"
