@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from engine.model.attention.triton import tiling
+from engine.model.attention.triton import launch, tiling
 from engine.model.batch import build_batch
 from tests.attention.entries import straight
 from tests.attention.paged import DEVICE, WINDOW, Paged, spec_of
@@ -124,7 +124,39 @@ def test_positions_beyond_the_angles_are_refused():
     assert not fixed_step(paged, tokens=1, longest=50, pages=50).fill(paged.batch)
 
 
-@pytest.mark.parametrize("chunk", [1, 5, 16, 40])
+class Recorder:
+    """A kernel that keeps what the compiler would be asked for, once for each variant."""
+
+    def __init__(self, kernel):
+        self.kernel = kernel
+        self.variants = set()
+
+    def __getitem__(self, grid):
+        def launch(*args, **constants):
+            self.variants.add(tuple(sorted(constants.items())))
+            self.kernel[grid](*args, **constants)
+
+        return launch
+
+
+def test_no_step_needs_a_variant_that_was_not_compiled_at_the_start(monkeypatch):
+    recorders = [Recorder(launch.attend_pages), Recorder(launch.merge_splits)]
+    monkeypatch.setattr(launch, "attend_pages", recorders[0])
+    monkeypatch.setattr(launch, "merge_splits", recorders[1])
+    paged = Paged(spec_of(), straight([20, 70, 30]), [1, 2, 12])
+    short = Paged(spec_of(), straight([20]), [1])
+    for one in (paged, short):
+        for layer in range(2):
+            one.attended(layer)
+    needed = [set(recorder.variants) for recorder in recorders]
+    assert [len(variants) for variants in needed] == [6, 2]
+    for recorder in recorders:
+        recorder.variants.clear()
+    paged.backend().warm_up(paged.store)
+    assert [recorder.variants for recorder in recorders] == needed
+
+
+@pytest.mark.parametrize("chunk", [5, 16, 40])
 def test_any_chunking_agrees(chunk):
     length = 41
     whole = Paged(spec_of(), straight([length]), [length])

@@ -44,9 +44,13 @@ class TritonAttention:
         self._spec = spec
         self._arithmetic = arithmetic
         self._shared_bytes = shared_bytes(arithmetic.device)
+        self._is_warm = arithmetic.device.type != "cuda"  # what is interpreted needs no compiler
 
     def prepare(self, batch: Batch, store: KvStore) -> "TritonStep":
-        """See AttentionBackend."""
+        """See AttentionBackend. The first call compiles, which takes seconds."""
+        if not self._is_warm:
+            self.warm_up(store)
+            self._is_warm = True
         shapes = self._shapes(store)
         launcher = self._launcher(store, shapes, int(batch.pages[:, 3].max()))
         few = decoding(batch)
@@ -90,6 +94,28 @@ class TritonAttention:
             cut=lambda batch: self._tiles(batch, np.arange(len(batch.page_starts) - 1), tiling),
             max_position=max_position,
         )
+
+    def warm_up(self, store: KvStore) -> None:
+        """Launch each variant that a step may need, on a tile without queries and pages.
+
+        So none is compiled while somebody waits for a token.
+        """
+        spec, shapes, device = self._spec, self._shapes(store), store.device
+        launcher = self._launcher(store, shapes, 0)
+        pages = torch.zeros((1, PAGE_COLUMNS), dtype=torch.int32, device=device)
+        shape = (1, spec.num_heads, spec.head_dim)
+        queries = torch.zeros(shape, dtype=self._arithmetic.dtype, device=device)
+        tile = np.zeros((1, len(TILE)), dtype=np.int32)
+        kinds = (
+            (1, decode_tiling(shapes)),
+            (2, decode_tiling(shapes)),
+            (1, prefill_tiling(shapes)),
+        )
+        for splits, tiling in kinds:
+            work = launcher.work(Tiles(rows=tile, parts=1, splits=splits), tiling)
+            for windowed in set(spec.window_layers):
+                layer = spec.window_layers.index(windowed)
+                launcher.attend(layer, queries, pages, work, torch.zeros_like(queries))
 
     def _shapes(self, store: KvStore) -> Shapes:
         spec = self._spec
