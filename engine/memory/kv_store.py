@@ -3,7 +3,9 @@
 Position-free ("slot"): K in slot s of a block is stored rotated by s only, so that a block serves
 at any base position. Whoever reads K adds the base's rotation (to K, or its inverse to the query).
 For kernels that know nothing of this, K is stored rotated by its position ("absolute"): then a
-block serves at one base only, and KV that goes to another position is copied and turned.
+block serves at one base only, and KV that goes to another position is copied and turned. Such
+kernels read whole pages, and what is masked with weight 0: there V is always finite (0 times NaN
+is NaN). A token whose V was not has K that is not a number: whoever sees it gets no finite logits.
 """
 
 import mmap
@@ -85,6 +87,8 @@ class KvStore:
 
     def write(self, layer: int, rows: Tensor, keys: Tensor, values: Tensor) -> None:
         """Store K (rotated by its slot or position) and V [n, kv_heads, head_dim] in n rows."""
+        if self.position_form == "absolute":
+            keys, values = _with_finite_values(keys, values)
         into_keys, into_values = self._layer_rows(layer)
         into_keys.index_copy_(0, rows, keys.to(self._pool.dtype))
         into_values.index_copy_(0, rows, values.to(self._pool.dtype))
@@ -118,6 +122,11 @@ class KvStore:
         # the views start at the layer's first row, so that row numbers hold in every layer
         start = 2 * layer * self.block_size
         return self._rows[start:], self._rows[start + self.block_size :]
+
+
+def _with_finite_values(keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    spoilt = ~values.isfinite().all(-1, keepdim=True)
+    return keys.masked_fill(spoilt, torch.nan), values.masked_fill(spoilt, 0)
 
 
 def _zeros(num_bytes: int, dtype: torch.dtype, device: torch.device) -> Tensor:
