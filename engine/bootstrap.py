@@ -58,7 +58,7 @@ def build_engine(
         runner,
         block_bytes=loaded.kv_bytes_per_block,
         fingerprint=loaded.fingerprint,
-        pinned=loaded.device.startswith("cuda"),
+        streamed=runner.streamed,
     )
     engine_loop = EngineLoop(
         config=config,
@@ -123,6 +123,7 @@ def _info(
         dtype=loaded.dtype,
         kv_dtype=loaded.kv_dtype,
         attention=loaded.attention,
+        attention_reason=loaded.attention_reason,
         vocab_size=loaded.spec.vocab_size,
         max_model_len=plan.max_model_len,
         block_size=loaded.block_size,

@@ -28,6 +28,18 @@ class _Step:
     rotation: Tensor  # [N, heads + kv_heads, head_dim // 2, 2]: q by position, k as it is stored
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FixedInputs:
+    """What a captured step reads, for N new tokens, in one tensor.
+
+    `table` int64 [4, N]: token id, position, slot in its block, row of the KV store to write to.
+    `last_position`: largest position that will ever be in it.
+    """
+
+    table: Tensor
+    last_position: int
+
+
 class Llama:
     """Computes logits and writes KV."""
 
@@ -48,9 +60,35 @@ class Llama:
 
         `num_layers` less than the model's stops early (the profiling step needs one layer only).
         """
+        ids, sampled = self._index(batch.token_ids), self._index(batch.sampled)
+        return self._compute(ids, self._prepare(batch, store), sampled, num_layers)
+
+    def forward_fixed(
+        self, inputs: FixedInputs, attention: AttentionStep, store: KvStore
+    ) -> Tensor:
+        """As `forward`, of inputs that stay where they are; returns logits [N, vocab] of all."""
+        token_ids, positions, slots, write_rows = inputs.table
+        lines = self.arithmetic.table.from_zero(inputs.last_position)
+        stored = slots if store.position_form == "slot" else positions
+        step = _Step(
+            store=store,
+            attention=attention,
+            write_rows=write_rows,
+            rotation=self._rotation(
+                lines.index_select(0, positions), lines.index_select(0, stored)
+            ),
+        )
+        return self._compute(token_ids, step)
+
+    def _compute(
+        self,
+        token_ids: Tensor,
+        step: _Step,
+        sampled: Tensor | None = None,
+        num_layers: int | None = None,
+    ) -> Tensor:
         ops, eps = self.arithmetic.ops, self.spec.rms_norm_eps
-        step = self._prepare(batch, store)
-        x = F.embedding(self._index(batch.token_ids), self.weights.embedding)
+        x = F.embedding(token_ids, self.weights.embedding)
         for layer, weights in enumerate(self.weights.layers[:num_layers]):
             normed = ops.rms_norm(x, weights.attention_norm, eps)
             x = x + self._attend(layer, weights, normed, step)
@@ -58,20 +96,27 @@ class Llama:
             x = x + ops.linear(
                 ops.swiglu(ops.linear(normed, weights.gate_up, None)), weights.down, None
             )
-        last = x.index_select(0, self._index(batch.sampled))
+        last = x if sampled is None else x.index_select(0, sampled)
         return ops.linear(ops.rms_norm(last, self.weights.norm, eps), self.weights.head, None)
 
     def _prepare(self, batch: Batch, store: KvStore) -> _Step:
-        spec, table = self.spec, self.arithmetic.table
-        by_position = table.at(batch.positions)[:, None].expand(-1, spec.num_heads, -1, -1)
+        table = self.arithmetic.table
         stored = batch.slots if store.position_form == "slot" else batch.positions
-        as_stored = table.at(stored)[:, None].expand(-1, spec.num_kv_heads, -1, -1)
         return _Step(
             store=store,
             attention=self.attention.prepare(batch, store),
             write_rows=self._index(batch.write_rows),
-            rotation=torch.cat((by_position, as_stored), dim=1),
+            rotation=self._rotation(table.at(batch.positions), table.at(stored)),
         )
+
+    def _rotation(self, by_position: Tensor, as_stored: Tensor) -> Tensor:
+        """Lines [N, head_dim // 2, 2] of the rotary table as `_Step` has them."""
+        spec = self.spec
+        parts = (
+            by_position[:, None].expand(-1, spec.num_heads, -1, -1),
+            as_stored[:, None].expand(-1, spec.num_kv_heads, -1, -1),
+        )
+        return torch.cat(parts, dim=1)
 
     def _attend(self, layer: int, weights: LayerWeights, x: Tensor, step: _Step) -> Tensor:
         spec, ops = self.spec, self.arithmetic.ops

@@ -10,21 +10,23 @@ import torch
 from torch import Tensor
 
 from engine.config import EngineConfig
+from engine.device.cuda import CudaDevice
+from engine.device.protocol import Device
 from engine.files.model_spec import ModelSpec
 from engine.ids import BlockId
 from engine.memory.kv_store import KvStore, PositionForm, kv_bytes_per_block
 from engine.memory.page_move import PageMove
-from engine.model.attention.gather import GatherAttention
-from engine.model.attention.torch_paged import attend_with_sdpa
+from engine.model.attention.registry import build_backend
 from engine.model.batch import build_batch
 from engine.model.fingerprint import fingerprint
 from engine.model.layers import Arithmetic, RotaryTable, TorchOps
 from engine.model.llama import Llama
 from engine.model.profiling import activation_peak
-from engine.model.resolve import resolve
+from engine.model.resolve import dtype_name, resolve
 from engine.model.sampler import sample
 from engine.model.weights.load import load_weights
 from engine.step import SequenceStep
+from engine.tiers.stream_mover import DeviceBlocks
 
 
 class LoadedModel:
@@ -42,6 +44,7 @@ class LoadedModel:
         block_size: int,
         max_model_len: int,
         fingerprint: str,
+        attention_reason: str = "",
         position_form: PositionForm = "slot",
     ) -> None:
         self._llama = llama
@@ -53,6 +56,7 @@ class LoadedModel:
         self.weights = self.dtype  # dequantised at load
         self.kv_dtype = dtype_name(kv_dtype)
         self.attention = llama.attention.name
+        self.attention_reason = attention_reason
         self.weights_bytes = llama.weights.num_bytes
         self.block_size = block_size
         self.max_model_len = max_model_len
@@ -79,7 +83,8 @@ class LoadedModel:
         Raises:
             ConfigError: the device can't allocate the pool.
         """
-        return TorchRunner(self._llama, self._store(num_blocks))
+        device = CudaDevice() if self.device == "cuda" else None
+        return TorchRunner(self._llama, self._store(num_blocks), device)
 
     def _store(self, num_blocks: int) -> KvStore:
         return KvStore(
@@ -96,15 +101,23 @@ _CPU_SHORTAGE = "DefaultCPUAllocator"  # "... can't allocate memory: you tried t
 
 
 class TorchRunner:
-    """Implements engine.step.ModelRunner.
+    """Implements engine.step.ModelRunner. `device`: one that has streams, if it has.
 
     `move_pages` is there where K lies rotated by its position, so that edits have to move KV.
     """
 
-    def __init__(self, llama: Llama, store: KvStore) -> None:
+    def __init__(self, llama: Llama, store: KvStore, device: Device | None = None) -> None:
         self._llama = llama
         self.store = store
+        self._device = device
         self.move_pages = self._move if store.position_form == "absolute" else None
+
+    @property
+    def streamed(self) -> DeviceBlocks | None:
+        """The pool, if its device copies by itself."""
+        if self._device is None:
+            return None
+        return DeviceBlocks(device=self._device, blocks=self, rows=self.store.bytes)
 
     def execute(self, batch: Sequence[SequenceStep]) -> list[int]:
         """See engine.step.ModelRunner.
@@ -175,16 +188,21 @@ def memory_errors() -> Iterator[None]:
         raise MemoryError(str(error)) from error
 
 
-def prepare_model(spec: ModelSpec, config: EngineConfig) -> LoadedModel:
+def prepare_model(
+    spec: ModelSpec, config: EngineConfig, *, why_not_native: str = ""
+) -> LoadedModel:
     """Load the weights and resolve device, types and attention backend.
+
+    `why_not_native` says what keeps the model off the native kernels, if they were asked first.
 
     Raises:
         ModelFileError: a tensor is missing, has the wrong shape or an unknown type.
-        ConfigError: the device is not there, or `max_model_len` is more than the model has.
+        ConfigError: the device or the attention backend is not there or can't serve, or
+            `max_model_len` is more than the model has.
     """
     if config.cpu_threads:
         torch.set_num_threads(config.cpu_threads)
-    resolved = resolve(spec, config)
+    resolved = resolve(spec, config, why_not_native=why_not_native)
     # positions keep their precision in 16-bit models: angles and rotations are float32
     table = RotaryTable(spec.rope, spec.head_dim, dtype=torch.float32, device=resolved.device)
     arithmetic = Arithmetic(
@@ -194,18 +212,18 @@ def prepare_model(spec: ModelSpec, config: EngineConfig) -> LoadedModel:
         llama=Llama(
             spec,
             load_weights(spec, resolved.dtype, resolved.device),
-            GatherAttention(resolved.attention, attend_with_sdpa, spec, arithmetic),
+            build_backend(resolved.attention.declaration, spec, arithmetic),
             arithmetic,
         ),
         kv_dtype=resolved.kv_dtype,
         block_size=config.block_size,
         max_model_len=resolved.max_model_len,
         fingerprint=fingerprint(
-            spec, dtype_name(resolved.dtype), dtype_name(resolved.kv_dtype), resolved.attention
+            spec,
+            dtype_name(resolved.dtype),
+            dtype_name(resolved.kv_dtype),
+            resolved.attention.declaration.name,
         ),
+        attention_reason=resolved.attention.reason,
+        position_form=resolved.attention.declaration.position_form,
     )
-
-
-def dtype_name(dtype: torch.dtype) -> str:
-    """Return a type's name as the settings have it."""
-    return str(dtype).removeprefix("torch.")
