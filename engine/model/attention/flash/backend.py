@@ -13,7 +13,12 @@ from engine.memory.kv_store import KvStore
 from engine.model.attention.declaration import Declaration
 from engine.model.attention.flash.adapters import Adapter, Window, make_adapter
 from engine.model.attention.flash.library import find_library
-from engine.model.attention.flash.pages import StepPages, lay_out_pages
+from engine.model.attention.flash.pages import (
+    StepPages,
+    fill_pages,
+    fixed_pages,
+    lay_out_pages,
+)
 from engine.model.batch import Batch
 from engine.model.layers import Arithmetic
 
@@ -36,8 +41,17 @@ class FlashStep:
         return attended.flatten(1)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FixedFlashStep(FlashStep):
+    """Decode in a graph; implements FixedAttentionStep."""
+
+    def fill(self, batch: Batch) -> bool:
+        """See FixedAttentionStep."""
+        return fill_pages(self.pages, batch, self.store.block_size)
+
+
 class FlashAttention:
-    """See AttentionBackend."""
+    """See AttentionBackend and CapturableBackend."""
 
     name = "flash"
 
@@ -58,6 +72,20 @@ class FlashAttention:
             adapter=self._adapter,
             store=store,
             pages=lay_out_pages(batch, store.block_size, store.device),
+            windows=self._windows,
+        )
+
+    def fixed_step(
+        self, store: KvStore, *, tokens: int, pages: int, longest: int, max_position: int
+    ) -> FixedFlashStep:
+        """See CapturableBackend."""
+        del pages, max_position  # a row for each sequence, however long the others are
+        return FixedFlashStep(
+            adapter=self._adapter,
+            store=store,
+            pages=fixed_pages(
+                tokens=tokens, longest=longest, block_size=store.block_size, device=store.device
+            ),
             windows=self._windows,
         )
 
