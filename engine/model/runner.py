@@ -1,6 +1,7 @@
 """A model ready to run, and its runner over one KV tensor. Loop thread only."""
 
 import contextlib
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -16,17 +17,22 @@ from engine.files.model_spec import ModelSpec
 from engine.ids import BlockId
 from engine.memory.kv_store import KvStore, kv_bytes_per_block
 from engine.model.attention.gather import GatherAttention
+from engine.model.attention.protocol import AttentionBackend, CapturableBackend
 from engine.model.attention.torch_paged import attend_with_sdpa
 from engine.model.batch import build_batch
 from engine.model.fingerprint import fingerprint
+from engine.model.graph_buckets import Bucket, graph_sizes, make_buckets
+from engine.model.graphs import DecodeGraphs, graph_bytes
 from engine.model.layers import Arithmetic, RotaryTable, TorchOps
 from engine.model.llama import Llama
 from engine.model.profiling import activation_peak
-from engine.model.resolve import resolve
+from engine.model.resolve import Resolved, resolve
 from engine.model.sampler import sample
 from engine.model.weights.load import load_weights
 from engine.step import SequenceStep
 from engine.tiers.stream_mover import DeviceBlocks
+
+_log = logging.getLogger(__name__)
 
 
 class LoadedModel:
@@ -36,7 +42,7 @@ class LoadedModel:
     arithmetic (see engine.model.fingerprint). Types and device are given by their names.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 -- what was resolved, from one place
         self,
         *,
         llama: Llama,
@@ -44,8 +50,10 @@ class LoadedModel:
         block_size: int,
         max_model_len: int,
         fingerprint: str,
+        graph_buckets: Sequence[Bucket] = (),
     ) -> None:
         self._llama = llama
+        self._graph_buckets = graph_buckets
         self._kv_dtype = kv_dtype
         self.spec = llama.spec
         self.device = llama.arithmetic.device.type
@@ -73,14 +81,38 @@ class LoadedModel:
                 context=self.max_model_len,
             )
 
+    def measure_graphs(self) -> int:
+        """Capture the graphs of decode over a pool of one block; return the bytes they take."""
+        if not self._graph_buckets:
+            return 0
+        device = CudaDevice()
+        with torch.inference_mode():
+            return graph_bytes(self._graphs(self._store(1), device), device)
+
     def runner(self, num_blocks: int) -> "TorchRunner":
         """Allocate a pool of `num_blocks` blocks and return a runner over it.
 
         Raises:
             ConfigError: the device can't allocate the pool.
         """
-        device = CudaDevice() if self.device == "cuda" else None
-        return TorchRunner(self._llama, self._store(num_blocks), device)
+        store = self._store(num_blocks)
+        if self.device != "cuda":
+            return TorchRunner(self._llama, store)
+        device, graphs = CudaDevice(), None
+        if self._graph_buckets:
+            graphs = self._graphs(store, device)
+            with torch.inference_mode():
+                _log.info("captured %d graphs of decode", graphs.capture())
+        return TorchRunner(self._llama, store, device, graphs)
+
+    def _graphs(self, store: KvStore, device: Device) -> DecodeGraphs:
+        return DecodeGraphs(
+            self._llama,
+            store,
+            device,
+            buckets=self._graph_buckets,
+            max_position=self.max_model_len - 1,
+        )
 
     def _store(self, num_blocks: int) -> KvStore:
         return KvStore(
@@ -96,12 +128,22 @@ _CPU_SHORTAGE = "DefaultCPUAllocator"  # "... can't allocate memory: you tried t
 
 
 class TorchRunner:
-    """Implements engine.step.ModelRunner. `device`: one that has streams, if it has."""
+    """Implements engine.step.ModelRunner.
 
-    def __init__(self, llama: Llama, store: KvStore, device: Device | None = None) -> None:
+    `device`: one that has streams, if it has; `graphs`: captured steps, where there are some.
+    """
+
+    def __init__(
+        self,
+        llama: Llama,
+        store: KvStore,
+        device: Device | None = None,
+        graphs: DecodeGraphs | None = None,
+    ) -> None:
         self._llama = llama
         self.store = store
         self._device = device
+        self._graphs = graphs
 
     @property
     def streamed(self) -> DeviceBlocks | None:
@@ -133,7 +175,8 @@ class TorchRunner:
         if every_token:
             built = replace(built, sampled=np.arange(len(built.token_ids)))
         with torch.inference_mode():
-            return self._llama.forward(built, self.store)
+            logits = None if self._graphs is None or every_token else self._graphs.run(built)
+            return self._llama.forward(built, self.store) if logits is None else logits
 
     def copy_block(self, source: BlockId, target: BlockId) -> None:
         """See engine.step.ModelRunner."""
@@ -185,19 +228,34 @@ def prepare_model(spec: ModelSpec, config: EngineConfig) -> LoadedModel:
     arithmetic = Arithmetic(
         ops=TorchOps(), table=table, dtype=resolved.dtype, device=resolved.device
     )
+    attention = GatherAttention(resolved.attention, attend_with_sdpa, spec, arithmetic)
     return LoadedModel(
         llama=Llama(
-            spec,
-            load_weights(spec, resolved.dtype, resolved.device),
-            GatherAttention(resolved.attention, attend_with_sdpa, spec, arithmetic),
-            arithmetic,
+            spec, load_weights(spec, resolved.dtype, resolved.device), attention, arithmetic
         ),
+        graph_buckets=buckets_for(config, resolved, attention),
         kv_dtype=resolved.kv_dtype,
         block_size=config.block_size,
         max_model_len=resolved.max_model_len,
         fingerprint=fingerprint(
             spec, dtype_name(resolved.dtype), dtype_name(resolved.kv_dtype), resolved.attention
         ),
+    )
+
+
+def buckets_for(
+    config: EngineConfig, resolved: Resolved, attention: AttentionBackend
+) -> tuple[Bucket, ...]:
+    """The steps that are captured: none unless the device and the backend of attention can."""
+    if config.cuda_graphs == "off" or resolved.device.type != "cuda":
+        return ()
+    if not isinstance(attention, CapturableBackend):
+        _log.info("no CUDA graphs: the shapes of %s attention change", attention.name)
+        return ()
+    return make_buckets(
+        graph_sizes(config.cuda_graph_sizes, config.max_num_seqs),
+        max_model_len=resolved.max_model_len,
+        block_size=config.block_size,
     )
 
 
