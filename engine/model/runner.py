@@ -12,7 +12,9 @@ from torch import Tensor
 
 from engine.config import EngineConfig
 from engine.device.cuda import CudaDevice
+from engine.device.faults import is_sticky
 from engine.device.protocol import Device
+from engine.errors import DeviceLostError
 from engine.files.model_spec import ModelSpec
 from engine.ids import BlockId
 from engine.memory.kv_store import KvStore, kv_bytes_per_block
@@ -71,8 +73,11 @@ class LoadedModel:
         """Run worst-case steps (one layer, a pool of one block) and return the bytes they held.
 
         Weights and KV are not counted. Takes about a tenth of a second for a small model.
+
+        Raises:
+            MemoryError: there is not enough for such a step.
         """
-        with torch.inference_mode():
+        with memory_errors(), torch.inference_mode():
             return activation_peak(
                 self._llama,
                 self._store(1),
@@ -157,10 +162,11 @@ class TorchRunner:
 
         Raises:
             MemoryError: there is not enough for the step.
+            DeviceLostError: the CUDA context is broken.
             Corruption: a page table contradicts itself or the step.
         """
         wanted = [at for step in batch if step.sample is not None for at in step.sample.each]
-        with memory_errors():
+        with lost_device(), memory_errors():
             logits = self.logits(batch)
             with torch.inference_mode():
                 return sample(logits, wanted) if wanted else []
@@ -198,6 +204,17 @@ class TorchRunner:
 
 
 @contextlib.contextmanager
+def lost_device() -> Iterator[None]:
+    """Raise `DeviceLostError` for what leaves a CUDA context broken."""
+    try:
+        yield
+    except RuntimeError as error:
+        if is_sticky(error):
+            raise DeviceLostError(f"the CUDA device is lost to this process: {error}") from error
+        raise
+
+
+@contextlib.contextmanager
 def memory_errors() -> Iterator[None]:
     """Raise `MemoryError` for torch's several ways to say so, and give back what it caches.
 
@@ -219,6 +236,7 @@ def prepare_model(spec: ModelSpec, config: EngineConfig) -> LoadedModel:
     Raises:
         ModelFileError: a tensor is missing, has the wrong shape or an unknown type.
         ConfigError: the device is not there, or `max_model_len` is more than the model has.
+        MemoryError: the weights don't fit.
     """
     if config.cpu_threads:
         torch.set_num_threads(config.cpu_threads)
@@ -229,10 +247,10 @@ def prepare_model(spec: ModelSpec, config: EngineConfig) -> LoadedModel:
         ops=TorchOps(), table=table, dtype=resolved.dtype, device=resolved.device
     )
     attention = GatherAttention(resolved.attention, attend_with_sdpa, spec, arithmetic)
+    with memory_errors():
+        weights = load_weights(spec, resolved.dtype, resolved.device)
     return LoadedModel(
-        llama=Llama(
-            spec, load_weights(spec, resolved.dtype, resolved.device), attention, arithmetic
-        ),
+        llama=Llama(spec, weights, attention, arithmetic),
         graph_buckets=buckets_for(config, resolved, attention),
         kv_dtype=resolved.kv_dtype,
         block_size=config.block_size,
