@@ -63,7 +63,6 @@ class Engine:
             runner,
             block_bytes=model.kv_bytes_per_block,
             fingerprint=model.fingerprint,
-            pinned=False,
         )
         self.loop = EngineLoop(
             config=config,

@@ -9,8 +9,10 @@ from policies.placements import placement_names
 
 Device = Literal["auto", "cpu", "cuda"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
-KvDtype = Literal["auto", "float32", "bfloat16", "float16", "int8"]
-Weights = Literal["native", "dequantized"]
+KvDtype = Literal["auto", "float32", "bfloat16", "float16", "fp8", "fp8_e4m3", "int8"]
+Weights = Literal["auto", "native", "dequantized"]
+AttentionName = Literal["auto", "native", "torch", "triton", "flash"]
+CudaGraphs = Literal["auto", "off"]
 
 MAX_SPECULATIVE_TOKENS = 32
 
@@ -26,10 +28,14 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     device: Device = "auto"
     dtype: Dtype = "auto"
-    weights: Weights = "native"
+    weights: Weights = "auto"
     kv_cache_dtype: KvDtype = "auto"
+    attention_backend: AttentionName = "auto"
+    weights_offload_layers: int = 0
     block_size: int = 16
     gpu_memory_utilization: float = 0.9
+    cuda_graphs: CudaGraphs = "auto"
+    cuda_graph_sizes: str = ""
     kv_cache_memory: int = 0
     max_model_len: int = 0
     max_num_seqs: int = 32
@@ -69,9 +75,19 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             "kv_cache_dtype",
             self.kv_cache_dtype,
             self.kv_cache_dtype != "int8"
-            or (self.device != "cuda" and self.dtype in ("auto", "bfloat16")),
-            "auto, float32, bfloat16 or float16 where torch runs the model: "
-            "dtype float32 or float16, or device cuda",
+            or (
+                self.device != "cuda"
+                and self.dtype in ("auto", "bfloat16")
+                and self.attention_backend in ("auto", "native")
+            ),
+            "auto, float32, bfloat16, float16 or fp8 where torch runs the model: "
+            "dtype float32 or float16, device cuda, or an attention_backend other than native",
+        )
+        _need(
+            "cuda_graph_sizes",
+            self.cuda_graph_sizes,
+            _are_sizes(self.cuda_graph_sizes, self.max_num_seqs),
+            f"different numbers from 1 to max_num_seqs ({self.max_num_seqs}), as in 1,2,4,8",
         )
         _need("kv_cache_memory", self.kv_cache_memory, self.kv_cache_memory >= 0, "0 or more bytes")
         _need("max_model_len", self.max_model_len, self.max_model_len >= 0, "0 or more tokens")
@@ -127,6 +143,13 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         )
         _need("max_preemptions", self.max_preemptions, self.max_preemptions >= 0, "0 or more")
         _need("max_num_waiting", self.max_num_waiting, self.max_num_waiting >= 0, "0 or more")
+
+
+def _are_sizes(text: str, most: int) -> bool:
+    """Whether a text names different sizes up to `most`, or nothing."""
+    parts = [part.strip() for part in text.split(",")] if text else []
+    sizes = {int(part) for part in parts if part.isascii() and part.isdigit()}
+    return len(sizes) == len(parts) and all(1 <= size <= most for size in sizes)
 
 
 def _need(name: str, value: object, holds: bool, allowed: str) -> None:

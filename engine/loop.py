@@ -12,14 +12,17 @@ from engine.config import EngineConfig
 from engine.context_commands import ContextCommands
 from engine.counters import Counters
 from engine.erasure import Erasure
+from engine.errors import DeviceLostError
 from engine.eviction import PlacementConfig
 from engine.executor import Executor
 from engine.halving import Draws, execute
 from engine.idle_prefill import IdlePrefill
 from engine.inspection import context_view, context_views, engine_stats, residency
+from engine.memory.page_move import MovePages
 from engine.messages import CancelTurn, Command, SubmitTurn, TurnEvent
 from engine.pacing import Pace
 from engine.pool_map import pool_map
+from engine.prefetch import Prefetch
 from engine.pressure import Pressure
 from engine.process_memory import process_memory
 from engine.questions import (
@@ -60,6 +63,7 @@ class EngineLoop:
     """Runs turns on one pool of blocks.
 
     `fingerprint` names model version, kernel path and dtype: it is part of every prefix key.
+    `move_pages` moves KV on `shifted` edits; None: it holds no position, so nothing has to move.
     `clock` gives seconds, monotonic.
     """
 
@@ -73,6 +77,7 @@ class EngineLoop:
         fingerprint: str,
         runner: ModelRunner,
         tiers: Tiers | None = None,
+        move_pages: MovePages | None = None,
         tokenizer: TokenText,
         emit: Callable[[TurnEvent], None],
         clock: Callable[[], float],
@@ -107,6 +112,7 @@ class EngineLoop:
             counters=self._counters,
             clock=clock,
             recompute_s=self._block_s,
+            move_pages=move_pages,
         )
         self._movement = self._memory.movement
         self._idle = IdlePrefill(
@@ -127,6 +133,7 @@ class EngineLoop:
         self._pressure = Pressure(
             config=config, memory=self._memory, turns=self._turns, counters=self._counters
         )
+        self._prefetch = Prefetch(self._queue, self._memory)
         self._erasure = Erasure(self._memory, zero_block=runner.zero_block)
         self._contexts = ContextCommands(
             memory=self._memory,
@@ -217,6 +224,7 @@ class EngineLoop:
         self._turns.restrain_background()
         self._pressure.share()
         due = self._gather()
+        self._prefetch.look()  # after those that may begin have had their blocks
         if due:
             tell()
             self._run(due)
@@ -226,6 +234,7 @@ class EngineLoop:
         return True
 
     def _step_idle(self, tell: Callable[[], None]) -> bool:
+        self._prefetch.look()
         started_s = self._clock()
         batch = self._idle.begin()
         if not batch:
@@ -238,6 +247,8 @@ class EngineLoop:
         except MemoryError:
             self._note_shortage()
             self._idle.give_up(batch)
+        except DeviceLostError:
+            raise
         except Exception:
             _log.exception("a step in advance of %d turns failed", len(batch))
             self._idle.fail(batch)
@@ -255,12 +266,12 @@ class EngineLoop:
         for slot in list(self._queue.running):
             # up to the next edit, if one is to be made
             tokens = min(tokens_of.get(slot.turn, 0), slot.context.pending)
-            if not tokens:
+            if not tokens and slot.context.next_edit is None:
                 continue
-            if self._pressure.make_room(slot, tokens):
-                work.append((slot, tokens))
-            else:
+            if not self._pressure.make_room(slot, tokens):
                 all_go_on = False
+            elif tokens:
+                work.append((slot, tokens))
         # Whoever lacks blocks or was preempted just now holds up those behind.
         if all_go_on and self._counters.preemptions == preemptions:
             work += self._admit(plan.admissions)
@@ -333,6 +344,8 @@ class EngineLoop:
                 load, seconds = _load_of(due), self._clock() - started_s
                 self._speculation.note(load, seconds, self._cost.price)
                 self._cost.note(load, seconds)
+        except DeviceLostError:
+            raise  # no later step could do better: the process ends, and another begins
         except Exception:
             # Whatever the model's reason: its turns fail, the others and the pool go on.
             _log.exception("a step of %d turns failed", len(due))
@@ -360,7 +373,7 @@ class EngineLoop:
         if tokens:
             if self._turns.take_tokens(slot, tokens):
                 self._speculation.learn(slot, tokens)
-        elif not slot.context.pending:
+        elif not slot.context.outstanding:
             self._turns.finish_prefill(slot)
 
 

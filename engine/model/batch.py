@@ -15,23 +15,37 @@ Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
-    """The new tokens of all sequences in a row, and the contexts that they attend to in a row.
+class Contexts:
+    """Where each context token lies: one row of the KV store and its place, C of them in a row."""
 
-    N new tokens; C context tokens (each sequence's valid slots in table order, its new tokens
-    last); B sequences.
+    rows: Ints  # [C] rows of the KV store
+    bases: Ints  # [C] base position of the token's block
+    positions: Ints  # [C]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """The new tokens of all sequences in a row, and the page tables of their contexts in a row.
+
+    N new tokens; E page-table entries; C context tokens (each sequence's valid slots in table
+    order, its new tokens last); B sequences.
     """
 
     token_ids: Ints  # [N]
     positions: Ints  # [N]
     slots: Ints  # [N] slot inside its block
     write_rows: Ints  # [N] rows of the KV store
-    context_rows: Ints  # [C] rows of the KV store
-    context_bases: Ints  # [C] base position of the token's block
-    context_positions: Ints  # [C]
+    pages: Ints  # [E, 4] block, first and last valid slot, base position
+    page_starts: Ints  # [B + 1] where each sequence's entries start in [E]
     query_starts: Ints  # [B + 1] where each sequence's new tokens start in [N]
     context_starts: Ints  # [B + 1] where each sequence's context starts in [C]
     sampled: Ints  # [S] in [N]: new tokens whose logits a token is drawn from
+
+    def contexts(self, store: KvStore) -> Contexts:
+        """Lay out every context token, for a backend that reads row by row."""
+        entries, slots = _locate(self.pages, np.arange(self.context_starts[-1]))
+        blocks, bases = self.pages[entries, 0], self.pages[entries, 3]
+        return Contexts(rows=store.rows(blocks, slots), bases=bases, positions=bases + slots)
 
 
 def build_batch(steps: Sequence[SequenceStep], store: KvStore) -> Batch:
@@ -41,16 +55,19 @@ def build_batch(steps: Sequence[SequenceStep], store: KvStore) -> Batch:
         Corruption: a page table holds fewer slots than the step has tokens, names slots or blocks
             that don't exist, or disagrees with `first_position`.
     """
-    contexts = _lay_out_contexts(_flat_table(steps, store), steps, store)
+    pages = _flat_table(steps, store)
+    page_starts = _starts([len(step.entries) for step in steps])
+    context_starts = np.concatenate(([0], np.cumsum(_lengths(pages))))[page_starts]
     counts = np.array([len(step.token_ids) for step in steps], dtype=np.int64)
-    starts = np.concatenate(([0], np.cumsum(counts)))
-    if np.any(counts > np.diff(contexts.starts)):
+    starts = _starts(counts)
+    if np.any(counts > np.diff(context_starts)):
         raise Corruption("a page table holds fewer valid slots than the step has new tokens")
     # where each new token stands in its context: the last `count` places
-    places = np.arange(starts[-1]) + np.repeat(contexts.starts[1:] - starts[1:], counts)
+    places = np.arange(starts[-1]) + np.repeat(context_starts[1:] - starts[1:], counts)
+    entries, slots = _locate(pages, places)
     first_positions = np.array([step.first_position for step in steps], dtype=np.int64)
     expected = np.arange(starts[-1]) + np.repeat(first_positions - starts[:-1], counts)
-    if not np.array_equal(contexts.positions[places], expected):
+    if not np.array_equal(pages[entries, 3] + slots, expected):
         raise Corruption("a page table places new tokens elsewhere than first_position says")
     token_ids = chain.from_iterable(step.token_ids for step in steps)
     sampled = [
@@ -62,42 +79,30 @@ def build_batch(steps: Sequence[SequenceStep], store: KvStore) -> Batch:
     return Batch(
         token_ids=np.fromiter(token_ids, np.int64, starts[-1]),
         positions=expected,
-        slots=contexts.slots[places],
-        write_rows=contexts.rows[places],
-        context_rows=contexts.rows,
-        context_bases=contexts.bases,
-        context_positions=contexts.positions,
+        slots=slots,
+        write_rows=store.rows(pages[entries, 0], slots),
+        pages=pages,
+        page_starts=page_starts,
         query_starts=starts,
-        context_starts=contexts.starts,
+        context_starts=context_starts,
         sampled=np.array(sampled, dtype=np.int64),
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Contexts:
-    """Every valid slot of every table, in order."""
-
-    rows: Ints
-    slots: Ints
-    bases: Ints
-    positions: Ints
-    starts: Ints
+def _lengths(pages: Ints) -> Ints:
+    return pages[:, 2] - pages[:, 1] + 1
 
 
-def _lay_out_contexts(table: Ints, steps: Sequence[SequenceStep], store: KvStore) -> _Contexts:
-    blocks, firsts, lasts, bases = table.T
-    lengths = lasts - firsts + 1
+def _starts(counts: Sequence[int] | Ints) -> Ints:
+    return np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
+
+
+def _locate(pages: Ints, places: Ints) -> tuple[Ints, Ints]:
+    """Return the entry and the slot of context tokens, given by their places in [C]."""
+    lengths = _lengths(pages)
     ends = np.cumsum(lengths)
-    of_entry = np.repeat(np.arange(len(table)), lengths)
-    slots = np.arange(len(of_entry)) - (ends - lengths - firsts)[of_entry]
-    table_ends = np.cumsum([len(step.entries) for step in steps])
-    return _Contexts(
-        rows=store.rows(blocks[of_entry], slots),
-        slots=slots,
-        bases=bases[of_entry],
-        positions=bases[of_entry] + slots,
-        starts=np.concatenate(([0], ends[table_ends - 1])),
-    )
+    entries = np.searchsorted(ends, places, side="right")
+    return entries, places - (ends - lengths - pages[:, 1])[entries]
 
 
 def _flat_table(steps: Sequence[SequenceStep], store: KvStore) -> Ints:

@@ -84,11 +84,30 @@ class RotaryTable:
 
     def at(self, positions: npt.NDArray[np.int64]) -> Tensor:
         """Return [n, head_dim // 2, 2] (cosine, sine) for n positions of -1024 or more."""
-        while len(positions) and positions.max() >= _TABLE_START + len(self._table):
-            chunk = self._chunk(_TABLE_START + len(self._table))
-            self._table = torch.cat((self._table, chunk))
+        if len(positions):
+            self._grow(int(positions.max()))
         places = torch.from_numpy(positions - _TABLE_START).to(self._device)
         return self._table.index_select(0, places)
+
+    def from_zero(self, last: int) -> Tensor:
+        """Return the lines of positions 0 to `last` or more, where they lie, not copied.
+
+        Lines of negative positions lie before them in the same memory. The tensor stays the
+        table's own until a later position is asked for.
+        """
+        self._grow(last)
+        return self._table[-_TABLE_START:]
+
+    def _grow(self, last: int) -> None:
+        while last >= _TABLE_START + len(self._table):
+            chunk = self._chunk(_TABLE_START + len(self._table))
+            self._table = torch.cat((self._table, chunk))
+
+    def back(self, distances: npt.NDArray[np.int64]) -> Tensor:
+        """As `at`, to turn back by so many positions."""
+        turned = self.at(distances)
+        turned[..., 1].neg_()
+        return turned
 
     def _chunk(self, start: int) -> Tensor:
         angles = np.outer(np.arange(start, start + _TABLE_CHUNK), self._frequencies)

@@ -1,6 +1,7 @@
 """A model ready to run, and its runner over one KV tensor. Loop thread only."""
 
 import contextlib
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -10,20 +11,31 @@ import torch
 from torch import Tensor
 
 from engine.config import EngineConfig
+from engine.device.cpu import CpuDevice
+from engine.device.cuda import CudaDevice
+from engine.device.faults import is_sticky
+from engine.device.protocol import Device
+from engine.errors import ConfigError, DeviceLostError
 from engine.files.model_spec import ModelSpec
 from engine.ids import BlockId
-from engine.memory.kv_store import KvStore, kv_bytes_per_block
-from engine.model.attention.gather import GatherAttention
-from engine.model.attention.torch_paged import attend_with_sdpa
+from engine.memory.kv_store import KvStore, PositionForm, kv_bytes_per_block
+from engine.memory.page_move import PageMove
+from engine.model.attention.protocol import AttentionBackend, CapturableBackend
+from engine.model.attention.registry import build_backend
 from engine.model.batch import build_batch
 from engine.model.fingerprint import fingerprint
+from engine.model.graph_buckets import Bucket, graph_sizes, make_buckets
+from engine.model.graphs import DecodeGraphs, graph_bytes
 from engine.model.layers import Arithmetic, RotaryTable, TorchOps
 from engine.model.llama import Llama
 from engine.model.profiling import activation_peak
-from engine.model.resolve import resolve
+from engine.model.resolve import Resolved, dtype_name, resolve
 from engine.model.sampler import sample
-from engine.model.weights.load import load_weights
+from engine.model.weights.load import Keeping, ModelWeights, load_weights
 from engine.step import SequenceStep
+from engine.tiers.stream_mover import DeviceBlocks
+
+_log = logging.getLogger(__name__)
 
 
 class LoadedModel:
@@ -33,7 +45,7 @@ class LoadedModel:
     arithmetic (see engine.model.fingerprint). Types and device are given by their names.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 -- what was resolved, from one place
         self,
         *,
         llama: Llama,
@@ -41,15 +53,21 @@ class LoadedModel:
         block_size: int,
         max_model_len: int,
         fingerprint: str,
+        attention_reason: str = "",
+        position_form: PositionForm = "slot",
+        graph_buckets: Sequence[Bucket] = (),
     ) -> None:
         self._llama = llama
+        self._graph_buckets = graph_buckets
         self._kv_dtype = kv_dtype
+        self._position_form = position_form
         self.spec = llama.spec
         self.device = llama.arithmetic.device.type
         self.dtype = dtype_name(llama.arithmetic.dtype)
-        self.weights = self.dtype  # dequantised at load
+        self.weights = "+".join(llama.weights.formats) or self.dtype
         self.kv_dtype = dtype_name(kv_dtype)
         self.attention = llama.attention.name
+        self.attention_reason = attention_reason
         self.weights_bytes = llama.weights.num_bytes
         self.block_size = block_size
         self.max_model_len = max_model_len
@@ -60,8 +78,11 @@ class LoadedModel:
         """Run worst-case steps (one layer, a pool of one block) and return the bytes they held.
 
         Weights and KV are not counted. Takes about a tenth of a second for a small model.
+
+        Raises:
+            MemoryError: there is not enough for such a step.
         """
-        with torch.inference_mode():
+        with memory_errors(), torch.inference_mode():
             return activation_peak(
                 self._llama,
                 self._store(1),
@@ -70,13 +91,38 @@ class LoadedModel:
                 context=self.max_model_len,
             )
 
+    def measure_graphs(self) -> int:
+        """Capture the graphs of decode over a pool of one block; return the bytes they take."""
+        if not self._graph_buckets:
+            return 0
+        device = CudaDevice()
+        with torch.inference_mode():
+            return graph_bytes(self._graphs(self._store(1), device), device)
+
     def runner(self, num_blocks: int) -> "TorchRunner":
         """Allocate a pool of `num_blocks` blocks and return a runner over it.
 
         Raises:
             ConfigError: the device can't allocate the pool.
         """
-        return TorchRunner(self._llama, self._store(num_blocks))
+        store = self._store(num_blocks)
+        if self.device != "cuda":
+            return TorchRunner(self._llama, store)
+        device, graphs = CudaDevice(), None
+        if self._graph_buckets:
+            graphs = self._graphs(store, device)
+            with torch.inference_mode():
+                _log.info("captured %d graphs of decode", graphs.capture())
+        return TorchRunner(self._llama, store, device, graphs)
+
+    def _graphs(self, store: KvStore, device: Device) -> DecodeGraphs:
+        return DecodeGraphs(
+            self._llama,
+            store,
+            device,
+            buckets=self._graph_buckets,
+            max_position=self.max_model_len - 1,
+        )
 
     def _store(self, num_blocks: int) -> KvStore:
         return KvStore(
@@ -85,6 +131,7 @@ class LoadedModel:
             block_size=self.block_size,
             dtype=self._kv_dtype,
             device=self._llama.arithmetic.device,
+            position_form=self._position_form,
         )
 
 
@@ -92,21 +139,42 @@ _CPU_SHORTAGE = "DefaultCPUAllocator"  # "... can't allocate memory: you tried t
 
 
 class TorchRunner:
-    """Implements engine.step.ModelRunner."""
+    """Implements engine.step.ModelRunner.
 
-    def __init__(self, llama: Llama, store: KvStore) -> None:
+    `device`: one that has streams, if it has; `graphs`: captured steps, where there are some.
+    `move_pages` is there where K lies rotated by its position, so that edits have to move KV.
+    """
+
+    def __init__(
+        self,
+        llama: Llama,
+        store: KvStore,
+        device: Device | None = None,
+        graphs: DecodeGraphs | None = None,
+    ) -> None:
         self._llama = llama
         self.store = store
+        self._device = device
+        self.move_pages = self._move if store.position_form == "absolute" else None
+        self._graphs = graphs
+
+    @property
+    def streamed(self) -> DeviceBlocks | None:
+        """The pool, if its device copies by itself."""
+        if self._device is None:
+            return None
+        return DeviceBlocks(device=self._device, blocks=self, rows=self.store.bytes)
 
     def execute(self, batch: Sequence[SequenceStep]) -> list[int]:
         """See engine.step.ModelRunner.
 
         Raises:
             MemoryError: there is not enough for the step.
+            DeviceLostError: the CUDA context is broken.
             Corruption: a page table contradicts itself or the step.
         """
         wanted = [at for step in batch if step.sample is not None for at in step.sample.each]
-        with memory_errors():
+        with lost_device(), memory_errors():
             logits = self.logits(batch)
             with torch.inference_mode():
                 return sample(logits, wanted) if wanted else []
@@ -121,12 +189,22 @@ class TorchRunner:
         if every_token:
             built = replace(built, sampled=np.arange(len(built.token_ids)))
         with torch.inference_mode():
-            return self._llama.forward(built, self.store)
+            logits = None if self._graphs is None or every_token else self._graphs.run(built)
+            return self._llama.forward(built, self.store) if logits is None else logits
 
     def copy_block(self, source: BlockId, target: BlockId) -> None:
         """See engine.step.ModelRunner."""
         with torch.inference_mode():
             self.store.copy_block(source, target)
+
+    def _move(self, moves: Sequence[PageMove]) -> None:
+        arithmetic = self._llama.arithmetic
+        with torch.inference_mode():
+            for move in moves:
+                tokens = self.store.take(move.sources)
+                turn = arithmetic.table.back(-np.array(move.shifts, dtype=np.int64))
+                tokens[:, :, 0] = arithmetic.ops.rotate(tokens[:, :, 0], turn[:, None, None])
+                self.store.put(move.target, tokens)
 
     def read_block(self, block: int, into: npt.NDArray[np.uint8]) -> None:
         """See engine.tiers.store.Blocks."""
@@ -140,6 +218,17 @@ class TorchRunner:
         """See engine.step.ModelRunner."""
         with torch.inference_mode():
             self.store.zero_block(block)
+
+
+@contextlib.contextmanager
+def lost_device() -> Iterator[None]:
+    """Raise `DeviceLostError` for what leaves a CUDA context broken."""
+    try:
+        yield
+    except RuntimeError as error:
+        if is_sticky(error):
+            raise DeviceLostError(f"the CUDA device is lost to this process: {error}") from error
+        raise
 
 
 @contextlib.contextmanager
@@ -158,37 +247,82 @@ def memory_errors() -> Iterator[None]:
         raise MemoryError(str(error)) from error
 
 
-def prepare_model(spec: ModelSpec, config: EngineConfig) -> LoadedModel:
+def prepare_model(
+    spec: ModelSpec, config: EngineConfig, *, why_not_native: str = ""
+) -> LoadedModel:
     """Load the weights and resolve device, types and attention backend.
+
+    `why_not_native` says what keeps the model off the native kernels, if they were asked first.
 
     Raises:
         ModelFileError: a tensor is missing, has the wrong shape or an unknown type.
-        ConfigError: the device is not there, or `max_model_len` is more than the model has.
+        ConfigError: the device or the attention backend is not there or can't serve, or
+            `max_model_len` is more than the model has.
+        MemoryError: the weights don't fit.
     """
     if config.cpu_threads:
         torch.set_num_threads(config.cpu_threads)
-    resolved = resolve(spec, config)
+    resolved = resolve(spec, config, why_not_native=why_not_native)
     # positions keep their precision in 16-bit models: angles and rotations are float32
     table = RotaryTable(spec.rope, spec.head_dim, dtype=torch.float32, device=resolved.device)
     arithmetic = Arithmetic(
         ops=TorchOps(), table=table, dtype=resolved.dtype, device=resolved.device
     )
+    attention = build_backend(resolved.attention.declaration, spec, arithmetic)
     return LoadedModel(
-        llama=Llama(
-            spec,
-            load_weights(spec, resolved.dtype, resolved.device),
-            GatherAttention(resolved.attention, attend_with_sdpa, spec, arithmetic),
-            arithmetic,
-        ),
+        llama=Llama(spec, _weights(spec, config, resolved), attention, arithmetic),
+        graph_buckets=buckets_for(config, resolved, attention),
         kv_dtype=resolved.kv_dtype,
         block_size=config.block_size,
         max_model_len=resolved.max_model_len,
         fingerprint=fingerprint(
-            spec, dtype_name(resolved.dtype), dtype_name(resolved.kv_dtype), resolved.attention
+            spec,
+            dtype_name(resolved.dtype),
+            dtype_name(resolved.kv_dtype),
+            resolved.attention.declaration.name,
         ),
+        attention_reason=resolved.attention.reason,
+        position_form=resolved.attention.declaration.position_form,
     )
 
 
-def dtype_name(dtype: torch.dtype) -> str:
-    """Return a type's name as the settings have it."""
-    return str(dtype).removeprefix("torch.")
+def _weights(spec: ModelSpec, config: EngineConfig, resolved: Resolved) -> ModelWeights:
+    """Load the weights as they are to be kept."""
+    offloaded = config.weights_offload_layers
+    copier: Device | None = None
+    if offloaded:
+        copier = CudaDevice() if resolved.device.type == "cuda" else CpuDevice()
+    keeping = Keeping(
+        dtype=resolved.dtype,
+        device=resolved.device,
+        quantized=config.weights == "native",
+        offloaded=offloaded,
+        copier=copier,
+    )
+    try:
+        with memory_errors():
+            return load_weights(spec, keeping)
+    except MemoryError as error:
+        if not offloaded:
+            raise
+        allowed = f"what the device and pinned main memory have room for ({error})"
+        raise ConfigError("weights_offload_layers", offloaded, allowed) from error
+
+
+def buckets_for(
+    config: EngineConfig, resolved: Resolved, attention: AttentionBackend
+) -> tuple[Bucket, ...]:
+    """The steps that are captured: none unless device, weights and backend of attention can."""
+    if config.cuda_graphs == "off" or resolved.device.type != "cuda":
+        return ()
+    if config.weights_offload_layers:
+        _log.info("no CUDA graphs: layers come from main memory, in whichever buffer is free")
+        return ()
+    if not isinstance(attention, CapturableBackend):
+        _log.info("no CUDA graphs: the shapes of %s attention change", attention.name)
+        return ()
+    return make_buckets(
+        graph_sizes(config.cuda_graph_sizes, config.max_num_seqs),
+        max_model_len=resolved.max_model_len,
+        block_size=config.block_size,
+    )

@@ -3,7 +3,7 @@
 import hashlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,8 +14,9 @@ from engine.tier_reports import TierInfo, TierName
 from engine.tiers.disk import RUN, DiskStore, TierBusyError
 from engine.tiers.host import HostStore
 from engine.tiers.index import SlotIndex
-from engine.tiers.mover import ThreadMover
+from engine.tiers.mover import Mover, ThreadMover
 from engine.tiers.store import Blocks, BlockStore, Bytes, Label
+from engine.tiers.stream_mover import DeviceBlocks, StreamMover
 from engine.tiers.tiers import Rates, Tier, Tiers
 
 _log = logging.getLogger(__name__)
@@ -32,11 +33,17 @@ class OpenTiers(NamedTuple):
 
 
 def open_tiers(
-    config: EngineConfig, device: Blocks, *, block_bytes: int, fingerprint: str, pinned: bool
+    config: EngineConfig,
+    device: Blocks,
+    *,
+    block_bytes: int,
+    fingerprint: str,
+    streamed: DeviceBlocks | None = None,
 ) -> OpenTiers:
     """Open host memory and the disk's file. A tier that can't be had is left out, and says why.
 
     Without a prefix cache there are no keys to store anything under, so there are none.
+    `streamed`: the same device, if it copies by itself; nothing lies in its blocks yet.
     """
     asked: dict[TierName, int] = {"host": config.host_tier_size, "disk": config.disk_tier_size}
     tiers, info = [], []
@@ -45,7 +52,7 @@ def open_tiers(
             continue
         tier: Tier | str = "there is no prefix cache (--no-enable-prefix-caching)"
         if config.enable_prefix_caching and name == "host":
-            tier = _open_host(size, block_bytes, pinned=pinned)
+            tier = _open_host(size, block_bytes, streamed)
         elif config.enable_prefix_caching:
             tier = _open_disk(Path(config.disk_tier_path), size, block_bytes, fingerprint)
         if isinstance(tier, str):
@@ -54,9 +61,16 @@ def open_tiers(
             continue
         tiers.append(tier)
         info.append(_told(tier, size))
-    return OpenTiers(
-        Tiers(tiers, device=device, block_bytes=block_bytes, mover=ThreadMover()), tuple(info)
-    )
+    mover = _mover(tiers, streamed)
+    return OpenTiers(Tiers(tiers, device=device, block_bytes=block_bytes, mover=mover), tuple(info))
+
+
+def _mover(tiers: Sequence[Tier], streamed: DeviceBlocks | None) -> Mover:
+    if streamed is None or not tiers:
+        return ThreadMover()
+    stores = (tier.store for tier in tiers)
+    host = next((store for store in stores if isinstance(store, HostStore)), None)
+    return StreamMover(streamed, host=host, threads=ThreadMover())
 
 
 def _told(tier: Tier, size: int) -> TierInfo:
@@ -70,21 +84,30 @@ def _told(tier: Tier, size: int) -> TierInfo:
     )
 
 
-def _open_host(size: int, block_bytes: int, *, pinned: bool) -> Tier | str:
+def _open_host(size: int, block_bytes: int, streamed: DeviceBlocks | None) -> Tier | str:
     capacity = size // block_bytes
     if not capacity:
         return f"{size} bytes hold no block of {block_bytes}"
     try:
-        store = HostStore(capacity, block_bytes, pinned=pinned)
+        if streamed is None:
+            store = HostStore(capacity, block_bytes)
+        else:
+            pinned = streamed.device.pinned
+            store = HostStore(capacity, block_bytes, allocate=lambda count: pinned(count).numpy())
     except (OSError, MemoryError, RuntimeError) as error:
         return str(error)
+    slots = list(range(min(RUN, capacity)))
+    if streamed is None:
+        rates = _measure(store, block_bytes, slots)
+    else:
+        rates = _measure_copies(streamed, store, len(slots))
     return Tier(
         name="host",
         store=store,
         blocks=store,
         index=SlotIndex(capacity),
         slot_bytes=block_bytes,
-        rates=_measure(store, block_bytes, list(range(min(RUN, capacity)))),
+        rates=rates,
     )
 
 
@@ -129,6 +152,24 @@ def _measure(store: BlockStore, block_bytes: int, slots: list[int]) -> Rates:
     write_s = _best_s(lambda: store.write(slots, labels, scratch, slots))
     read_s = _best_s(lambda: store.read(slots, keys, scratch, slots))
     store.erase(slots)
+    return Rates(read=size / read_s, write=size / write_s)
+
+
+def _measure_copies(streamed: DeviceBlocks, store: HostStore, count: int) -> Rates:
+    """Copy some slots to the device and back."""
+    import torch
+
+    count = min(count, len(streamed.rows))
+    ours, theirs = streamed.rows[:count], torch.from_numpy(store.slots[:count])
+    stream = streamed.device.stream()
+
+    def copy(target: "torch.Tensor", source: "torch.Tensor") -> None:
+        stream.copy(target, source)
+        stream.synchronize()
+
+    size = theirs.nbytes
+    read_s = _best_s(lambda: copy(ours, theirs))
+    write_s = _best_s(lambda: copy(theirs, ours))
     return Rates(read=size / read_s, write=size / write_s)
 
 

@@ -1,7 +1,7 @@
 """The host tier: slots in main memory, pinned where the device copies from it by itself."""
 
 import mmap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -11,21 +11,22 @@ from engine.tiers.store import Blocks, Bytes, Label
 class HostStore:
     """`capacity` slots of `block_bytes` each. Implements `BlockStore` and `Blocks`.
 
-    Memory is committed when a slot is first written, unless it is pinned.
+    `allocate` gives so many bytes; without it, memory that is committed when a slot is first
+    written. `slots` is [capacity, block_bytes].
     """
 
-    def __init__(self, capacity: int, block_bytes: int, *, pinned: bool = False) -> None:
-        size = max(1, capacity * block_bytes)
-        self._slots = (_pinned(size) if pinned else _committed_late(size))[
-            : capacity * block_bytes
-        ].reshape(capacity, block_bytes)
+    def __init__(
+        self, capacity: int, block_bytes: int, *, allocate: Callable[[int], Bytes] | None = None
+    ) -> None:
+        data = (allocate or _committed_late)(max(1, capacity * block_bytes))
+        self.slots: Bytes = data[: capacity * block_bytes].reshape(capacity, block_bytes)
 
     def write(
         self, slots: Sequence[int], labels: Sequence[Label], source: Blocks, blocks: Sequence[int]
     ) -> list[bool]:
         """See `BlockStore`."""
         for slot, block in zip(slots, blocks, strict=True):
-            source.read_block(block, self._slots[slot])
+            source.read_block(block, self.slots[slot])
         return [True] * len(labels)
 
     def read(
@@ -33,20 +34,20 @@ class HostStore:
     ) -> list[bool]:
         """See `BlockStore`."""
         for slot, block in zip(slots, blocks, strict=True):
-            target.write_block(block, self._slots[slot])
+            target.write_block(block, self.slots[slot])
         return [True] * len(keys)
 
     def read_block(self, block: int, into: Bytes) -> None:
         """Copy a slot's bytes."""
-        into[:] = self._slots[block]
+        into[:] = self.slots[block]
 
     def write_block(self, block: int, data: Bytes) -> None:
         """Set a slot's bytes."""
-        self._slots[block] = data
+        self.slots[block] = data
 
     def erase(self, slots: Sequence[int]) -> None:
         """See `BlockStore`."""
-        self._slots[list(slots)] = 0
+        self.slots[list(slots)] = 0
 
     def close(self) -> None:
         """See `BlockStore`: memory goes with its last reference."""
@@ -56,10 +57,3 @@ def _committed_late(size: int) -> Bytes:
     return np.frombuffer(
         mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), dtype=np.uint8
     )
-
-
-def _pinned(size: int) -> Bytes:
-    import torch
-
-    array: Bytes = torch.empty(size, dtype=torch.uint8, pin_memory=True).numpy()
-    return array

@@ -16,6 +16,8 @@ from engine.tiers.store import Blocks, BlockStore, Label
 
 _log = logging.getLogger(__name__)
 
+MoveKind = Literal["store", "fetch", "erase"]
+
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Move:
@@ -24,7 +26,7 @@ class Move:
     `good` (one per block) and `seconds` are there once it has been carried out.
     """
 
-    kind: Literal["store", "fetch", "erase"]
+    kind: MoveKind
     tier: str
     store: BlockStore
     slots: Sequence[int]

@@ -6,13 +6,12 @@ blocks on the device are its beginner's to keep.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 from engine.histogram import MOVE_SECONDS, Histogram
 from engine.tier_reports import TierName
 from engine.tiers.disk import RUN
 from engine.tiers.index import SlotIndex
-from engine.tiers.mover import Move, Mover
+from engine.tiers.mover import Move, MoveKind, Mover
 from engine.tiers.store import Blocks, BlockStore, Bytes, Label
 
 Pair = tuple[int, Label]
@@ -205,7 +204,7 @@ class Tiers:
 
     def _begin(
         self,
-        kind: Literal["store", "fetch", "erase"],
+        kind: MoveKind,
         tier: Tier,
         pairs: Sequence[Pair],
         slots: Sequence[int],

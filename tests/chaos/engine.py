@@ -135,9 +135,7 @@ def build(config: EngineConfig, emit: Emit) -> tuple[EngineLoop, EngineInfo]:
     orders = orders_of(config)
     model = ChaosModel(orders)
     engine.tiers.disk.os = _FullDisk(orders)  # type: ignore[attr-defined]
-    tiers, told = open_tiers(
-        config, model, block_bytes=BLOCK_BYTES, fingerprint="chaos", pinned=False
-    )
+    tiers, told = open_tiers(config, model, block_bytes=BLOCK_BYTES, fingerprint="chaos")
     info = msgspec.structs.replace(
         INFO, model="fake", total_blocks=NUM_BLOCKS, max_model_len=MAX_MODEL_LEN, tiers=told
     )

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -22,6 +23,8 @@ each_tier = pytest.mark.parametrize("tier", ["host", "disk"])
 
 
 class TierLaws(LawSuite):
+    operations: ClassVar = TieredOperations
+
     def tiers(self, tier: str, folder: Path) -> Callable[[Blocks], Tiers]:
         size = block_bytes(self.backend.runner(1, 16))
         return tiers_of(PromptMover(), size, folder=folder, **{tier: _SLOTS})
@@ -107,6 +110,6 @@ class TierLaws(LawSuite):
     def test_random_operations_on_tiers_answer_like_a_model_without_cache(
         self, sampling: Sampling, tmp_path: Path, seed: int
     ) -> None:
-        TieredOperations(self.backend, sampling, seed, drafting=self.drafting, folder=tmp_path).run(
+        self.operations(self.backend, sampling, seed, drafting=self.drafting, folder=tmp_path).run(
             self.backend.steps
         )

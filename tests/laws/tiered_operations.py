@@ -5,6 +5,8 @@ from pathlib import Path
 
 from engine.ids import SessionId
 from engine.messages import Sampling, SetContext
+from engine.tiers.store import Blocks
+from engine.tiers.tiers import Tiers
 from tests.engine.harness import Engine
 from tests.laws.backend import Backend, block_bytes
 from tests.laws.random_operations import RandomOperations
@@ -37,8 +39,11 @@ class TieredOperations(RandomOperations):
         self.mover = LateMover(seed=1000 * self.seed + self.epoch)
         size = block_bytes(self.backend.runner(1, self.block_size))
         host = (0, _HOST_SLOTS)[self.seed % 2]
-        tiers = tiers_of(self.mover, size, host=host, disk=_DISK_SLOTS, folder=self.folder)
+        tiers = self.tiers(size, host=host, disk=_DISK_SLOTS, folder=self.folder)
         return super().new_engine(tiers=tiers, **settings)
+
+    def tiers(self, size: int, **slots: object) -> Callable[[Blocks], Tiers]:
+        return tiers_of(self.mover, size, **slots)
 
     def choices(self) -> dict[Callable[[], None], int]:
         return {**super().choices(), self.park: 4, self.restart: 1, self.kill: 1}

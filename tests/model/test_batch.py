@@ -46,11 +46,20 @@ def test_two_sequences_lie_behind_each_other():
     assert batch.positions.tolist() == [3, 4, 5, 12, 0, 1]
     assert batch.slots.tolist() == [3, 0, 1, 2, 2, 3]
     assert batch.write_rows.tolist() == places([2, 5, 5, 4, 8, 8], [3, 0, 1, 2, 2, 3])
-    assert batch.context_rows.tolist() == places(
+    contexts = batch.contexts(STORE)
+    assert contexts.rows.tolist() == places(
         [2, 2, 2, 2, 5, 5, 1, 1, 4, 4, 4, 8, 8], [0, 1, 2, 3, 0, 1, 1, 2, 0, 1, 2, 2, 3]
     )
-    assert batch.context_positions.tolist() == [0, 1, 2, 3, 4, 5, 8, 9, 10, 11, 12, 0, 1]
-    assert batch.context_bases.tolist() == [0, 0, 0, 0, 4, 4, 7, 7, 10, 10, 10, -2, -2]
+    assert contexts.positions.tolist() == [0, 1, 2, 3, 4, 5, 8, 9, 10, 11, 12, 0, 1]
+    assert contexts.bases.tolist() == [0, 0, 0, 0, 4, 4, 7, 7, 10, 10, 10, -2, -2]
+    assert batch.pages.tolist() == [
+        [2, 0, 3, 0],
+        [5, 0, 1, 4],
+        [1, 1, 2, 7],
+        [4, 0, 2, 10],
+        [8, 2, 3, -2],
+    ]
+    assert batch.page_starts.tolist() == [0, 2, 4, 5]
     assert batch.query_starts.tolist() == [0, 3, 4, 6]
     assert batch.context_starts.tolist() == [0, 6, 11, 13]
     assert batch.sampled.tolist() == [2, 5]
@@ -63,6 +72,7 @@ def test_new_tokens_are_the_last_of_their_context(shapes):
         for length, start in shapes
     ]
     batch = build_batch(steps, STORE)
+    contexts = batch.contexts(STORE)
     for place, one in enumerate(steps):
         mine = slice(*batch.query_starts[place : place + 2])
         context = slice(*batch.context_starts[place : place + 2])
@@ -70,8 +80,8 @@ def test_new_tokens_are_the_last_of_their_context(shapes):
         assert batch.token_ids[mine].tolist() == one.token_ids
         # ids were made equal to positions
         assert batch.positions[mine].tolist() == one.token_ids
-        assert batch.write_rows[mine].tolist() == batch.context_rows[context][-count:].tolist()
-        assert batch.context_positions[context].tolist() == list(range(one.token_ids[-1] + 1))
+        assert batch.write_rows[mine].tolist() == contexts.rows[context][-count:].tolist()
+        assert contexts.positions[context].tolist() == list(range(one.token_ids[-1] + 1))
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import shutil
 
+import numpy as np
 import pytest
 import torch
 
@@ -9,9 +10,11 @@ from engine.config import EngineConfig
 from engine.errors import ConfigError
 from engine.files.spec_reader import read_spec
 from engine.messages import Sampling
+from engine.model.law import law_model, law_runner
 from engine.model.resolve import resolve
-from engine.model.runner import prepare_model
+from engine.model.runner import TorchRunner, prepare_model
 from engine.step import NOT_FINITE
+from tests.fakes.fake_device import FakeDevice
 from tests.model.gguf_files import Kind, weights, write
 from tests.model.support import draw, load, prefill_logits, random_ids, step, tiny_model
 
@@ -124,8 +127,21 @@ def test_device_that_is_not_there_is_refused(path, monkeypatch):
 
 def test_cuda_is_taken_with_bfloat16_where_it_is(path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
     resolved = resolve(read_spec(path), EngineConfig(model="tiny"))
     assert (resolved.device.type, resolved.dtype) == ("cuda", torch.bfloat16)
     assert resolved.kv_dtype == torch.bfloat16
     chosen = resolve(read_spec(path), EngineConfig(model="tiny", device="cpu", dtype="float16"))
     assert (chosen.device.type, chosen.dtype) == ("cpu", torch.float16)
+
+
+def test_a_pool_whose_device_has_streams_is_handed_out_as_rows_of_bytes():
+    store = law_runner(3).store
+    device = FakeDevice()
+    streamed = TorchRunner(law_model()._llama, store, device).streamed
+    assert streamed.device is device
+    streamed.rows[1] = 7
+    into = np.zeros(store.bytes_per_block, dtype=np.uint8)
+    store.read_block(1, into)
+    assert (into == 7).all()
+    assert TorchRunner(law_model()._llama, store).streamed is None

@@ -19,9 +19,7 @@ LABELS = [Label(key, b"somebody") for key in KEYS]
 
 def opened(folder: Path, shelf: Shelf | None = None, **settings: object) -> OpenTiers:
     config = EngineConfig(model="m", disk_tier_path=str(folder), **settings)
-    return open_tiers(
-        config, shelf or Shelf(40, BLOCK), block_bytes=BLOCK, fingerprint="model", pinned=False
-    )
+    return open_tiers(config, shelf or Shelf(40, BLOCK), block_bytes=BLOCK, fingerprint="model")
 
 
 def until(tiers: Tiers, moves: int) -> None:

@@ -20,7 +20,7 @@ def traces(engine: Engine, folder: Path) -> set[str]:
     places = {"device": any(engine.model._slots), "disk": slots_on_disk(folder).strip(b"\0")}
     for one in engine.loop._movement.tiers:
         if one.name == "host":
-            places["host"] = one.store._slots.any()
+            places["host"] = one.store.slots.any()
     return {place for place, is_there in places.items() if is_there}
 
 

@@ -1,0 +1,1 @@
+"""What a computing device offers beside arithmetic: streams, events, copies, graphs, memory."""

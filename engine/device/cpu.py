@@ -1,0 +1,95 @@
+"""The CPU as a `Device`: whatever is ordered has been done when the call returns."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from engine.device.protocol import Event, Graph, MemoryFacts, Stream
+from engine.free_memory import free_host_bytes
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class DoneEvent:
+    """Whatever was before it is done."""
+
+    def query(self) -> bool:
+        """See `Event`."""
+        return True
+
+    def synchronize(self) -> None:
+        """See `Event`."""
+
+
+class ImmediateStream:
+    """Does at once what it is given."""
+
+    def run(self, work: Callable[[], None]) -> None:
+        """See `Stream`."""
+        work()
+
+    def copy(self, target: "Tensor", source: "Tensor") -> None:
+        """See `Stream`."""
+        target.copy_(source)
+
+    def record(self) -> Event:
+        """See `Stream`."""
+        return DoneEvent()
+
+    def wait(self, event: Event) -> None:
+        """See `Stream`. All events are over."""
+
+    def synchronize(self) -> None:
+        """See `Stream`."""
+
+
+class RecordedCall:
+    """Work that is called again at each replay, in place of a graph."""
+
+    def __init__(self, work: "Callable[[], Tensor]") -> None:
+        self._work = work
+        self.output = work().clone()
+
+    def replay(self) -> None:
+        """See `Graph`."""
+        self.output.copy_(self._work())
+
+
+class CpuDevice:
+    """Implements `Device`. Its memory is the host's; torch does not count what tensors take."""
+
+    def __init__(self) -> None:
+        self.name = "cpu"
+        self.compute: Stream = ImmediateStream()
+
+    def stream(self) -> Stream:
+        """See `Device`."""
+        return ImmediateStream()
+
+    def pinned(self, num_bytes: int) -> "Tensor":
+        """See `Device`. Nothing is gained by pinning where nothing copies by itself."""
+        return self.zeros(num_bytes)
+
+    def zeros(self, num_bytes: int) -> "Tensor":
+        """See `Device`."""
+        import torch
+
+        try:
+            return torch.zeros(num_bytes, dtype=torch.uint8)
+        except RuntimeError as error:  # torch has words for it only
+            raise MemoryError(str(error)) from error
+
+    def capture(self, work: "Callable[[], Tensor]") -> Graph:
+        """See `Device`."""
+        return RecordedCall(work)
+
+    def memory(self) -> MemoryFacts:
+        """See `Device`."""
+        free = free_host_bytes()
+        return MemoryFacts(free=free, total=free, allocated=0, peak=0, reserved=0)
+
+    def reset_peak(self) -> None:
+        """See `Device`."""
+
+    def give_back(self) -> None:
+        """See `Device`."""

@@ -1,0 +1,176 @@
+"""A CUDA device, or an instance of one (MIG), through torch, which is imported when it is made."""
+
+import mmap
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from engine.device.protocol import Event, Graph, MemoryFacts, Stream
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+_WARM_UPS = 2  # libraries allocate, and kernels are compiled and tuned, in the first runs
+
+
+class CudaEvent:
+    """Implements `Event`."""
+
+    def __init__(self, event: "torch.cuda.Event") -> None:
+        self.raw = event
+
+    def query(self) -> bool:
+        """See `Event`."""
+        return bool(self.raw.query())  # type: ignore[no-untyped-call]  # torch's
+
+    def synchronize(self) -> None:
+        """See `Event`."""
+        self.raw.synchronize()
+
+
+class CudaStream:
+    """Implements `Stream`."""
+
+    def __init__(self, stream: "torch.cuda.Stream") -> None:
+        self.raw = stream
+
+    def run(self, work: Callable[[], None]) -> None:
+        """See `Stream`."""
+        import torch
+
+        with torch.cuda.stream(self.raw):
+            work()
+
+    def copy(self, target: "Tensor", source: "Tensor") -> None:
+        """See `Stream`."""
+        import torch
+
+        with torch.cuda.stream(self.raw):
+            target.copy_(source, non_blocking=True)
+
+    def record(self) -> Event:
+        """See `Stream`."""
+        return CudaEvent(self.raw.record_event())
+
+    def wait(self, event: Event) -> None:
+        """See `Stream`.
+
+        Raises:
+            TypeError: the event is another kind of device's.
+        """
+        if not isinstance(event, CudaEvent):
+            raise TypeError(f"a CUDA stream can't wait for {event!r}")
+        self.raw.wait_event(event.raw)
+
+    def synchronize(self) -> None:
+        """See `Stream`."""
+        self.raw.synchronize()
+
+
+class CudaGraph:
+    """Implements `Graph`."""
+
+    def __init__(self, graph: "torch.cuda.CUDAGraph", output: "Tensor") -> None:
+        self._graph = graph
+        self.output = output
+
+    def replay(self) -> None:
+        """See `Graph`."""
+        self._graph.replay()
+
+
+class CudaDevice:
+    """The current CUDA device of the thread that makes it. Implements `Device`.
+
+    `index` is its number among those that are visible (CUDA_VISIBLE_DEVICES, by number or UUID).
+    Graphs share one pool of memory: each is used up before the next is replayed.
+    """
+
+    def __init__(self) -> None:
+        import torch
+
+        self.name = "cuda"
+        self.index = torch.cuda.current_device()
+        self.compute: Stream = CudaStream(torch.cuda.current_stream())
+        self._captured_in: torch.cuda.Stream | None = None
+        self._graph_pool: Any = None  # a handle, whose type torch keeps to itself
+
+    def stream(self) -> Stream:
+        """See `Device`. torch makes streams that don't wait for the default one."""
+        return CudaStream(_new_stream(self.index))
+
+    def pinned(self, num_bytes: int) -> "Tensor":
+        """See `Device`. Never given back: the process's end does that.
+
+        torch's own pinned memory is rounded up to a power of two (pytorch#95823, #150517), so that
+        33 GiB would take 64.
+        """
+        import torch
+
+        pages = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        data = torch.frombuffer(pages, dtype=torch.uint8)
+        runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]  # torch's
+        failure = int(runtime.cudaHostRegister(data.data_ptr(), num_bytes, 0))
+        if failure:
+            raise MemoryError(f"{num_bytes} bytes can't be pinned (CUDA error {failure})")
+        return data
+
+    def zeros(self, num_bytes: int) -> "Tensor":
+        """See `Device`."""
+        import torch
+
+        try:
+            return torch.zeros(num_bytes, dtype=torch.uint8, device=f"cuda:{self.index}")
+        except torch.OutOfMemoryError as error:
+            raise MemoryError(str(error)) from error
+
+    def capture(self, work: "Callable[[], Tensor]") -> Graph:
+        """See `Device`."""
+        import torch
+
+        if self._captured_in is None:
+            self._captured_in = _new_stream(self.index)
+            self._graph_pool = torch.cuda.graph_pool_handle()
+        aside, graph = self._captured_in, torch.cuda.CUDAGraph()
+        aside.wait_stream(torch.cuda.current_stream())
+        try:
+            with torch.cuda.stream(aside):
+                for _ in range(_WARM_UPS):
+                    work()
+            torch.cuda.current_stream().wait_stream(aside)
+            with torch.cuda.graph(graph, pool=self._graph_pool, stream=aside):
+                output = work()
+        except torch.OutOfMemoryError as error:
+            raise MemoryError(str(error)) from error
+        return CudaGraph(graph, output)
+
+    def memory(self) -> MemoryFacts:
+        """See `Device`."""
+        import torch
+
+        free, total = torch.cuda.mem_get_info(self.index)
+        return MemoryFacts(
+            free=int(free),
+            total=int(total),
+            allocated=torch.cuda.memory_allocated(self.index),
+            peak=torch.cuda.max_memory_allocated(self.index),
+            reserved=torch.cuda.memory_reserved(self.index),
+        )
+
+    def reset_peak(self) -> None:
+        """See `Device`."""
+        import torch
+
+        torch.cuda.reset_peak_memory_stats(self.index)
+
+    def give_back(self) -> None:
+        """See `Device`."""
+        import torch
+
+        torch.cuda.empty_cache()
+
+
+def _new_stream(index: int) -> "torch.cuda.Stream":
+    import torch
+
+    return torch.cuda.Stream(index)  # type: ignore[no-untyped-call]  # torch's

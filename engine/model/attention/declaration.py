@@ -1,0 +1,243 @@
+"""What a backend of attention says it can do, and the choice between backends. Pure; no torch.
+
+A backend that torch runs is a folder of `engine.model.attention` with two modules:
+
+- `declaration.py`, free of torch and of what the backend needs installed: `DECLARATIONS`, a tuple
+  of `Declaration`s of one name, best first. There is one for each library version that behaves
+  differently (flash-attn 2.8, 3 and 4), else just one.
+- `backend.py`, imported only when it was chosen: `build(spec, arithmetic, declaration)` returns an
+  `AttentionBackend` (engine.model.attention.protocol).
+
+`engine.model.attention.registry` names the folders, in the order in which `auto` prefers them.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from engine.errors import ConfigError
+
+PositionForm = Literal["slot", "absolute"]  # as engine.memory.kv_store, which needs torch, has it
+Version = tuple[int, ...]
+
+_SETTING_NAMES = {"float8_e4m3fn": "fp8"}  # where a setting's value is not torch's name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Package:
+    """A distribution that has to be installed: `at_least` a version, and `below` another."""
+
+    name: str
+    at_least: Version = ()
+    below: Version | None = None
+
+    def __str__(self) -> str:
+        """Return it as a requirement: `flash-attn>=2.8,<3`."""
+        bounds = [f">={_dotted(self.at_least)}"] if self.at_least else []
+        bounds += [f"<{_dotted(self.below)}"] if self.below is not None else []
+        return self.name + ",".join(bounds)
+
+    def is_in(self, installed: Mapping[str, Version]) -> bool:
+        """Say whether a version that will do is installed."""
+        version = installed.get(self.name)
+        if version is None:
+            return False
+        return version >= self.at_least and (self.below is None or version < self.below)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declaration:
+    """What one backend, over one version of its library, can do.
+
+    `name` is what `--attention-backend` takes, `title` names the library in messages.
+    `page_multiple`: pages are multiples of so many tokens (1: any). `position_form`: the form of K
+    that it reads from the store: "slot" is rotated by the slot in its block only, so that blocks
+    may move to other positions; "absolute" is rotated by the token's position. Types have torch's
+    names without `torch.`; `kv_dtypes` None: KV has the type that is computed in. A head's size is
+    a multiple of `head_multiple`, at most `max_head_dim`. `windows`: layers may have a sliding
+    window. `below_capability` is the first compute capability that it can't run on.
+    """
+
+    name: str
+    title: str
+    device_types: frozenset[str]
+    dtypes: frozenset[str]
+    kv_dtypes: frozenset[str] | None
+    least_capability: tuple[int, int] = (0, 0)
+    below_capability: tuple[int, int] | None = None
+    page_multiple: int = 1
+    position_form: PositionForm = "slot"
+    head_multiple: int = 2
+    max_head_dim: int | None = None
+    windows: bool = True
+    packages: tuple[Package, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What a backend would have to cope with. `capability` is None on a CPU."""
+
+    device_type: str
+    capability: tuple[int, int] | None
+    block_size: int
+    dtype: str
+    kv_dtype: str
+    head_dim: int
+    has_windows: bool
+    installed: Mapping[str, Version] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Obstacle:
+    """Why a backend can't serve. `remedy` is the setting that would do, "" where none would."""
+
+    reason: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A backend, and what is in its way here."""
+
+    declaration: Declaration
+    obstacles: tuple[Obstacle, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionChoice:
+    """The backend that serves, and why in words: of each better one what was in its way."""
+
+    declaration: Declaration
+    reason: str
+
+
+def candidate(declaration: Declaration, facts: Facts) -> Candidate:
+    """Hold what a backend declares against the facts."""
+    return Candidate(
+        declaration=declaration,
+        obstacles=(
+            *_device_obstacles(declaration, facts),
+            *_type_obstacles(declaration, facts),
+            *_shape_obstacles(declaration, facts),
+            *_package_obstacles(declaration, facts),
+        ),
+    )
+
+
+def choose_attention(wish: str, candidates: Sequence[Candidate]) -> AttentionChoice:
+    """Take the first candidate without obstacles, of the wished name unless that is `auto`.
+
+    Raises:
+        ConfigError: none can serve; says what is in the way, and what would work.
+    """
+    wished = [each for each in candidates if wish in ("auto", each.declaration.name)]
+    for place, each in enumerate(wished):
+        if each.obstacles:
+            continue
+        better = "; ".join(_in_the_way(one) for one in wished[:place])
+        asked = "the first that can serve" if wish == "auto" else "as --attention-backend says"
+        reason = f"{asked} ({better})" if better else asked
+        return AttentionChoice(declaration=each.declaration, reason=reason)
+    raise ConfigError("attention_backend", wish, _what_would_work(wish, wished, candidates))
+
+
+def _what_would_work(wish: str, wished: Sequence[Candidate], all_of: Sequence[Candidate]) -> str:
+    able = dict.fromkeys(each.declaration.name for each in all_of if not each.obstacles)
+    nearest = sorted(wished, key=lambda each: (_stuck(each), len(each.obstacles)))
+    ways = [", ".join(able)] if able else []
+    if nearest and not _stuck(nearest[0]):
+        remedies = " and ".join(obstacle.remedy for obstacle in nearest[0].obstacles)
+        name = nearest[0].declaration.name if wish == "auto" else wish
+        ways.append(f"{name} with {remedies}")
+    reasons = "; ".join(_in_the_way(each) for each in nearest[: None if wish == "auto" else 1])
+    return f"{', or '.join(ways) or 'no backend'} ({reasons or 'there is no such backend'})"
+
+
+def _stuck(each: Candidate) -> int:
+    return sum(not obstacle.remedy for obstacle in each.obstacles)
+
+
+def _in_the_way(each: Candidate) -> str:
+    reasons = ", ".join(obstacle.reason for obstacle in each.obstacles)
+    return f"{each.declaration.title} {reasons}"
+
+
+def _device_obstacles(declaration: Declaration, facts: Facts) -> list[Obstacle]:
+    if facts.device_type not in declaration.device_types:
+        allowed = _listed(declaration.device_types)
+        return [Obstacle(reason=f"runs on {allowed} only, this is {facts.device_type}")]
+    if facts.capability is None:
+        return []
+    least, below = declaration.least_capability, declaration.below_capability
+    if facts.capability >= least and (below is None or facts.capability < below):
+        return []
+    bounds = f"{_dotted(least)} or more" + (f", below {_dotted(below)}" if below else "")
+    have = _dotted(facts.capability)
+    return [Obstacle(reason=f"needs compute capability {bounds}, this device has {have}")]
+
+
+def _type_obstacles(declaration: Declaration, facts: Facts) -> list[Obstacle]:
+    found = []
+    if facts.dtype not in declaration.dtypes:
+        found.append(
+            Obstacle(
+                reason=f"computes in {_listed(declaration.dtypes)}, not {facts.dtype}",
+                remedy=_one_of("--dtype", declaration.dtypes),
+            )
+        )
+    if declaration.kv_dtypes is None:
+        if facts.kv_dtype != facts.dtype:
+            found.append(
+                Obstacle(
+                    reason=f"has KV in the type it computes in ({facts.dtype}), not "
+                    f"{facts.kv_dtype}",
+                    remedy="--kv-cache-dtype auto",
+                )
+            )
+    elif facts.kv_dtype not in declaration.kv_dtypes:
+        found.append(
+            Obstacle(
+                reason=f"has KV in {_listed(declaration.kv_dtypes)}, not {facts.kv_dtype}",
+                remedy=_one_of("--kv-cache-dtype", declaration.kv_dtypes),
+            )
+        )
+    return found
+
+
+def _shape_obstacles(declaration: Declaration, facts: Facts) -> list[Obstacle]:
+    found = []
+    pages = declaration.page_multiple
+    if facts.block_size % pages:
+        found.append(
+            Obstacle(
+                reason=f"takes pages in multiples of {pages}, not of {facts.block_size} tokens",
+                remedy=f"--block-size {pages}",
+            )
+        )
+    most = declaration.max_head_dim
+    if facts.head_dim % declaration.head_multiple or (most is not None and facts.head_dim > most):
+        bounds = f"multiples of {declaration.head_multiple}" + (f" up to {most}" if most else "")
+        found.append(Obstacle(reason=f"has heads of {bounds}, the model has {facts.head_dim}"))
+    if facts.has_windows and not declaration.windows:
+        found.append(Obstacle(reason="has no sliding windows, the model does"))
+    return found
+
+
+def _package_obstacles(declaration: Declaration, facts: Facts) -> list[Obstacle]:
+    missing = [
+        str(package) for package in declaration.packages if not package.is_in(facts.installed)
+    ]
+    return [Obstacle(reason=f"needs {' and '.join(missing)} installed")] if missing else []
+
+
+def _one_of(setting: str, values: frozenset[str]) -> str:
+    names = sorted(_SETTING_NAMES.get(value, value) for value in values)
+    return f"{setting} {' or '.join(names)}"
+
+
+def _listed(values: frozenset[str]) -> str:
+    return ", ".join(sorted(values))
+
+
+def _dotted(version: Sequence[int]) -> str:
+    return ".".join(map(str, version))

@@ -1,0 +1,1 @@
+"""The `torch` backend: the reference, and the fallback everywhere."""

@@ -1,0 +1,52 @@
+"""The backends of attention that torch runs. Each is imported when it is asked for, not before."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Protocol, cast
+
+from engine.model.attention.declaration import Declaration
+
+if TYPE_CHECKING:
+    from engine.files.model_spec import ModelSpec
+    from engine.model.attention.protocol import AttentionBackend
+    from engine.model.layers import Arithmetic
+
+# folders beside this module, in the order in which `auto` prefers them
+_FOLDERS = ("triton", "flash", "reference")
+
+
+class DeclarationModule(Protocol):
+    """`declaration.py` of a backend's folder: needs neither torch nor the backend's library."""
+
+    DECLARATIONS: tuple[Declaration, ...]
+
+
+class BackendModule(Protocol):
+    """`backend.py` of a backend's folder. Imported only where the backend serves."""
+
+    def build(
+        self, spec: "ModelSpec", arithmetic: "Arithmetic", declaration: Declaration
+    ) -> "AttentionBackend":
+        """Return the backend for a model, over the library that the declaration means."""
+        ...
+
+
+def declarations() -> tuple[Declaration, ...]:
+    """Return what each backend declares, those that `auto` prefers first."""
+    modules = (cast("DeclarationModule", _module(folder, "declaration")) for folder in _FOLDERS)
+    return tuple(each for module in modules for each in module.DECLARATIONS)
+
+
+def build_backend(
+    declaration: Declaration, spec: "ModelSpec", arithmetic: "Arithmetic"
+) -> "AttentionBackend":
+    """Build the backend that a declaration belongs to."""
+    for folder in _FOLDERS:
+        module = cast("DeclarationModule", _module(folder, "declaration"))
+        if declaration in module.DECLARATIONS:
+            backend = cast("BackendModule", _module(folder, "backend"))
+            return backend.build(spec, arithmetic, declaration)
+    raise ValueError(declaration)
+
+
+def _module(folder: str, name: str) -> object:
+    return import_module(f"engine.model.attention.{folder}.{name}")

@@ -1,0 +1,136 @@
+"""Decode as captured graphs: one launch for a whole step. Loop thread only.
+
+A graph reads and writes where it did when it was captured. So each has inputs of its own, which a
+step is copied to; rows beyond the step's write their KV to a block that nobody has, and what they
+compute is not looked at.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from engine.device.protocol import Device, Event, Graph
+from engine.memory.kv_store import KvStore
+from engine.model.attention.protocol import CapturableBackend, FixedAttentionStep
+from engine.model.batch import Batch
+from engine.model.graph_buckets import Bucket, choose_bucket
+from engine.model.llama import FixedInputs, Llama
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Captured:
+    """A graph, what it reads, and pinned memory [4, rows] that its inputs come from."""
+
+    graph: Graph
+    attention: FixedAttentionStep
+    inputs: FixedInputs
+    staged: Tensor
+
+
+class DecodeGraphs:
+    """Graphs of a model over one KV store, by bucket.
+
+    `max_position`: largest position of any token.
+
+    Raises:
+        TypeError: the model's backend of attention can't be captured.
+    """
+
+    def __init__(
+        self,
+        llama: Llama,
+        store: KvStore,
+        device: Device,
+        *,
+        buckets: Sequence[Bucket],
+        max_position: int,
+    ) -> None:
+        if not isinstance(llama.attention, CapturableBackend):
+            raise TypeError(f"{llama.attention.name} has no step whose tensors stay")
+        self._llama = llama
+        self._attention = llama.attention
+        self._store = store
+        self._device = device
+        self._max_position = max_position
+        self._buckets = list(buckets)
+        self._captured: dict[Bucket, _Captured] = {}
+        self._copied: Event | None = None
+
+    def capture(self) -> int:
+        """Capture all, the widest first, so that others find room in its memory; returns how many.
+
+        Those that there is no memory for are left out, and steps that want them run as ever.
+        """
+        for bucket in sorted(self._buckets, key=lambda one: (-one.rows, -one.longest)):
+            try:
+                self._captured[bucket] = self._capture(bucket)
+            except MemoryError as error:
+                self._device.give_back()
+                _log.warning("no graph of %d rows: %s", bucket.rows, error)
+        self._buckets = list(self._captured)
+        return len(self._captured)
+
+    def run(self, batch: Batch) -> Tensor | None:
+        """Compute a step; returns logits [S, vocab] as `Llama.forward`, None: no graph has it.
+
+        Steps without prefill are had: all their new tokens are drawn from.
+        """
+        rows = len(batch.token_ids)
+        if len(batch.sampled) != rows:
+            return None
+        counts = np.diff(batch.page_starts)
+        bucket = choose_bucket(
+            self._buckets, rows=rows, pages=int(counts.sum()), longest=int(counts.max())
+        )
+        if bucket is None:
+            return None
+        captured = self._captured[bucket]
+        if not captured.attention.fill(batch):
+            return None
+        self._fill(captured, batch)
+        captured.graph.replay()
+        return captured.graph.output[:rows]
+
+    def _fill(self, captured: _Captured, batch: Batch) -> None:
+        if self._copied is not None:
+            self._copied.synchronize()  # what was staged last has left
+        staged: npt.NDArray[np.int64] = captured.staged.numpy()
+        rows = len(batch.token_ids)
+        staged[:, :rows] = batch.token_ids, batch.positions, batch.slots, batch.write_rows
+        staged[:3, rows:] = 0
+        staged[3, rows:] = self._store.spare_row
+        compute = self._device.compute
+        compute.copy(captured.inputs.table, captured.staged)
+        self._copied = compute.record()
+
+    def _capture(self, bucket: Bucket) -> _Captured:
+        device, rows = self._device, bucket.rows
+        attention = self._attention.fixed_step(
+            self._store,
+            tokens=rows,
+            pages=bucket.pages,
+            longest=bucket.longest,
+            max_position=self._max_position,
+        )
+        table = torch.zeros((4, rows), dtype=torch.int64, device=self._store.device)
+        table[3] = self._store.spare_row
+        inputs = FixedInputs(table=table, last_position=self._max_position)
+        graph = device.capture(lambda: self._llama.forward_fixed(inputs, attention, self._store))
+        staged = device.pinned(table.nbytes).view(torch.int64).view(4, rows)
+        return _Captured(graph=graph, attention=attention, inputs=inputs, staged=staged)
+
+
+def graph_bytes(graphs: DecodeGraphs, device: Device) -> int:
+    """Capture graphs; returns what the driver has less since then."""
+    device.give_back()
+    before = device.memory().free
+    graphs.capture()
+    device.give_back()
+    return max(0, before - device.memory().free)

@@ -1,0 +1,282 @@
+"""Carries out moves of a device with streams of its own: copies beside the model. Loop thread only.
+
+Between the device and the host tier a move is some copies in a stream and an event behind them, and
+it has been carried out when the event is over. What goes to a disk, or comes from one, is staged in
+pinned memory, between which and the disk threads move it: they never touch the device.
+
+Two orders make this right. A stream of copies waits for all that the model's stream was given
+before, which may still write what is copied out, or read what is copied over. And nobody may use
+the blocks of a move, or find its slots, before the host has seen the event (see `Tiers`): so the
+model's stream is given nothing that would have to wait for a copy.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
+
+from engine.device.protocol import Device, Event, Stream
+from engine.tiers.disk import RUN
+from engine.tiers.host import HostStore
+from engine.tiers.mover import Move, MoveKind, Mover
+from engine.tiers.store import Blocks, Bytes
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Copy: TypeAlias = "tuple[Tensor, Tensor]"
+"""Target and source."""
+
+_STAGES = 2  # of each direction: one is copied while a thread has the other
+_LOOK_S = 0.0002  # between looks at events that somebody waits for
+_THREAD_S = 0.01
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceBlocks:
+    """A device's pool: `blocks` as tiers know it, and its bytes [blocks, block_bytes]."""
+
+    device: Device
+    blocks: Blocks
+    rows: "Tensor"
+
+
+class _Stage:
+    """Pinned memory for the blocks of one move. Implements `Blocks`."""
+
+    def __init__(self, rows: "Tensor") -> None:
+        self.rows = rows
+        self._bytes: Bytes = rows.numpy()
+
+    def read_block(self, block: int, into: Bytes) -> None:
+        """See `Blocks`."""
+        into[:] = self._bytes[block]
+
+    def write_block(self, block: int, data: Bytes) -> None:
+        """See `Blocks`."""
+        self._bytes[block] = data
+
+
+@dataclass(slots=True, eq=False)
+class _Copies:
+    """Copies of a move that are in a stream; `then` is done when its event is over."""
+
+    event: Event
+    then: Callable[[], None]
+
+
+@dataclass(slots=True)
+class _Way:
+    """One direction: its stream, what is in it, free stages, and moves that wait for one."""
+
+    stream: Stream
+    stages: list[_Stage]
+    copies: deque[_Copies] = field(default_factory=deque)
+    waiting: deque[Move] = field(default_factory=deque)
+    last_s: float = 0.0  # when its last move ended
+
+
+class StreamMover:
+    """Implements `Mover`. `threads` moves between pinned memory and the disk.
+
+    `host` is the host tier, if there is one, in pinned memory. Moves of one direction between the
+    device and one tier end in their order. `pause` sleeps for some seconds.
+    """
+
+    def __init__(
+        self,
+        pool: DeviceBlocks,
+        *,
+        host: HostStore | None,
+        threads: Mover,
+        clock: Callable[[], float] = time.monotonic,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        import torch
+
+        self._pool = pool
+        self._host = host
+        self._slots = None if host is None else torch.from_numpy(host.slots)
+        self._threads = threads
+        self._clock = clock
+        self._pause = pause
+        self._block_bytes = pool.rows.shape[1]
+        self._zeros = pool.device.zeros(self._block_bytes)
+        self._out, self._in = self._way(), self._way()
+        self._done: list[Move] = []
+        self._begun_s: dict[Move, float] = {}
+        self._staged: dict[Move, tuple[Move, _Stage]] = {}  # by what a thread moves
+        self._in_threads = 0
+
+    def begin(self, move: Move) -> None:
+        """See `Mover`."""
+        self._begun_s[move] = self._clock()
+        is_hosts = move.store is self._host
+        if move.kind == "erase" and is_hosts:
+            self._put(self._out, self._erasures(move), lambda: self._end(move, self._out))
+        elif move.other is not self._pool.blocks or move.kind == "erase":
+            self._in_threads += 1
+            self._threads.begin(move)
+        elif is_hosts:
+            self._copy_to_or_from_host(move)
+        else:
+            way = self._way_of(move)
+            way.waiting.append(move)
+            self._feed(way)
+
+    def finished(self) -> list[Move]:
+        """See `Mover`."""
+        self._look()
+        done, self._done = self._done, []
+        return done
+
+    def wait(self, timeout_s: float) -> None:
+        """See `Mover`."""
+        until_s = self._clock() + timeout_s
+        while True:
+            self._look()
+            left_s = until_s - self._clock()
+            if self._done or left_s <= 0:
+                return
+            if self._out.copies or self._in.copies:
+                self._pause(min(left_s, _LOOK_S))
+            else:
+                self._threads.wait(left_s)
+
+    def close(self) -> None:
+        """See `Mover`."""
+        while self._begun_s:
+            for way in (self._out, self._in):
+                for copies in way.copies:
+                    copies.event.synchronize()
+            if self._in_threads:
+                self._threads.wait(_THREAD_S)
+            self._look()
+        self._threads.close()
+
+    # --- between the device and the host ---------------------------------------------------------
+
+    def _copy_to_or_from_host(self, move: Move) -> None:
+        way = self._way_of(move)
+        slots = self._slots
+        if slots is None:
+            raise RuntimeError("a move of a host tier that this mover was not told of")
+
+        def end() -> None:
+            move.good = [True] * len(move.blocks)
+            self._end(move, way)
+
+        self._put(way, self._copies(move.kind, move.blocks, slots, move.slots), end)
+
+    def _copies(
+        self, kind: MoveKind, blocks: Sequence[int], host: "Tensor", places: Sequence[int]
+    ) -> Iterator[Copy]:
+        """Copies between blocks of the pool and places of pinned memory."""
+        for block, place, count in runs(blocks, places):
+            ours = self._pool.rows[block : block + count]
+            theirs = host[place : place + count]
+            yield (theirs, ours) if kind == "store" else (ours, theirs)
+
+    def _erasures(self, move: Move) -> Iterator[Copy]:
+        # copies, too: so that they come before whatever is put into the slot next
+        for slot in move.slots:
+            if self._slots is not None:
+                yield self._slots[slot], self._zeros
+
+    def _put(self, way: _Way, copies: Iterator[Copy], then: Callable[[], None]) -> None:
+        """Order copies behind all that the model's stream was given so far."""
+        way.stream.wait(self._pool.device.compute.record())
+        for target, source in copies:
+            way.stream.copy(target, source)
+        way.copies.append(_Copies(way.stream.record(), then))
+
+    # --- by way of pinned memory ---------------------------------------------------------------
+
+    def _feed(self, way: _Way) -> None:
+        """Let waiting moves have the stages that are free."""
+        while way.waiting and way.stages:
+            move, stage = way.waiting.popleft(), way.stages.pop()
+            if move.kind == "fetch":
+                self._give_to_thread(move, stage)
+                continue
+            places = range(len(move.blocks))
+            copies = self._copies(move.kind, move.blocks, stage.rows, places)
+            self._put(way, copies, partial(self._give_to_thread, move, stage))
+
+    def _give_to_thread(self, move: Move, stage: _Stage) -> None:
+        inner = Move(
+            kind=move.kind,
+            tier=move.tier,
+            store=move.store,
+            slots=move.slots,
+            labels=move.labels,
+            other=stage,
+            blocks=range(len(move.blocks)),
+        )
+        self._staged[inner] = move, stage
+        self._in_threads += 1
+        self._threads.begin(inner)
+
+    def _end_of_thread(self, ended: Move) -> None:
+        self._in_threads -= 1
+        if ended not in self._staged:
+            del self._begun_s[ended]
+            self._done.append(ended)
+            return
+        move, stage = self._staged.pop(ended)
+        way = self._way_of(move)
+        move.good = ended.good
+
+        def end() -> None:
+            way.stages.append(stage)
+            self._end(move, way)
+            self._feed(way)
+
+        if move.kind == "store":
+            end()
+            return
+        good = [place for place, is_good in enumerate(move.good) if is_good]
+        blocks = [move.blocks[place] for place in good]
+        self._put(way, self._copies(move.kind, blocks, stage.rows, good), end)
+
+    # --- what has ended ------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """Take note of what has been carried out, without waiting for anything."""
+        for move in self._threads.finished() if self._in_threads else ():
+            self._end_of_thread(move)
+        for way in (self._out, self._in):
+            while way.copies and way.copies[0].event.query():
+                way.copies.popleft().then()
+
+    def _end(self, move: Move, way: _Way) -> None:
+        now_s = self._clock()
+        move.seconds = now_s - max(self._begun_s.pop(move), way.last_s)
+        way.last_s = now_s
+        self._done.append(move)
+
+    def _way_of(self, move: Move) -> _Way:
+        return self._in if move.kind == "fetch" else self._out
+
+    def _way(self) -> _Way:
+        device = self._pool.device
+        size = RUN * self._block_bytes
+        stages = [device.pinned(size).view(RUN, self._block_bytes) for _ in range(_STAGES)]
+        return _Way(device.stream(), [_Stage(rows) for rows in stages])
+
+
+def runs(blocks: Sequence[int], places: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    """Yield (block, place, count) of pairs that are neighbours on both sides: one copy each."""
+    begun: tuple[int, int] | None = None
+    count = 0
+    for block, place in sorted(zip(blocks, places, strict=True)):
+        if begun is not None and (block, place) == (begun[0] + count, begun[1] + count):
+            count += 1
+            continue
+        if begun is not None:
+            yield *begun, count
+        begun, count = (block, place), 1
+    if begun is not None:
+        yield *begun, count
