@@ -9,8 +9,9 @@ from policies.placements import placement_names
 
 Device = Literal["auto", "cpu", "cuda"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
-KvDtype = Literal["auto", "float32", "bfloat16", "float16", "int8"]
-Weights = Literal["native", "dequantized"]
+KvDtype = Literal["auto", "float32", "bfloat16", "float16", "fp8", "fp8_e4m3", "int8"]
+Weights = Literal["auto", "native", "dequantized"]
+AttentionName = Literal["auto", "native", "torch", "triton", "flash"]
 CudaGraphs = Literal["auto", "off"]
 
 MAX_SPECULATIVE_TOKENS = 32
@@ -27,8 +28,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     device: Device = "auto"
     dtype: Dtype = "auto"
-    weights: Weights = "native"
+    weights: Weights = "auto"
     kv_cache_dtype: KvDtype = "auto"
+    attention_backend: AttentionName = "auto"
+    weights_offload_layers: int = 0
     block_size: int = 16
     gpu_memory_utilization: float = 0.9
     cuda_graphs: CudaGraphs = "auto"
@@ -72,9 +75,13 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             "kv_cache_dtype",
             self.kv_cache_dtype,
             self.kv_cache_dtype != "int8"
-            or (self.device != "cuda" and self.dtype in ("auto", "bfloat16")),
-            "auto, float32, bfloat16 or float16 where torch runs the model: "
-            "dtype float32 or float16, or device cuda",
+            or (
+                self.device != "cuda"
+                and self.dtype in ("auto", "bfloat16")
+                and self.attention_backend in ("auto", "native")
+            ),
+            "auto, float32, bfloat16, float16 or fp8 where torch runs the model: "
+            "dtype float32 or float16, device cuda, or an attention_backend other than native",
         )
         _need(
             "cuda_graph_sizes",

@@ -113,9 +113,13 @@ class Context:
         return self._partition.sealed_len
 
     @property
-    def sealed_count(self) -> int:
-        """Pages that those ids lie in: parts of blocks, so more than they would fill."""
-        return self._partition.sealed_count
+    def sealed_end(self) -> int:
+        """Ids in the pages that those lie in, once all of these are complete."""
+        return self._partition.end(self._partition.sealed_count)
+
+    def page_count(self, length: int) -> int:
+        """How many pages `length` ids lie in: after edits these may be parts of blocks."""
+        return self._partition.page_count(length)
 
     @property
     def reusable_len(self) -> int:
@@ -228,7 +232,7 @@ class Context:
         Raises:
             BadSpansError: they do not rise, or lie outside. Nothing has been changed then.
         """
-        after, _ = self._partition.edited(self.ids, edit.dropped)
+        after = self._partition.edited(self.ids, edit.dropped)
         if self.table.kept_len or self.stages:
             self.stages.append(Stage(ids=self.ids, partition=self._partition, edit=edit))
         self.history.add(self.ids[self._partition.sealed_len :], edit)
@@ -245,14 +249,22 @@ class Context:
         return self.stages[0].edit if self.stages and not self.pending else None
 
     def apply_edit(self) -> tuple[list[BlockId], list[BlockId]]:
-        """Make the edit that is due in the table.
+        """Make the edit that is due in the table, where no KV moves.
 
         Returns:
             Blocks that the table refers to once more, and those that it refers to no longer.
         """
         stage = self.stages.pop(0)
-        _, pieces = stage.partition.edited(stage.ids, stage.edit.dropped)
-        return self.table.rearrange(pieces)
+        return self.table.rearrange(stage.partition.pieces(len(stage.ids), stage.edit.dropped))
+
+    def compact(self, first: int, blocks: Sequence[BlockId]) -> list[BlockId]:
+        """Make the edit that is due in the table: `blocks` hold all pages from `first` on now.
+
+        Returns:
+            Blocks that the table refers to no longer, in its order.
+        """
+        stage = self.stages.pop(0)
+        return self.table.compact(first, blocks, kept_count(len(stage.ids), stage.edit.dropped))
 
     def forget_edits(self) -> list[BlockId]:
         """Make the ids what they would be had nothing ever stood between them.
@@ -267,9 +279,10 @@ class Context:
         plain = self.history.plain.copy()
         kept = 0
         if not self.stages:
-            sealed = self._partition.keys(self.ids, self._partition.sealed_count)
+            fixed = self._partition.fixed_count
+            old_keys = self._partition.keys(self.ids, fixed)[:fixed]
             keys = plain.keys(self.ids, plain.complete_count(self._partition.sealed_len))
-            for page, (old, new) in enumerate(zip(sealed, keys, strict=False)):
+            for page, (old, new) in enumerate(zip(old_keys, keys, strict=False)):
                 if old != new or self._partition.page(page) != plain.page(page):
                     break
                 kept = plain.end(page + 1)

@@ -9,10 +9,13 @@ from engine.capacity import blocks_for
 from engine.context import Context
 from engine.counters import Counters
 from engine.dead_pages import DeadPages
+from engine.dense_partition import DensePartition
+from engine.edits import Edits
 from engine.eviction import Eviction, PlacementConfig
-from engine.history import BadEditsError, History, Stage, without
+from engine.history import BadEditsError, History, without
 from engine.ids import BlockId, SessionId
 from engine.memory.hashing import ChainHasher, KeyExtras
+from engine.memory.page_move import MovePages
 from engine.memory.page_table import Tally
 from engine.messages import Edit
 from engine.movement import Movement
@@ -39,6 +42,7 @@ class Executor:
         counters: Counters,
         clock: Callable[[], float],
         recompute_s: Callable[[], float] = lambda: 1.0,
+        move_pages: MovePages | None = None,
     ) -> None:
         self.contexts: dict[SessionId, Context] = {}
         self.tally = Tally()
@@ -51,6 +55,7 @@ class Executor:
         self._copy_block = copy_block
         self._counters = counters
         self._clock = clock
+        self._partition = Partition if move_pages is None else DensePartition
         self.eviction = Eviction(self, config=placement, counters=counters, clock=clock)
         self.movement = Movement(
             prefixes=self.prefixes,
@@ -59,6 +64,7 @@ class Executor:
             attach=self._attach_hits,
             recompute_s=recompute_s,
         )
+        self._edits = Edits(prefixes=self.prefixes, take=self.eviction.take, move_pages=move_pages)
         self.dead_pages = DeadPages(
             self.contexts, usage=self.eviction.usage, movement=self.movement
         )
@@ -80,7 +86,7 @@ class Executor:
         """
         extras = KeyExtras(fingerprint=self._fingerprint, salt=salt)
         history = History(
-            Partition(self._block_size, ChainHasher(extras)), limit=self._max_replay_tokens
+            self._partition(self._block_size, ChainHasher(extras)), limit=self._max_replay_tokens
         )
         visible = history.play(ids, edits)
         self.contexts[session] = context = Context(
@@ -104,6 +110,7 @@ class Executor:
     def edit(self, context: Context, edit: Edit) -> None:
         """Drop spans of a context's ids, and keep the KV of the others.
 
+        Where KV has to move for that and blocks are short, it moves before the next turn begins.
         Of a context whose edits were forgotten, and no turn told of that was kept, nothing but the
         ids counts: it stays one without edits.
 
@@ -122,16 +129,15 @@ class Executor:
             return
         self.movement.abandon(context)
         context.edit(edit)
-        self._apply_edits(context)
+        self._edits.apply_due(context)
 
     def leave_room(self, context: Context, more: int) -> None:
         """Forget edits if the parts of blocks that they left take the pool's room for `more` ids.
 
         What was refused nowhere fits the pool in whole blocks; so alone it always runs to its end.
         """
-        sealed = context.sealed_count
-        later = len(context.ids) - context.sealed_len + more
-        if sealed and sealed + blocks_for(later, self._block_size) > self.pool.total:
+        needed = context.page_count(len(context.ids) + more)
+        if context.sealed_len and needed > self.pool.total:
             self.forget_edits(context)
             context.rebuilt_exact = True
 
@@ -172,7 +178,7 @@ class Executor:
         At most `limit` ids count as computed. Of KV that must be made again by playing edits the
         number is an upper bound.
         """
-        if not self._is_whole(context, limit, self.prefixes.reach(context, context.sealed_len)):
+        if not self._is_whole(context, limit, self.prefixes.reach):
             return context.history.length + len(context.ids)
         if context.stages:
             return context.outstanding
@@ -200,9 +206,11 @@ class Executor:
         when its logits are needed. False when there are not enough blocks; what was hit stays.
         """
         before = context.table.kept_len
-        if not self._is_whole(context, limit, len(self.prefixes.hits(context, context.sealed_len))):
+        if not self._is_whole(context, limit, self.prefixes.hit_count):
             self._rebuild(context, limit)
         self._attach_hits(context, limit)
+        if context.next_edit is not None:
+            return False
         if not context.stages and context.table.kept_len > limit:
             self.pool.give(context.table.truncate(limit))
         if not self._reserve_all(context):
@@ -217,7 +225,12 @@ class Executor:
         return self.pool.available_count >= needed and self.try_reserve(context, count)
 
     def try_reserve(self, context: Context, count: int) -> bool:
-        """Make sure that the next `count` tokens have slots that may be written; all or nothing."""
+        """Make sure that the next `count` tokens have slots that may be written; all or nothing.
+
+        An edit that is due is made before.
+        """
+        if not self._edits.apply_due(context):
+            return False
         table = context.table
         tail = table.open_tail
         # A hashed block is immutable and a shared one is another's: write to a private copy.
@@ -280,7 +293,7 @@ class Executor:
         """
         context.note_computed()
         self.prefixes.hash_last(context, count)
-        self._apply_edits(context)
+        self._edits.apply_due(context)
 
     # --- KV in advance of a turn ---------------------------------------------------------------
 
@@ -330,9 +343,8 @@ class Executor:
             full = partition.complete_count(table.kept_len)
             self.pool.give(table.truncate(partition.end(full)))
             table.attach(hits, [partition.page(full + index) for index in range(len(hits))])
-            table.seal(partition.sealed_count)
-        if context.next_edit is not None:
-            self._apply_edits(context)
+            table.seal(partition.closed_count)
+        if context.next_edit is not None and self._edits.apply_due(context):
             self._attach_hits(context, limit)
 
     def _reserve_all(self, context: Context) -> bool:
@@ -344,21 +356,19 @@ class Executor:
             return False
         # A pool that is just large enough has no block for a copy: compute the tail again.
         partition = context.partition
-        self.pool.give(table.truncate(partition.end(partition.complete_count(table.kept_len))))
+        end = partition.end(partition.complete_count(table.kept_len))
+        if end >= partition.sealed_len:
+            self.pool.give(table.truncate(end))
+        elif self.pool.references(tail) == 1:  # it can't be, but nobody would miss it
+            self.prefixes.unhash(tail)
+        else:
+            return False
         return self.try_reserve(context, context.pending)
 
     # --- edits ---------------------------------------------------------------------------------
 
-    def _apply_edits(self, context: Context) -> None:
-        """Make the edits whose ids have all their KV. No KV moves."""
-        while context.next_edit is not None:
-            again, gone = context.apply_edit()
-            self.pool.share(again)
-            self.pool.give(gone)
-            self.prefixes.hash_sealed(context)
-
-    def _is_whole(self, context: Context, limit: int, found: int) -> bool:
-        """Whether KV from before the last edit is there, on its way, or `found` with its pages.
+    def _is_whole(self, context: Context, limit: int, find: Callable[[Context, int], int]) -> bool:
+        """Whether KV from before the last edit is there, on its way, or to be found in pages.
 
         Not if a sealed id must be computed again, since its logits are needed.
         """
@@ -367,7 +377,9 @@ class Executor:
             return True
         if limit < sealed:
             return False
-        return bool(context.stages or context.table.sealed_count or found)
+        if context.stages or context.table.kept_len >= sealed:
+            return True
+        return find(context, min(limit, context.sealed_end)) > 0
 
     def _rebuild(self, context: Context, limit: int) -> None:
         """KV from before an edit is lost: play the edits again, or do as if there had been none."""
@@ -378,10 +390,5 @@ class Executor:
             self.forget_edits(context)
             context.rebuilt_exact = True
             return
-        there = [index for index, stage in enumerate(stages) if self._is_there(stage)]
+        there = [index for index, stage in enumerate(stages) if self.prefixes.has_sealed(stage)]
         context.stages = stages[there[-1] :]
-
-    def _is_there(self, stage: Stage) -> bool:
-        sealed = stage.partition.sealed_count
-        keys = stage.partition.keys(stage.ids, sealed)
-        return len(self.cache.longest(keys, 0, sealed)) == sealed

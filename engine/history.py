@@ -69,7 +69,7 @@ class History:
             self.add(ids[taken : taken + count], stage.edit)
             taken += count
             visible = without(stage.ids, stage.edit)
-            partition, _ = stage.partition.edited(stage.ids, stage.edit.dropped)
+            partition = stage.partition.edited(stage.ids, stage.edit.dropped)
         return Visible(ids=[*visible, *ids[taken:]], partition=partition)
 
     def stages(self) -> list[Stage] | None:
@@ -111,5 +111,5 @@ def _stages(
         visible = [*visible, *ids[taken : taken + count]]
         taken += count
         yield Stage(ids=visible, partition=partition, edit=edit), count
-        partition, _ = partition.edited(visible, edit.dropped)
+        partition = partition.edited(visible, edit.dropped)
         visible = without(visible, edit)

@@ -18,6 +18,7 @@ from engine.executor import Executor
 from engine.halving import Draws, execute
 from engine.idle_prefill import IdlePrefill
 from engine.inspection import context_view, context_views, engine_stats, residency
+from engine.memory.page_move import MovePages
 from engine.messages import CancelTurn, Command, SubmitTurn, TurnEvent
 from engine.pacing import Pace
 from engine.pool_map import pool_map
@@ -62,6 +63,7 @@ class EngineLoop:
     """Runs turns on one pool of blocks.
 
     `fingerprint` names model version, kernel path and dtype: it is part of every prefix key.
+    `move_pages` moves KV on `shifted` edits; None: it holds no position, so nothing has to move.
     `clock` gives seconds, monotonic.
     """
 
@@ -75,6 +77,7 @@ class EngineLoop:
         fingerprint: str,
         runner: ModelRunner,
         tiers: Tiers | None = None,
+        move_pages: MovePages | None = None,
         tokenizer: TokenText,
         emit: Callable[[TurnEvent], None],
         clock: Callable[[], float],
@@ -109,6 +112,7 @@ class EngineLoop:
             counters=self._counters,
             clock=clock,
             recompute_s=self._block_s,
+            move_pages=move_pages,
         )
         self._movement = self._memory.movement
         self._idle = IdlePrefill(
@@ -261,12 +265,12 @@ class EngineLoop:
         for slot in list(self._queue.running):
             # up to the next edit, if one is to be made
             tokens = min(tokens_of.get(slot.turn, 0), slot.context.pending)
-            if not tokens:
+            if not tokens and slot.context.next_edit is None:
                 continue
-            if self._pressure.make_room(slot, tokens):
-                work.append((slot, tokens))
-            else:
+            if not self._pressure.make_room(slot, tokens):
                 all_go_on = False
+            elif tokens:
+                work.append((slot, tokens))
         # Whoever lacks blocks or was preempted just now holds up those behind.
         if all_go_on and self._counters.preemptions == preemptions:
             work += self._admit(plan.admissions)
@@ -368,7 +372,7 @@ class EngineLoop:
         if tokens:
             if self._turns.take_tokens(slot, tokens):
                 self._speculation.learn(slot, tokens)
-        elif not slot.context.pending:
+        elif not slot.context.outstanding:
             self._turns.finish_prefill(slot)
 
 

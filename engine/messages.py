@@ -302,7 +302,8 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """What an engine is. `pool_reason` says in words why the pool has its size.
 
     `weights` names the formats of the weights as they lie in memory, `dtype` that of activations
-    between layers, `kv_dtype` that of KV. `activation_bytes` is what the largest step holds,
+    between layers, `kv_dtype` that of KV. `attention_reason` says in words why attention is
+    computed by what it is. `activation_bytes` is what the largest step holds,
     `free_bytes` what the device had left once the weights were loaded. `shiftable`: whether
     `EditContext` and edits of `SetContext` can be done.
     """
@@ -328,6 +329,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     max_num_batched_tokens: int
     max_num_waiting: int
     fingerprint: str
+    attention_reason: str = ""
     shiftable: bool = True
     tiers: tuple[TierInfo, ...] = ()
 

@@ -41,13 +41,22 @@ class BadSpansError(Exception):
 
 
 class Partition:
-    """The pages of one sequence of ids, which it does not hold: whoever asks passes them."""
+    """The pages of one sequence of ids, which it does not hold: whoever asks passes them.
 
-    def __init__(self, block_size: int, hasher: ChainHasher) -> None:
+    For KV that holds no position. `engine.dense_partition` has the one for KV that does.
+    """
+
+    def __init__(
+        self,
+        block_size: int,
+        hasher: ChainHasher,
+        sealed: Sequence[Page] = (),
+        keys: Sequence[bytes] = (),
+    ) -> None:
         self.block_size = block_size
         self._hasher = hasher
-        self._sealed: list[Page] = []
-        self._keys: list[bytes] = []  # of the sealed pages, then of as many others as were asked
+        self._sealed = sealed
+        self._keys = list(keys)  # of the sealed pages, then of as many others as were asked
 
     @property
     def is_edited(self) -> bool:
@@ -56,26 +65,45 @@ class Partition:
 
     @property
     def sealed_count(self) -> int:
-        """Pages from before the last edit."""
+        """Pages that hold ids from before the last edit."""
         return len(self._sealed)
 
     @property
     def sealed_len(self) -> int:
-        """Ids in sealed pages."""
+        """Ids from before the last edit: their KV can't be computed from the ids there are."""
+        return self._fixed_len
+
+    @property
+    def fixed_count(self) -> int:
+        """Pages whose slots and keys are those from before the last edit."""
+        return len(self._sealed)
+
+    @property
+    def closed_count(self) -> int:
+        """Pages that are never added to, full or not."""
+        return len(self._sealed)
+
+    @property
+    def _fixed_len(self) -> int:
         return self._sealed[-1].stop if self._sealed else 0
 
     def complete_count(self, length: int) -> int:
         """How many of the first pages are complete with the first `length` ids."""
-        beyond = length - self.sealed_len
+        beyond = length - self._fixed_len
         if beyond >= 0:
-            return self.sealed_count + beyond // self.block_size
+            return len(self._sealed) + beyond // self.block_size
         return sum(page.stop <= length for page in self._sealed)
+
+    def page_count(self, length: int) -> int:
+        """How many pages the first `length` ids lie in, none of them sealed after those."""
+        beyond = max(0, length - self._fixed_len)
+        return len(self._sealed) + -(-beyond // self.block_size)
 
     def page(self, index: int) -> Page:
         """Page number `index`, as it is when complete."""
-        if index < self.sealed_count:
+        if index < len(self._sealed):
             return self._sealed[index]
-        start = self.sealed_len + (index - self.sealed_count) * self.block_size
+        start = self._fixed_len + (index - len(self._sealed)) * self.block_size
         return Page(start, start + self.block_size, 0)
 
     def end(self, count: int) -> int:
@@ -89,7 +117,7 @@ class Partition:
 
     def fresh_keys(self, ids: Sequence[int], count: int) -> list[bytes]:
         """The same keys, those of pages that are not sealed computed anew. For audits."""
-        keys = self._keys[: self.sealed_count]
+        keys = self._keys[: len(self._sealed)]
         self._extend(keys, ids, count)
         return keys
 
@@ -99,25 +127,30 @@ class Partition:
 
     def copy(self) -> "Partition":
         """One that may go on by itself."""
-        twin = Partition(self.block_size, self._hasher)
-        twin._sealed, twin._keys = self._sealed, self._keys.copy()
-        return twin
+        return Partition(self.block_size, self._hasher, self._sealed, self._keys)
 
-    def edited(self, ids: Sequence[int], dropped: Spans) -> tuple["Partition", list[Piece]]:
+    def edited(self, ids: Sequence[int], dropped: Spans) -> "Partition":
         """The partition once the `dropped` spans [start, stop) of all `ids` have left.
 
         Raises:
             BadSpansError: they do not rise, or lie outside.
         """
-        pieces = self._pieces(len(ids), dropped)
+        pieces = self.pieces(len(ids), dropped)
         keys = self.keys(ids, self.complete_count(len(ids))).copy()
         self._seal(keys, ids)
-        after = Partition(self.block_size, self._hasher.under(self._lineage(ids, dropped)))
-        after._sealed = [piece.page for piece in pieces]
-        after._keys = [keys[piece.source] for piece in pieces]
-        return after, pieces
+        return Partition(
+            self.block_size,
+            self._under(ids, dropped),
+            [piece.page for piece in pieces],
+            [keys[piece.source] for piece in pieces],
+        )
 
-    def _pieces(self, length: int, dropped: Spans) -> list[Piece]:
+    def pieces(self, length: int, dropped: Spans) -> list[Piece]:
+        """What is left of the pages of `length` ids once the `dropped` spans have gone.
+
+        Raises:
+            BadSpansError: they do not rise, or lie outside.
+        """
         pieces: list[Piece] = []
         end = index = 0
         for span_start, span_stop in kept_spans(length, dropped):
@@ -141,18 +174,25 @@ class Partition:
     def _extend(self, keys: list[bytes], ids: Sequence[int], count: int) -> None:
         for index in range(len(keys), count):
             start, stop, _ = self.page(index)
-            keys.append(self._hasher.key(self._parent(keys), ids[start:stop]))
+            base = self._base(start)
+            keys.append(self._hasher.key(self._parent(keys), ids[start:stop], base))
+
+    def _base(self, start: int) -> int | None:
+        """What of the position of a page's first id is part of its key: nothing."""
+        del start
+        return None
 
     def _parent(self, keys: Sequence[bytes]) -> bytes:
-        return keys[-1] if len(keys) > self.sealed_count else ROOT
+        return keys[-1] if len(keys) > len(self._sealed) else ROOT
 
-    def _lineage(self, ids: Sequence[int], dropped: Spans) -> bytes:
+    def _under(self, ids: Sequence[int], dropped: Spans) -> ChainHasher:
+        """What makes keys once an edit has been made of all `ids`."""
         digest = hashlib.sha256(self._hasher.lineage)
         digest.update(struct.pack(f"<Q{len(ids)}I", len(ids), *ids))
         digest.update(
             struct.pack(f"<{2 * len(dropped)}Q", *(edge for span in dropped for edge in span))
         )
-        return digest.digest()
+        return self._hasher.under(digest.digest())
 
 
 def kept_spans(length: int, dropped: Spans) -> Iterator[tuple[int, int]]:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from engine.context import Context
+from engine.history import Stage
 from engine.ids import BlockId
 from engine.memory.block_pool import BlockPool
 from engine.memory.prefix_cache import PrefixCache
@@ -39,6 +40,10 @@ class Prefixes:
         hits = self.cache.longest(keys, full, stop)
         return hits if full + len(hits) >= context.partition.sealed_count else []
 
+    def hit_count(self, context: Context, limit: int) -> int:
+        """How many they are."""
+        return len(self.hits(context, limit))
+
     def reach(self, context: Context, limit: int) -> int:
         """How many there would be if what lies in tiers were brought back."""
         if context.stages or not self._tiers:
@@ -50,6 +55,13 @@ class Prefixes:
         ):
             at += 1
         return at - full if at >= context.partition.sealed_count else 0
+
+    def has_sealed(self, stage: Stage) -> bool:
+        """Whether the device has all pages of a stage from before its last edit."""
+        partition, sealed = stage.partition, stage.partition.sealed_count
+        if sealed > partition.complete_count(len(stage.ids)):
+            return False
+        return len(self.cache.longest(partition.keys(stage.ids, sealed), 0, sealed)) == sealed
 
     def hash_last(self, context: Context, count: int) -> None:
         """Hash the blocks that the last `count` valid slots have made full."""
@@ -81,12 +93,18 @@ class Prefixes:
     def distrust(self, context: Context) -> None:
         """Let nobody find what a context holds, here or below."""
         for block in context.table.blocks:
-            key = self.cache.key_of(block)
+            key = self.unhash(block)
             if key is not None:
-                self.cache.forget(block)
-                self.pool.unmark_hashed(block)
-                self.on_taken(block)
                 self._tiers.erase([key])
+
+    def unhash(self, block: BlockId) -> bytes | None:
+        """Let nobody find a block that somebody refers to; returns the key that it had."""
+        key = self.cache.key_of(block)
+        if key is not None:
+            self.cache.forget(block)
+            self.pool.unmark_hashed(block)
+            self.on_taken(block)
+        return key
 
     def _span(self, context: Context, limit: int) -> tuple[list[bytes], int, int]:
         """Keys, the first page that the table has not whole, and the first beyond the limit."""

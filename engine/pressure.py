@@ -72,7 +72,7 @@ class Pressure:
         return slot.given_way >= self._config.max_preemptions
 
     def _worst_case(self, slot: Slot) -> int:
-        return slot.worst_case_blocks(self._config.block_size)
+        return slot.worst_case_blocks
 
     # --- blocks for those that run -------------------------------------------------------------
 

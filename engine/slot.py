@@ -1,6 +1,5 @@
 """A submitted turn, from the queue to its ending. Loop thread only."""
 
-from engine.capacity import blocks_for
 from engine.context import Context
 from engine.guesses import TurnGuesses
 from engine.histogram import Histogram
@@ -60,13 +59,12 @@ class Slot:
         """How many more tokens the turn may draw."""
         return self.max_output_tokens - self.output_tokens
 
-    def worst_case_blocks(self, block_size: int) -> int:
+    @property
+    def worst_case_blocks(self) -> int:
         """Blocks of the context after the turn, if it is as long as it may be."""
-        context = self.context
         replies = self.max_output_tokens if self.command.generate else 0
         tokens = self.prompt_len + replies + len(self.command.close_ids)
-        sealed = context.sealed_len  # in parts of blocks
-        return context.sealed_count + blocks_for(tokens - sealed, block_size)
+        return self.context.page_count(tokens)
 
     def sample(self, drafts: int) -> SampleAt:
         """How the next tokens are drawn, after a step's own ones and each of its drafts."""

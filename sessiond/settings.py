@@ -18,6 +18,7 @@ from pydantic_settings import (
 from engine.byte_size import parse_bytes
 from engine.config import (
     MAX_SPECULATIVE_TOKENS,
+    AttentionName,
     CudaGraphs,
     Device,
     Dtype,
@@ -146,9 +147,20 @@ class Settings(BaseSettings):
     )
     dtype: Dtype = Field("auto", description="Number format of activations.")
     weights: Weights = Field(
-        "native", description="Weights as quantised as the file has them, or dequantised at load."
+        "auto",
+        description="Weights as quantised as the file has them (`native`), or dequantised at load; "
+        "`auto` is native on the native kernels, dequantized where torch runs the model.",
+    )
+    weights_offload_layers: int = Field(
+        0,
+        ge=0,
+        description="Layers whose weights stay in main memory and come to the GPU one ahead of "
+        "their use, for models that do not fit.",
     )
     kv_cache_dtype: KvDtype = Field("auto", description="Number format of the KV cache.")
+    attention_backend: AttentionName = Field(
+        "auto", description="What computes attention; `auto` takes the best that can."
+    )
     block_size: int = Field(16, ge=1, le=1024, description="Tokens per KV block.")
     kv_cache_memory: ByteSize = Field(
         0, ge=0, description="Size of the KV pool, as in 2GiB; 0 sizes it from free memory."
@@ -355,6 +367,8 @@ class Settings(BaseSettings):
             dtype=self.dtype,
             weights=self.weights,
             kv_cache_dtype=self.kv_cache_dtype,
+            attention_backend=self.attention_backend,
+            weights_offload_layers=self.weights_offload_layers,
             block_size=self.block_size,
             gpu_memory_utilization=self.gpu_memory_utilization,
             cuda_graphs=self.cuda_graphs,

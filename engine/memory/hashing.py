@@ -55,8 +55,13 @@ class ChainHasher:
         """The same under another lineage."""
         return ChainHasher(replace(self._extras, lineage=lineage))
 
-    def key(self, parent: bytes, ids: Sequence[int]) -> bytes:
-        """Key of the block that holds `ids` and whose predecessor has the key `parent`."""
+    def key(self, parent: bytes, ids: Sequence[int], base: int | None = None) -> bytes:
+        """Key of the block that holds `ids` and whose predecessor has the key `parent`.
+
+        `base`: the position of its first slot, where K is no good at another one.
+        """
         digest = self._seeded.copy()
+        if base is not None:
+            digest.update(struct.pack("<Q", base))
         digest.update(parent + struct.pack(f"<{len(ids)}I", *ids))
         return digest.digest()

@@ -1,11 +1,16 @@
 """The KV tensor that blocks name. Loop thread only.
 
-Position-free: K in slot s of a block is stored rotated by s only, so that a block serves at any
-base position. Whoever reads K adds the base's rotation (to K, or its inverse to the query).
+Position-free ("slot"): K in slot s of a block is stored rotated by s only, so that a block serves
+at any base position. Whoever reads K adds the base's rotation (to K, or its inverse to the query).
+For kernels that know nothing of this, K is stored rotated by its position ("absolute"): then a
+block serves at one base only, and KV that goes to another position is copied and turned. Such
+kernels read whole pages, and what is masked with weight 0: there V is always finite (0 times NaN
+is NaN). A token whose V was not has K that is not a number: whoever sees it gets no finite logits.
 """
 
 import mmap
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +21,8 @@ from engine.errors import ConfigError
 from engine.files.model_spec import ModelSpec
 from engine.ids import BlockId
 from engine.process_memory import keep_out_of_dumps
+
+PositionForm = Literal["slot", "absolute"]
 
 
 def kv_bytes_per_block(spec: ModelSpec, block_size: int, dtype: torch.dtype) -> int:
@@ -33,7 +40,7 @@ class KvStore:
     nobody wants.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 -- all that its memory depends on
         self,
         spec: ModelSpec,
         *,
@@ -41,7 +48,9 @@ class KvStore:
         block_size: int,
         dtype: torch.dtype,
         device: torch.device,
+        position_form: PositionForm = "slot",
     ) -> None:
+        self.position_form = position_form
         heads, dim = spec.num_kv_heads, spec.head_dim
         self.num_blocks = num_blocks
         self.block_size = block_size
@@ -82,14 +91,34 @@ class KvStore:
         return keys.index_select(0, rows), values.index_select(0, rows)
 
     def write(self, layer: int, rows: Tensor, keys: Tensor, values: Tensor) -> None:
-        """Store K (rotated by its slot) and V [n, kv_heads, head_dim] in n rows."""
-        into_keys, into_values = self._layer_rows(layer)
-        into_keys.index_copy_(0, rows, keys.to(self._pool.dtype))
-        into_values.index_copy_(0, rows, values.to(self._pool.dtype))
+        """Store K (rotated by its slot or position) and V [n, kv_heads, head_dim] in n rows.
+
+        What a type of 8 bits can't hold becomes its largest value: one NaN would spoil every
+        later token, and how its conversions overflow depends on device and version of torch.
+        """
+        if self.position_form == "absolute":
+            keys, values = _with_finite_values(keys, values)
+        for into, given in zip(self._layer_rows(layer), (keys, values), strict=True):
+            if self._pool.dtype.itemsize > 1:
+                into.index_copy_(0, rows, given.to(self._pool.dtype))
+                continue
+            most = torch.finfo(self._pool.dtype).max
+            narrow = given.clamp(-most, most).to(self._pool.dtype)
+            # torch moves rows of bytes, but has no index_copy_ for types of 8 bits
+            into.view(torch.uint8).index_copy_(0, rows, narrow.view(torch.uint8))
 
     def copy_block(self, source: BlockId, target: BlockId) -> None:
         """Copy all slots of all layers of one block to another."""
         self._pool[target].copy_(self._pool[source])
+
+    def take(self, sources: Sequence[tuple[BlockId, int]]) -> Tensor:
+        """Copy out K and V of all layers [n, layers, 2, kv_heads, head_dim] of n (block, slot)."""
+        blocks, slots = torch.tensor(sources, device=self.device).T
+        return self._pool[blocks, :, :, slots]
+
+    def put(self, target: BlockId, tokens: Tensor) -> None:
+        """Store what `take` returned in a block's first slots."""
+        self._pool[target, :, :, : len(tokens)] = tokens.permute(1, 2, 0, 3, 4)
 
     def read_block(self, block: int, into: npt.NDArray[np.uint8]) -> None:
         """Copy a block's bytes, all layers in a row, to the host."""
@@ -107,6 +136,11 @@ class KvStore:
         # the views start at the layer's first row, so that row numbers hold in every layer
         start = 2 * layer * self.block_size
         return self._rows[start:], self._rows[start + self.block_size :]
+
+
+def _with_finite_values(keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    spoilt = ~values.isfinite().all(-1, keepdim=True)
+    return keys.masked_fill(spoilt, torch.nan), values.masked_fill(spoilt, 0)
 
 
 def _zeros(num_bytes: int, dtype: torch.dtype, device: torch.device) -> Tensor:

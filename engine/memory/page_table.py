@@ -185,6 +185,23 @@ class PageTable:
         self.seal(len(self._entries))
         return again, gone + self.release_reserved()
 
+    def compact(self, first: int, blocks: Sequence[BlockId], kept_len: int) -> list[BlockId]:
+        """Let `blocks` be the pages from number `first` on: all full but the last.
+
+        Their KV is there already, in `kept_len` slots with those of the pages before.
+
+        Returns:
+            Blocks that the table refers to no longer, reserved ones included, in its order.
+        """
+        size = self.block_size
+        dropped = [entry.block for entry in self._entries[first:] if entry.block not in blocks]
+        del self._entries[first:]
+        for number, block in enumerate(blocks, first):
+            base = number * size
+            self._entries.append(PageEntry(block, 0, min(size, kept_len - base) - 1, base))
+        self.kept_len = self.next_pos = kept_len
+        return dropped + self.release_reserved()
+
     def release_reserved(self) -> list[BlockId]:
         """Returns the blocks for tokens to come, which the table refers to no longer."""
         reserved, self._reserved = self._reserved, []

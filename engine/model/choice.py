@@ -9,6 +9,7 @@ from engine.files.model_spec import ModelSpec
 from engine.model.kernels.library import LibraryMissingError
 from engine.model.native import NativeModel, prepare_native_model
 from engine.sizes.native import why_not_native
+from engine.sizes.offload import offload_is_torchs
 
 if TYPE_CHECKING:
     from engine.model.runner import LoadedModel
@@ -29,33 +30,42 @@ def prepare(spec: ModelSpec, config: EngineConfig) -> AnyModel:
 
     Raises:
         ModelFileError: a tensor is missing, has the wrong shape or an unknown type.
-        ConfigError: the device or a dtype can't be had.
+        ConfigError: the device, a dtype, offloaded layers or the attention backend can't be had.
     """
+    model = _prepared(spec, config)
+    _log.info("attention %s: %s", model.attention, model.attention_reason)
+    return model
+
+
+def _prepared(spec: ModelSpec, config: EngineConfig) -> AnyModel:
     reason = why_not_native(spec, config) or _cuda(config)
     if reason is None:
+        offload_is_torchs(config.weights_offload_layers)
         try:
             return prepare_native_model(spec, config)
         except LibraryMissingError as error:
             reason = f"the native kernels were not built ({error})"
+    from engine.model.runner import prepare_model
+
+    model = prepare_model(spec, config, why_not_native=reason)
     if _was_chosen(config):
         _log.info("torch runs the model: %s", reason)
     else:
         _log.warning("%s: slower torch operations serve instead", reason)
-    from engine.model.runner import prepare_model
-
-    return prepare_model(spec, config)
+    return model
 
 
 def _was_chosen(config: EngineConfig) -> bool:
     """Say whether torch is what the settings ask for, not what is left."""
     return (
         config.device == "cuda"
+        or config.attention_backend not in ("auto", "native")
         or config.dtype in ("float32", "float16")
         or _cuda(config) is not None
     )
 
 
 def _cuda(config: EngineConfig) -> str | None:
-    if config.device == "auto" and _CUDA_DEVICE.exists():
+    if config.device == "auto" and config.attention_backend != "native" and _CUDA_DEVICE.exists():
         return "device=auto on a machine with an NVIDIA driver"
     return None

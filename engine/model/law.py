@@ -10,13 +10,15 @@ import torch
 from torch import Tensor
 
 from engine.files.model_spec import ModelSpec, RopeSpec
+from engine.memory.kv_store import PositionForm
 from engine.model.attention.gather import GatherAttention
 from engine.model.attention.law import attend_in_fixed_order
 from engine.model.fixed_order import FixedOrderOps
 from engine.model.layers import Arithmetic, RotaryTable
 from engine.model.llama import Llama
 from engine.model.runner import LoadedModel, TorchRunner
-from engine.model.weights.load import LayerWeights, ModelWeights
+from engine.model.weights.layers import LayerWeights, ResidentLayers
+from engine.model.weights.load import ModelWeights
 
 _CPU = torch.device("cpu")
 
@@ -46,7 +48,13 @@ def law_spec(vocab_size: int = 256, max_position: int = 4096) -> ModelSpec:
     )
 
 
-def law_model(spec: ModelSpec | None = None, *, seed: int = 0, block_size: int = 16) -> LoadedModel:
+def law_model(
+    spec: ModelSpec | None = None,
+    *,
+    seed: int = 0,
+    block_size: int = 16,
+    position_form: PositionForm = "slot",
+) -> LoadedModel:
     """Make the tiny model with random weights that depend on the seed only."""
     spec = spec or law_spec()
     arithmetic = Arithmetic(
@@ -61,7 +69,8 @@ def law_model(spec: ModelSpec | None = None, *, seed: int = 0, block_size: int =
         kv_dtype=torch.float64,
         block_size=block_size,
         max_model_len=spec.max_position,
-        fingerprint=f"law-{seed}",
+        fingerprint=f"law-{seed}-{position_form}",
+        position_form=position_form,
     )
 
 
@@ -71,9 +80,11 @@ def law_runner(
     spec: ModelSpec | None = None,
     seed: int = 0,
     block_size: int = 16,
+    position_form: PositionForm = "slot",
 ) -> TorchRunner:
     """Make a runner of the tiny model over a pool of its own."""
-    return law_model(spec, seed=seed, block_size=block_size).runner(num_blocks)
+    model = law_model(spec, seed=seed, block_size=block_size, position_form=position_form)
+    return model.runner(num_blocks)
 
 
 def random_weights(spec: ModelSpec, seed: int, dtype: torch.dtype) -> ModelWeights:
@@ -102,4 +113,4 @@ def random_weights(spec: ModelSpec, seed: int, dtype: torch.dtype) -> ModelWeigh
         for _ in range(spec.num_layers)
     )
     embedding, head = matrix(spec.vocab_size, hidden), matrix(spec.vocab_size, hidden)
-    return ModelWeights(embedding=embedding, layers=layers, norm=ones, head=head)
+    return ModelWeights(embedding=embedding, layers=ResidentLayers(layers), norm=ones, head=head)

@@ -103,6 +103,12 @@ class RotaryTable:
             chunk = self._chunk(_TABLE_START + len(self._table))
             self._table = torch.cat((self._table, chunk))
 
+    def back(self, distances: npt.NDArray[np.int64]) -> Tensor:
+        """As `at`, to turn back by so many positions."""
+        turned = self.at(distances)
+        turned[..., 1].neg_()
+        return turned
+
     def _chunk(self, start: int) -> Tensor:
         angles = np.outer(np.arange(start, start + _TABLE_CHUNK), self._frequencies)
         table = np.stack((np.cos(angles), np.sin(angles)), axis=-1)

@@ -15,7 +15,9 @@ from engine.memory.kv_store import KvStore
 from engine.model.attention.protocol import AttentionBackend, AttentionStep
 from engine.model.batch import Batch, Ints
 from engine.model.layers import Arithmetic
-from engine.model.weights.load import LayerWeights, ModelWeights
+from engine.model.weights.layers import LayerWeights
+from engine.model.weights.load import ModelWeights
+from engine.model.weights.quantized import QuantizedMatrix, dense
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +27,7 @@ class _Step:
     store: KvStore
     attention: AttentionStep
     write_rows: Tensor  # [N]
-    rotation: Tensor  # [N, heads + kv_heads, head_dim // 2, 2]: q by position, k by slot
+    rotation: Tensor  # [N, heads + kv_heads, head_dim // 2, 2]: q by position, k as it is stored
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,11 +35,11 @@ class FixedInputs:
     """What a captured step reads, for N new tokens, in one tensor.
 
     `table` int64 [4, N]: token id, position, slot in its block, row of the KV store to write to.
-    `last_position`: largest position that will ever be in it.
+    `lines`: of the rotary table, from position 0 on. Whoever captures the step keeps both.
     """
 
     table: Tensor
-    last_position: int
+    lines: Tensor
 
 
 class Llama:
@@ -68,12 +70,15 @@ class Llama:
     ) -> Tensor:
         """As `forward`, of inputs that stay where they are; returns logits [N, vocab] of all."""
         token_ids, positions, slots, write_rows = inputs.table
-        lines = self.arithmetic.table.from_zero(inputs.last_position)
+        lines = inputs.lines
+        stored = slots if store.position_form == "slot" else positions
         step = _Step(
             store=store,
             attention=attention,
             write_rows=write_rows,
-            rotation=self._rotation(lines.index_select(0, positions), lines.index_select(0, slots)),
+            rotation=self._rotation(
+                lines.index_select(0, positions), lines.index_select(0, stored)
+            ),
         )
         return self._compute(token_ids, step)
 
@@ -85,38 +90,45 @@ class Llama:
         num_layers: int | None = None,
     ) -> Tensor:
         ops, eps = self.arithmetic.ops, self.spec.rms_norm_eps
-        x = F.embedding(token_ids, self.weights.embedding)
-        for layer, weights in enumerate(self.weights.layers[:num_layers]):
+        x = self._embed(token_ids)
+        for layer, weights in enumerate(self.weights.layers.walk(num_layers)):
             normed = ops.rms_norm(x, weights.attention_norm, eps)
             x = x + self._attend(layer, weights, normed, step)
             normed = ops.rms_norm(x, weights.mlp_norm, eps)
-            x = x + ops.linear(
-                ops.swiglu(ops.linear(normed, weights.gate_up, None)), weights.down, None
-            )
+            inner = ops.swiglu(ops.linear(normed, dense(weights.gate_up), None))
+            x = x + ops.linear(inner, dense(weights.down), None)
         last = x if sampled is None else x.index_select(0, sampled)
-        return ops.linear(ops.rms_norm(last, self.weights.norm, eps), self.weights.head, None)
+        head = dense(self.weights.head)
+        return ops.linear(ops.rms_norm(last, self.weights.norm, eps), head, None)
+
+    def _embed(self, token_ids: Tensor) -> Tensor:
+        table = self.weights.embedding
+        if isinstance(table, QuantizedMatrix):
+            return table.rows(token_ids)
+        return F.embedding(token_ids, table)
 
     def _prepare(self, batch: Batch, store: KvStore) -> _Step:
         table = self.arithmetic.table
+        stored = batch.slots if store.position_form == "slot" else batch.positions
         return _Step(
             store=store,
             attention=self.attention.prepare(batch, store),
             write_rows=self._index(batch.write_rows),
-            rotation=self._rotation(table.at(batch.positions), table.at(batch.slots)),
+            rotation=self._rotation(table.at(batch.positions), table.at(stored)),
         )
 
-    def _rotation(self, by_position: Tensor, by_slot: Tensor) -> Tensor:
+    def _rotation(self, by_position: Tensor, as_stored: Tensor) -> Tensor:
         """Lines [N, head_dim // 2, 2] of the rotary table as `_Step` has them."""
         spec = self.spec
         parts = (
             by_position[:, None].expand(-1, spec.num_heads, -1, -1),
-            by_slot[:, None].expand(-1, spec.num_kv_heads, -1, -1),
+            as_stored[:, None].expand(-1, spec.num_kv_heads, -1, -1),
         )
         return torch.cat(parts, dim=1)
 
     def _attend(self, layer: int, weights: LayerWeights, x: Tensor, step: _Step) -> Tensor:
         spec, ops = self.spec, self.arithmetic.ops
-        qkv = ops.linear(x, weights.qkv, weights.qkv_bias).view(len(x), -1, spec.head_dim)
+        qkv = ops.linear(x, dense(weights.qkv), weights.qkv_bias).view(len(x), -1, spec.head_dim)
         both = spec.num_heads + spec.num_kv_heads
         qk, values = qkv[:, :both], qkv[:, both:]
         if weights.qk_norm is not None:
@@ -124,7 +136,7 @@ class Llama:
         qk = ops.rotate(qk, step.rotation)
         step.store.write(layer, step.write_rows, qk[:, spec.num_heads :], values)
         attended = step.attention.attend(layer, qk[:, : spec.num_heads])
-        return ops.linear(attended, weights.output, weights.output_bias)
+        return ops.linear(attended, dense(weights.output), weights.output_bias)
 
     def _index(self, places: Ints) -> Tensor:
         return torch.from_numpy(places).to(self.arithmetic.device)

@@ -13,6 +13,8 @@ from engine.config import EngineConfig
 from engine.errors import ConfigError
 from engine.files.model_spec import ModelSpec
 from engine.ids import BlockId
+from engine.model.attention.declaration import choose_attention
+from engine.model.attention.native import native_candidate
 from engine.model.crew import Crew
 from engine.model.fingerprint import fingerprint
 from engine.model.kernels.library import (
@@ -62,6 +64,7 @@ class NativeModel:
         kv_dtype: str,
         threads: int,
         max_model_len: int,
+        attention_reason: str,
     ) -> None:
         self.spec = spec
         self.isa = isa
@@ -69,6 +72,7 @@ class NativeModel:
         self.threads = threads
         self.max_model_len = max_model_len
         self.attention = f"native-{isa}"
+        self.attention_reason = attention_reason
         self.formats = weights.formats
         is_bfloat = weights.formats == (Format.BF16.name,)
         self.weights = "bfloat16" if is_bfloat else "+".join(weights.formats)
@@ -103,9 +107,13 @@ class NativeModel:
 
 
 class NativeRunner:
-    """Implements engine.step.ModelRunner. `streamed`: its pool's copies take a thread each."""
+    """Implements engine.step.ModelRunner. `streamed`: its pool's copies take a thread each.
+
+    KV holds no position, so no edit moves any.
+    """
 
     streamed = None
+    move_pages = None
 
     def __init__(
         self,
@@ -247,14 +255,14 @@ def prepare_native_model(
     """
     reason = why_not_native(spec, config)
     if reason is not None:
-        raise ConfigError("attention", "native", f"torch: {reason}")
+        raise ConfigError("attention_backend", "native", f"torch: {reason}")
     if config.max_model_len > spec.max_position:
         raise ConfigError(
             "max_model_len",
             config.max_model_len,
             f"0 (what the model has) to {spec.max_position} tokens",
         )
-    if config.dtype == "bfloat16" and config.weights == "native" and has_quantized(spec):
+    if config.dtype == "bfloat16" and config.weights != "dequantized" and has_quantized(spec):
         raise ConfigError(
             "dtype",
             "bfloat16",
@@ -272,4 +280,5 @@ def prepare_native_model(
         kv_dtype="bfloat16" if config.kv_cache_dtype == "auto" else config.kv_cache_dtype,
         threads=threads or config.cpu_threads or usable_processors(),
         max_model_len=config.max_model_len or spec.max_position,
+        attention_reason=choose_attention(config.attention_backend, [native_candidate()]).reason,
     )

@@ -11,16 +11,17 @@ import torch
 from torch import Tensor
 
 from engine.config import EngineConfig
+from engine.device.cpu import CpuDevice
 from engine.device.cuda import CudaDevice
 from engine.device.faults import is_sticky
 from engine.device.protocol import Device
-from engine.errors import DeviceLostError
+from engine.errors import ConfigError, DeviceLostError
 from engine.files.model_spec import ModelSpec
 from engine.ids import BlockId
-from engine.memory.kv_store import KvStore, kv_bytes_per_block
-from engine.model.attention.gather import GatherAttention
+from engine.memory.kv_store import KvStore, PositionForm, kv_bytes_per_block
+from engine.memory.page_move import PageMove
 from engine.model.attention.protocol import AttentionBackend, CapturableBackend
-from engine.model.attention.torch_paged import attend_with_sdpa
+from engine.model.attention.registry import build_backend
 from engine.model.batch import build_batch
 from engine.model.fingerprint import fingerprint
 from engine.model.graph_buckets import Bucket, graph_sizes, make_buckets
@@ -28,9 +29,9 @@ from engine.model.graphs import DecodeGraphs, graph_bytes
 from engine.model.layers import Arithmetic, RotaryTable, TorchOps
 from engine.model.llama import Llama
 from engine.model.profiling import activation_peak
-from engine.model.resolve import Resolved, resolve
+from engine.model.resolve import Resolved, dtype_name, resolve
 from engine.model.sampler import sample
-from engine.model.weights.load import load_weights
+from engine.model.weights.load import Keeping, ModelWeights, load_weights
 from engine.step import SequenceStep
 from engine.tiers.stream_mover import DeviceBlocks
 
@@ -53,16 +54,20 @@ class LoadedModel:
         max_model_len: int,
         fingerprint: str,
         graph_buckets: Sequence[Bucket] = (),
+        attention_reason: str = "",
+        position_form: PositionForm = "slot",
     ) -> None:
         self._llama = llama
         self._graph_buckets = graph_buckets
         self._kv_dtype = kv_dtype
+        self._position_form = position_form
         self.spec = llama.spec
         self.device = llama.arithmetic.device.type
         self.dtype = dtype_name(llama.arithmetic.dtype)
-        self.weights = self.dtype  # dequantised at load
+        self.weights = "+".join(llama.weights.formats) or self.dtype
         self.kv_dtype = dtype_name(kv_dtype)
         self.attention = llama.attention.name
+        self.attention_reason = attention_reason
         self.weights_bytes = llama.weights.num_bytes
         self.block_size = block_size
         self.max_model_len = max_model_len
@@ -126,6 +131,7 @@ class LoadedModel:
             block_size=self.block_size,
             dtype=self._kv_dtype,
             device=self._llama.arithmetic.device,
+            position_form=self._position_form,
         )
 
 
@@ -136,6 +142,7 @@ class TorchRunner:
     """Implements engine.step.ModelRunner.
 
     `device`: one that has streams, if it has; `graphs`: captured steps, where there are some.
+    `move_pages` is there where K lies rotated by its position, so that edits have to move KV.
     """
 
     def __init__(
@@ -149,6 +156,7 @@ class TorchRunner:
         self.store = store
         self._device = device
         self._graphs = graphs
+        self.move_pages = self._move if store.position_form == "absolute" else None
 
     @property
     def streamed(self) -> DeviceBlocks | None:
@@ -188,6 +196,15 @@ class TorchRunner:
         """See engine.step.ModelRunner."""
         with torch.inference_mode():
             self.store.copy_block(source, target)
+
+    def _move(self, moves: Sequence[PageMove]) -> None:
+        arithmetic = self._llama.arithmetic
+        with torch.inference_mode():
+            for move in moves:
+                tokens = self.store.take(move.sources)
+                turn = arithmetic.table.back(-np.array(move.shifts, dtype=np.int64))
+                tokens[:, :, 0] = arithmetic.ops.rotate(tokens[:, :, 0], turn[:, None, None])
+                self.store.put(move.target, tokens)
 
     def read_block(self, block: int, into: npt.NDArray[np.uint8]) -> None:
         """See engine.tiers.store.Blocks."""
@@ -230,25 +247,30 @@ def memory_errors() -> Iterator[None]:
         raise MemoryError(str(error)) from error
 
 
-def prepare_model(spec: ModelSpec, config: EngineConfig) -> LoadedModel:
+def prepare_model(
+    spec: ModelSpec, config: EngineConfig, *, why_not_native: str = ""
+) -> LoadedModel:
     """Load the weights and resolve device, types and attention backend.
+
+    `why_not_native` says what keeps the model off the native kernels, if they were asked first.
 
     Raises:
         ModelFileError: a tensor is missing, has the wrong shape or an unknown type.
-        ConfigError: the device is not there, or `max_model_len` is more than the model has.
+        ConfigError: the device or the attention backend is not there or can't serve, or
+            `max_model_len` is more than the model has.
         MemoryError: the weights don't fit.
     """
     if config.cpu_threads:
         torch.set_num_threads(config.cpu_threads)
-    resolved = resolve(spec, config)
+    resolved = resolve(spec, config, why_not_native=why_not_native)
     # positions keep their precision in 16-bit models: angles and rotations are float32
     table = RotaryTable(spec.rope, spec.head_dim, dtype=torch.float32, device=resolved.device)
     arithmetic = Arithmetic(
         ops=TorchOps(), table=table, dtype=resolved.dtype, device=resolved.device
     )
-    attention = GatherAttention(resolved.attention, attend_with_sdpa, spec, arithmetic)
+    attention = build_backend(resolved.attention.declaration, spec, arithmetic)
     with memory_errors():
-        weights = load_weights(spec, resolved.dtype, resolved.device)
+        weights = _weights(spec, config, resolved)
     return LoadedModel(
         llama=Llama(spec, weights, attention, arithmetic),
         graph_buckets=buckets_for(config, resolved, attention),
@@ -256,8 +278,13 @@ def prepare_model(spec: ModelSpec, config: EngineConfig) -> LoadedModel:
         block_size=config.block_size,
         max_model_len=resolved.max_model_len,
         fingerprint=fingerprint(
-            spec, dtype_name(resolved.dtype), dtype_name(resolved.kv_dtype), resolved.attention
+            spec,
+            dtype_name(resolved.dtype),
+            dtype_name(resolved.kv_dtype),
+            resolved.attention.declaration.name,
         ),
+        attention_reason=resolved.attention.reason,
+        position_form=resolved.attention.declaration.position_form,
     )
 
 
@@ -266,6 +293,9 @@ def buckets_for(
 ) -> tuple[Bucket, ...]:
     """The steps that are captured: none unless the device and the backend of attention can."""
     if config.cuda_graphs == "off" or resolved.device.type != "cuda":
+        return ()
+    if config.weights_offload_layers:
+        _log.info("no CUDA graphs: layers of weights are copied in while a step runs")
         return ()
     if not isinstance(attention, CapturableBackend):
         _log.info("no CUDA graphs: the shapes of %s attention change", attention.name)
@@ -277,6 +307,23 @@ def buckets_for(
     )
 
 
-def dtype_name(dtype: torch.dtype) -> str:
-    """Return a type's name as the settings have it."""
-    return str(dtype).removeprefix("torch.")
+def _weights(spec: ModelSpec, config: EngineConfig, resolved: Resolved) -> ModelWeights:
+    """Load the weights as they are to be kept."""
+    offloaded = config.weights_offload_layers
+    copier: Device | None = None
+    if offloaded:
+        copier = CudaDevice() if resolved.device.type == "cuda" else CpuDevice()
+    keeping = Keeping(
+        dtype=resolved.dtype,
+        device=resolved.device,
+        quantized=config.weights == "native",
+        offloaded=offloaded,
+        copier=copier,
+    )
+    try:
+        return load_weights(spec, keeping)
+    except MemoryError as error:
+        if not offloaded:
+            raise
+        allowed = f"what the device and pinned main memory have room for ({error})"
+        raise ConfigError("weights_offload_layers", offloaded, allowed) from error

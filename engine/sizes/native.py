@@ -23,11 +23,17 @@ def why_not_native(shape: DecoderShape, config: EngineConfig) -> str | None:
     group = shape.num_heads // shape.num_kv_heads
     limits = (
         ("device", config.device, config.device != "cuda", "cpu"),
+        (
+            "attention_backend",
+            config.attention_backend,
+            config.attention_backend in ("auto", "native"),
+            "their own",
+        ),
         ("dtype", config.dtype, config.dtype in ("auto", "bfloat16"), "bfloat16"),
         (
             "kv_cache_dtype",
             config.kv_cache_dtype,
-            config.kv_cache_dtype != "float16",
+            config.kv_cache_dtype not in ("float16", "fp8", "fp8_e4m3"),
             "bfloat16, float32 and int8",
         ),
         ("block_size", config.block_size, config.block_size == BLOCK_TOKENS, str(BLOCK_TOKENS)),

@@ -27,6 +27,8 @@ def show(
         console.print(f"  {violation}", markup=False)
     if "arithmetic" in report:
         console.print(str(report["arithmetic"]), markup=False)
+    if report.get("attention_reason"):
+        console.print(f"attention: {report['attention_reason']}", markup=False, soft_wrap=True)
     for tier in report.get("tiers", ()):
         console.print(_tier_line(tier), markup=False, soft_wrap=True)
     console.print(_numbers(report))

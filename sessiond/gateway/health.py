@@ -102,6 +102,7 @@ class HealthApi:
                 "disk_bytes": report.disk_bytes,
                 "rss_bytes": report.rss_bytes,
                 "arithmetic": self._engine.info.arithmetic,
+                "attention_reason": self._engine.info.attention_reason,
                 "model": self._engine.info.model,
                 "tiers": [_tier_object(tier) for tier in self._engine.info.tiers],
                 "engine": _process_object(engine)

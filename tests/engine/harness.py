@@ -69,6 +69,7 @@ class Engine:
             fingerprint=fingerprint,
             runner=run,
             tiers=tiers(run) if tiers else None,
+            move_pages=getattr(run, "move_pages", None),
             tokenizer=FakeText(),
             emit=self._keep,
             clock=self.clock,

@@ -1,8 +1,10 @@
 """The native path where it can be, torch with one warning where its library is absent."""
 
+import re
 import subprocess
 import sys
 
+import msgspec
 import pytest
 from gguf import GGMLQuantizationType as Kind
 
@@ -57,7 +59,53 @@ def test_float32_is_torchs(tiny, library_path, monkeypatch, caplog):
     assert not [record for record in caplog.records if record.levelname == "WARNING"]
 
 
-@pytest.mark.parametrize("settings", [{"block_size": 32}, {"kv_cache_dtype": "float16"}])
+@pytest.mark.usefixtures("built")
+def test_the_log_says_what_computes_attention_and_why(tiny, caplog):
+    caplog.set_level("INFO")
+    spec, config = tiny
+    said = {
+        "auto": r"attention native-\w+: the first that can serve$",
+        "native": r"attention native-\w+: as --attention-backend says$",
+        "torch": r"attention torch: as --attention-backend says$",
+    }
+    for wish, words in said.items():
+        caplog.clear()
+        asked = msgspec.structs.replace(config, attention_backend=wish)
+        model = choice.prepare(spec, asked)
+        assert re.search(words, caplog.records[-1].getMessage())
+        assert model.attention_reason in caplog.records[-1].getMessage()
+        assert not [record for record in caplog.records if record.levelname == "WARNING"]
+    choice.prepare(spec, msgspec.structs.replace(config, block_size=8))
+    assert "native can't: block_size=8: the kernels have 16" in caplog.text
+
+
+@pytest.mark.usefixtures("built")
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"block_size": 32}, r"torch.* \(native can't: block_size=32: the kernels have 16\)"),
+        ({"dtype": "float32"}, r"torch.* \(native can't: dtype=float32: .* bfloat16\)"),
+        ({"kv_cache_dtype": "fp8"}, r"torch.* \(native can't: kv_cache_dtype=fp8: .*int8\)"),
+    ],
+)
+def test_native_kernels_that_cannot_are_refused_with_what_would_work(tiny, settings, words):
+    spec, config = tiny
+    asked = msgspec.structs.replace(config, attention_backend="native", **settings)
+    with pytest.raises(ConfigError, match="attention_backend='native': allowed is " + words):
+        choice.prepare(spec, asked)
+
+
+def test_native_kernels_that_were_not_built_are_refused_by_name(tiny, tmp_path, monkeypatch):
+    spec, config = tiny
+    monkeypatch.setattr(library, "HERE", tmp_path)
+    asked = msgspec.structs.replace(config, attention_backend="native")
+    with pytest.raises(ConfigError, match=r"allowed is torch.* \(native can't: .* not built"):
+        choice.prepare(spec, asked)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"block_size": 32}, {"kv_cache_dtype": "float16"}, {"kv_cache_dtype": "fp8"}]
+)
 def test_a_setting_that_costs_the_native_path_is_named_in_one_warning(tiny, settings, caplog):
     spec, config = tiny
     wanted = EngineConfig(model=config.model, device="cpu", **settings)
@@ -123,6 +171,8 @@ def test_other_arithmetic_is_another_fingerprint(tmp_path):
         {"kv_cache_dtype": "int8"},
         {"kv_cache_dtype": "float32"},
         {"dtype": "float32"},
+        {"kv_cache_dtype": "fp8"},
+        {"attention_backend": "torch", "dtype": "bfloat16"},
     )
     prints = {
         choice.prepare(

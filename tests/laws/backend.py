@@ -15,6 +15,7 @@ from engine.messages import Sampling
 from engine.model.native import NativeRunner
 from engine.model.runner import TorchRunner
 from engine.step import ModelRunner, SampleAt, SequenceStep
+from tests.fakes.absolute_model import AbsoluteFakeModel
 from tests.fakes.fake_model import Draw, FakeModel, FakeText, expected_reply
 
 
@@ -40,9 +41,16 @@ class Backend(Protocol):
         ...
 
 
+def position_free(backend: Backend) -> Backend:
+    """The same model with KV that holds no position: edits of it need no engine of ours."""
+    return getattr(backend, "position_free", backend)
+
+
 def block_bytes(runner: object) -> int:
     """Bytes of one block of a runner's."""
     match runner:
+        case AbsoluteFakeModel():
+            return 16 * runner.block_size
         case FakeModel():
             return 8 * runner.block_size
         case NativeRunner():
@@ -89,7 +97,7 @@ class FakeBackend:
     vocab_size = 256
     stop_id = FakeText.STOP
     steps = 3000
-    block_sizes = (1, 3, 8, 16)
+    block_sizes = (1, 3, 8, 16, 256)
 
     def __init__(self) -> None:
         self.draw = Draw(stop_every=30)
@@ -112,3 +120,12 @@ class FakeBackend:
             stop_ids=stop_ids,
             sampling=sampling,
         )
+
+
+class AbsoluteFakeBackend(FakeBackend):
+    def __init__(self) -> None:
+        super().__init__()
+        self.position_free = FakeBackend()
+
+    def runner(self, num_blocks: int, block_size: int) -> ModelRunner:
+        return AbsoluteFakeModel(num_blocks=num_blocks, block_size=block_size, draw=self.draw)

@@ -5,6 +5,7 @@ import pytest
 from engine.ids import SessionId
 from engine.messages import Edit, Sampling, SetContext
 from tests.engine.harness import Engine
+from tests.laws.backend import position_free
 from tests.laws.law_suite import LawSuite
 from tests.laws.shifted import ShiftedContext
 
@@ -19,13 +20,13 @@ EDITS = [  # of a context of 100 ids or more
 ]
 
 
-class _Played:
+class Played:
     """A session of the engine, and the same context computed apart."""
 
     def __init__(self, suite: LawSuite, engine: Engine, sampling: Sampling) -> None:
         self.suite, self.engine, self.sampling = suite, engine, sampling
         size = engine.config.block_size
-        self.right = ShiftedContext(suite.backend.runner(300, size), size)
+        self.right = ShiftedContext(position_free(suite.backend).runner(300, size), size)
         self.all_ids: list[int] = []
         self.edits: list[Edit] = []
         engine.open("a")
@@ -74,7 +75,7 @@ class EditLaws(LawSuite):
         self, sampling: Sampling, spans: list[tuple[int, int]]
     ) -> None:
         with self.engine() as engine:
-            played = _Played(self, engine, sampling)
+            played = Played(self, engine, sampling)
             played.turn(90, 0)
             played.edit(spans)
             played.turn(20, 1)
@@ -82,7 +83,7 @@ class EditLaws(LawSuite):
 
     def test_shifted_again_and_again(self, sampling: Sampling) -> None:
         with self.engine() as engine:
-            played = _Played(self, engine, sampling)
+            played = Played(self, engine, sampling)
             played.turn(60, 0)
             for number in range(1, 7):
                 played.turn(5 * number, number)
@@ -95,7 +96,7 @@ class EditLaws(LawSuite):
         self, sampling: Sampling, spans: list[tuple[int, int]]
     ) -> None:
         with self.engine(num_blocks=20) as engine:
-            played = _Played(self, engine, sampling)
+            played = Played(self, engine, sampling)
             played.turn(90, 0)
             played.edit(spans)
             played.turn(20, 1)
@@ -109,7 +110,7 @@ class EditLaws(LawSuite):
 
     def test_shifted_and_released_is_hit_again(self, sampling: Sampling) -> None:
         with self.engine() as engine:
-            played = _Played(self, engine, sampling)
+            played = Played(self, engine, sampling)
             played.turn(90, 0)
             played.edit([(25, 60)])
             played.turn(20, 1)
@@ -120,7 +121,7 @@ class EditLaws(LawSuite):
 
     def test_shifted_and_restarted_is_shifted_undisturbed(self, sampling: Sampling) -> None:
         with self.engine() as engine:
-            played = _Played(self, engine, sampling)
+            played = Played(self, engine, sampling)
             played.turn(90, 0)
             played.edit([(25, 60)])
             played.turn(20, 1)
@@ -140,7 +141,7 @@ class EditLaws(LawSuite):
 
     def test_a_long_history_is_rebuilt_exact_and_told(self, sampling: Sampling) -> None:
         with self.engine(num_blocks=20, max_replay_tokens=80) as engine:
-            played = _Played(self, engine, sampling)
+            played = Played(self, engine, sampling)
             played.turn(90, 0)
             played.edit([(25, 60)])
             played.turn(20, 1)
@@ -163,7 +164,7 @@ class EditLaws(LawSuite):
         self, sampling: Sampling
     ) -> None:
         with self.engine(num_blocks=9) as engine:
-            played = _Played(self, engine, sampling)
+            played = Played(self, engine, sampling)
             played.turn(90, 0)
             played.edit([(at, at + 10) for at in range(6, 106, 16)][: len(played.right.ids) // 16])
             ids, more = played.right.ids, self.prompt(40, 2)
@@ -174,7 +175,7 @@ class EditLaws(LawSuite):
 
     def test_a_fork_of_a_shifted_session_is_a_copy(self, sampling: Sampling) -> None:
         with self.engine() as engine:
-            played = _Played(self, engine, sampling)
+            played = Played(self, engine, sampling)
             played.turn(90, 0)
             played.edit([(25, 60)])
             played.turn(20, 1)
@@ -188,7 +189,7 @@ class EditLaws(LawSuite):
 
     def test_preempted_while_shifted_is_uninterrupted(self, sampling: Sampling) -> None:
         with self.engine(num_blocks=14) as engine:
-            played = _Played(self, engine, sampling)
+            played = Played(self, engine, sampling)
             played.turn(90, 0)
             played.edit([(25, 60)])
             engine.open("b")
@@ -204,7 +205,7 @@ class EditLaws(LawSuite):
 
     def test_a_turn_rolled_back_after_an_edit_leaves_the_edit(self, sampling: Sampling) -> None:
         with self.engine() as engine:
-            played = _Played(self, engine, sampling)
+            played = Played(self, engine, sampling)
             played.turn(90, 0)
             played.edit([(25, 60)])
             cut = self.submit(engine, "a", self.prompt(30, 4), sampling, stop=False, output=50)

@@ -13,6 +13,7 @@ class Faulty:
         self.read_block = runner.read_block
         self.write_block = runner.write_block
         self.zero_block = runner.zero_block
+        self.move_pages = getattr(runner, "move_pages", None)
 
     def execute(self, batch: list[SequenceStep]) -> list[int]:
         failing, self.fail_next = self.fail_next, None

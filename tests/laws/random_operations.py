@@ -7,7 +7,7 @@ from engine.messages import Edit, Sampling, Terms, TurnDone, TurnFailed, TurnInc
 from policies.placements import BUILT_IN
 from tests.engine.harness import Engine
 from tests.fakes.fake_model import FakeText
-from tests.laws.backend import Backend
+from tests.laws.backend import Backend, position_free
 from tests.laws.drafting import OracleDrafts
 from tests.laws.expected_session import Expected
 from tests.laws.faulty_runner import Faulty
@@ -43,7 +43,8 @@ class RandomOperations:
         self.shifted_turns = 0
         self.rebuilt_turns = 0
         self.held_back = 0
-        self.apart = backend.runner(-(-4 * _MAX_TOKENS // self.block_size) * 4, self.block_size)
+        blocks = -(-4 * _MAX_TOKENS // self.block_size) * 4
+        self.apart = position_free(backend).runner(blocks, self.block_size)
 
     def new_engine(self, **settings: object) -> Engine:
         engine = Engine(

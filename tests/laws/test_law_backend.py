@@ -8,6 +8,7 @@ import torch
 from engine.messages import Sampling
 from engine.model.law import law_runner
 from engine.step import ModelRunner
+from tests.laws.absolute_laws import AbsoluteLaws
 from tests.laws.backend import reply_alone
 from tests.laws.engine_laws import EngineLaws
 from tests.soak import SOAK
@@ -19,7 +20,7 @@ class LawBackend:
     vocab_size = 256
     stop_id = 7
     steps = 10_000 if SOAK else 200
-    block_sizes = (1, 3, 8, 16)
+    block_sizes = (1, 3, 8, 16, 256)
 
     def __init__(self) -> None:
         self.dense = law_runner(_DENSE_BLOCKS, block_size=16)
@@ -55,6 +56,21 @@ def one_thread() -> Iterator[None]:
 
 class TestLawBackend(EngineLaws):
     backend = LawBackend()
+
+
+class AbsoluteLawBackend(LawBackend):
+    """Edits turn K, so that equal means every token, and no longer every bit."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.position_free = LawBackend()
+
+    def runner(self, num_blocks: int, block_size: int) -> ModelRunner:
+        return law_runner(num_blocks, block_size=block_size, position_form="absolute")
+
+
+class TestAbsoluteLawBackend(AbsoluteLaws):
+    backend = AbsoluteLawBackend()
 
 
 class TestLawBackendDrafting(EngineLaws):

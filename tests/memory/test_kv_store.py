@@ -77,7 +77,7 @@ def test_layers_of_a_block_lie_together():
 def test_bytes_are_those_of_the_tensor():
     memory = store(num_blocks=7, dtype=torch.bfloat16)
     keys, values = memory.layer(0)
-    assert memory.bytes_per_block * 7 == 3 * (keys.numel() + values.numel()) * 2
+    assert memory.bytes_per_block * (7 + 1) == 3 * (keys.numel() + values.numel()) * 2  # one spare
     assert memory.bytes_per_block == kv_bytes_per_block(SPEC, 4, torch.bfloat16)
     assert memory.bytes_per_token * 4 == memory.bytes_per_block
 
@@ -118,3 +118,41 @@ def test_zeroed_block_is_empty_in_all_layers_and_no_other_is():
         for part in memory.layer(layer):
             assert not part[1].any()
             assert part[2].any()
+
+
+FP8 = torch.float8_e4m3fn
+
+
+@pytest.mark.parametrize("given_dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_a_store_of_8_bits_rounds_and_keeps_to_its_largest_value(given_dtype):
+    memory = store(dtype=FP8)
+    places = rows(memory, (4, 3), (0, 0))
+    keys, values = (part.to(given_dtype) for part in random_kv(2))
+    keys[0, 0, :5] = torch.tensor([449.0, -449.0, 6e4, float("inf"), float("-inf")])
+    keys[1, 0, 0] = float("nan")
+    memory.write(1, places, keys, values)
+    stored, stored_values = (part.float() for part in memory.gather(1, places))
+    assert stored[0, 0, :5].tolist() == [448.0, -448.0, 448.0, 448.0, -448.0]
+    assert stored[1, 0, 0].isnan()  # what was no number before is told, not hidden
+    assert stored.isnan().sum() == 1
+    # 3 bits behind the point: half of the last is 1/16; below 2**-6 steps are of 2**-9
+    torch.testing.assert_close(stored_values, values.float(), rtol=1 / 16, atol=2**-10)
+    assert not torch.equal(stored_values, values.float())
+
+
+def test_a_block_of_8_bits_moves_whole():
+    memory = store(dtype=FP8)
+    assert memory.bytes_per_block == kv_bytes_per_block(SPEC, 4, torch.bfloat16) // 2
+    places = rows(memory, *((1, slot) for slot in range(4)))
+    for layer in range(3):
+        memory.write(layer, places, *random_kv(4, layer))
+    memory.copy_block(BlockId(1), BlockId(2))
+    kept = np.empty(memory.bytes_per_block, np.uint8)
+    memory.read_block(2, kept)
+    memory.write_block(3, kept)
+    memory.zero_block(BlockId(2))
+    for layer in range(3):
+        for part in memory.layer(layer):
+            assert torch.equal(part[3].float(), part[1].float())
+            assert part[1].float().any()
+            assert not part[2].float().any()

@@ -127,6 +127,7 @@ def test_device_that_is_not_there_is_refused(path, monkeypatch):
 
 def test_cuda_is_taken_with_bfloat16_where_it_is(path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
     resolved = resolve(read_spec(path), EngineConfig(model="tiny"))
     assert (resolved.device.type, resolved.dtype) == ("cuda", torch.bfloat16)
     assert resolved.kv_dtype == torch.bfloat16

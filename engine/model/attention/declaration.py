@@ -17,7 +17,7 @@ from typing import Literal
 
 from engine.errors import ConfigError
 
-PositionForm = Literal["slot", "absolute"]
+PositionForm = Literal["slot", "absolute"]  # as engine.memory.kv_store, which needs torch, has it
 Version = tuple[int, ...]
 
 _SETTING_NAMES = {"float8_e4m3fn": "fp8"}  # where a setting's value is not torch's name

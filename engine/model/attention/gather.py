@@ -1,8 +1,9 @@
 """Attention over gathered rows: what the `torch` and `law` backends share. Loop thread only.
 
 Each layer copies out the context's K and V row by row, valid slots only, so what lies in unused
-slots (even NaN) is never read, and turns K from its slot to its position. Sequences with one new
-token are padded and computed together; a sequence with more is computed alone.
+slots (even NaN) is never read. K that was stored rotated by its slot is turned to its position.
+Sequences with one new token are padded and computed together; a sequence with more is computed
+alone.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,7 +35,7 @@ class Part:
 
     queries: Tensor  # [b * n] places in [N]
     rows: Tensor  # [b * T] rows of the KV store; padding repeats the sequence's first row
-    rotation: Tensor  # [b, T, 1, head_dim // 2, 2] by the base of the row's block
+    rotation: Tensor | None  # [b, T, 1, head_dim // 2, 2] by the base of the row's block
     full_mask: Tensor  # [b, n, T]
     window_mask: Tensor  # [b, n, T]; the same tensor when the model has no sliding window
 
@@ -59,7 +60,8 @@ class GatherStep:
             keys, values = self.store.gather(layer, part.rows)
             keys = keys.to(queries.dtype).view(b, context, *keys.shape[1:])
             values = values.to(queries.dtype).view(b, context, *values.shape[1:])
-            keys = self.ops.rotate(keys, part.rotation)
+            if part.rotation is not None:
+                keys = self.ops.rotate(keys, part.rotation)
             mine = queries.index_select(0, part.queries).view(b, n, *queries.shape[1:])
             attended = self.attend_part(mine, keys, values, mask)
             out.index_copy_(0, part.queries, attended.flatten(0, 1))
@@ -85,10 +87,13 @@ class GatherAttention:
             ops=self._arithmetic.ops,
             attend_part=self._attend_part,
             store=store,
-            parts=[self._part(batch, contexts, members) for members in _groups(batch)],
+            parts=[
+                self._part(batch, contexts, members, turns=store.position_form == "slot")
+                for members in _groups(batch)
+            ],
         )
 
-    def _part(self, batch: Batch, contexts: Contexts, members: Ints) -> Part:
+    def _part(self, batch: Batch, contexts: Contexts, members: Ints, *, turns: bool) -> Part:
         starts = batch.context_starts[members]
         lengths = batch.context_starts[members + 1] - starts
         counts = batch.query_starts[members + 1] - batch.query_starts[members]
@@ -103,11 +108,14 @@ class GatherAttention:
         if self._spec.sliding_window is not None:
             distance = batch.positions[queries][:, :, None] - contexts.positions[places][:, None]
             window_mask = self._mask(seen & (distance < self._spec.sliding_window))
-        rotation = self._arithmetic.table.at(contexts.bases[places.ravel()])
+        rotation = None
+        if turns:
+            by_base = self._arithmetic.table.at(contexts.bases[places.ravel()])
+            rotation = by_base.view(*places.shape, 1, -1, 2)
         return Part(
             queries=self._index(queries),
             rows=self._index(contexts.rows[places]),
-            rotation=rotation.view(*places.shape, 1, -1, 2),
+            rotation=rotation,
             full_mask=full_mask,
             window_mask=window_mask,
         )

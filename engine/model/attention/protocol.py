@@ -25,7 +25,7 @@ class AttentionStep(Protocol):
 
 
 class AttentionBackend(Protocol):
-    """Makes a step ready. Reads K as the KvStore holds it: rotated by slot only."""
+    """Makes a step ready. Reads K as the KvStore holds it: see its `position_form`."""
 
     name: str
 

@@ -141,6 +141,7 @@ def _server_schemas() -> dict[str, Json]:
                 "violations": array(STRING),
                 **_counts(*blocks, *sizes)["properties"],
                 "arithmetic": STRING,
+                "attention_reason": STRING,
                 "model": STRING,
                 "tiers": array(tier),
                 "engine": answer(_process() | {"weights_bytes": COUNT}),

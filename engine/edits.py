@@ -1,0 +1,97 @@
+"""Makes edits in the page table once their ids have all their KV. Loop thread only.
+
+Where K lies rotated by its slot only, an edit writes nothing. Where it lies rotated by its
+position, what is left behind the first dropped id moves up, turned once from the form it lay in, so
+that all pages but the last stay full: into its own blocks where nobody else refers to them, else
+into new ones.
+"""
+
+from collections.abc import Callable, Sequence
+
+from engine.context import Context
+from engine.dense_partition import first_dropped
+from engine.history import Stage
+from engine.ids import BlockId
+from engine.memory.page_move import MovePages, PageMove
+from engine.partition import kept_count, kept_spans
+from engine.prefixes import Prefixes
+
+
+class Edits:
+    """Owns no state. `take` is `Eviction.take`; `move_pages` is None where KV holds no position."""
+
+    def __init__(
+        self,
+        *,
+        prefixes: Prefixes,
+        take: Callable[[int, Context], list[BlockId] | None],
+        move_pages: MovePages | None,
+    ) -> None:
+        self._prefixes = prefixes
+        self._take = take
+        self._move_pages = move_pages
+
+    def apply_due(self, context: Context) -> bool:
+        """Make the edits that are due. False when blocks are short: that one stays due."""
+        while context.next_edit is not None:
+            if self._move_pages is None:
+                self._rearrange(context)
+            elif not self._compact(context, context.stages[0], self._move_pages):
+                return False
+        return True
+
+    def _rearrange(self, context: Context) -> None:
+        again, gone = context.apply_edit()
+        self._prefixes.pool.share(again)
+        self._prefixes.pool.give(gone)
+        self._prefixes.hash_sealed(context)
+
+    def _compact(self, context: Context, stage: Stage, move_pages: MovePages) -> bool:
+        size, pool = stage.partition.block_size, self._prefixes.pool
+        first = first_dropped(len(stage.ids), stage.edit.dropped) // size
+        kept_len = kept_count(len(stage.ids), stage.edit.dropped)
+        own = context.table.blocks[first : -(-kept_len // size)]
+        targets = self._targets(context, own)
+        if targets is None:
+            return False
+        for block in set(own).intersection(targets):
+            self._prefixes.unhash(block)  # as if it had been given and taken again
+        move_pages(_moves(context, stage, first, targets))
+        pool.give(context.compact(first, targets))
+        self._prefixes.hash_last(context, kept_len - first * size)
+        return True
+
+    def _targets(self, context: Context, own: Sequence[BlockId]) -> list[BlockId] | None:
+        """New blocks in place of those of a context's own that others refer to, too."""
+        shared = self._shared(own)
+        while shared:
+            taken = self._take(len(shared), context)
+            if taken is not None:
+                return list(map(dict(zip(shared, taken, strict=True)).get, own, own))
+            fewer = self._shared(own)
+            if len(fewer) == len(shared):
+                return None
+            shared = fewer  # who gave way left pages to this context alone
+        return list(own)
+
+    def _shared(self, blocks: Sequence[BlockId]) -> list[BlockId]:
+        return [block for block in blocks if self._prefixes.pool.references(block) > 1]
+
+
+def _moves(
+    context: Context, stage: Stage, first: int, targets: Sequence[BlockId]
+) -> list[PageMove]:
+    """What pages from number `first` on are to hold.
+
+    Their order matters: ids only ever move up, so what a page overwrites is no later one's.
+    """
+    size, blocks = stage.partition.block_size, context.table.blocks
+    spans = kept_spans(len(stage.ids), stage.edit.dropped)
+    kept = [place for start, stop in spans for place in range(start, stop)]
+    moves = []
+    for number, target in enumerate(targets, first):
+        places = kept[number * size : (number + 1) * size]
+        sources = [(blocks[place // size], place % size) for place in places]
+        shifts = [number * size + slot - place for slot, place in enumerate(places)]
+        moves.append(PageMove(target=target, sources=sources, shifts=shifts))
+    return moves
