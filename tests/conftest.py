@@ -13,6 +13,10 @@ pytest_plugins = ["tests.databases"]
 # when another process wants a core.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
+# Before Triton is imported: without a GPU its kernels are interpreted. With one, 0 has the same
+# tests run what is compiled.
+os.environ.setdefault("TRITON_INTERPRET", "1")
+
 
 # Both measure the machine, not the code.
 settings.register_profile(

@@ -9,6 +9,7 @@ from engine.files.model_spec import ModelSpec
 from engine.model.kernels.library import LibraryMissingError
 from engine.model.native import NativeModel, prepare_native_model
 from engine.sizes.native import why_not_native
+from engine.sizes.offload import offload_is_torchs
 
 if TYPE_CHECKING:
     from engine.model.runner import LoadedModel
@@ -29,7 +30,7 @@ def prepare(spec: ModelSpec, config: EngineConfig) -> AnyModel:
 
     Raises:
         ModelFileError: a tensor is missing, has the wrong shape or an unknown type.
-        ConfigError: the device, a dtype or the attention backend can't be had.
+        ConfigError: the device, a dtype, offloaded layers or the attention backend can't be had.
     """
     model = _prepared(spec, config)
     _log.info("attention %s: %s", model.attention, model.attention_reason)
@@ -39,6 +40,7 @@ def prepare(spec: ModelSpec, config: EngineConfig) -> AnyModel:
 def _prepared(spec: ModelSpec, config: EngineConfig) -> AnyModel:
     reason = why_not_native(spec, config) or _cuda(config)
     if reason is None:
+        offload_is_torchs(config.weights_offload_layers)
         try:
             return prepare_native_model(spec, config)
         except LibraryMissingError as error:

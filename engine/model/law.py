@@ -17,7 +17,8 @@ from engine.model.fixed_order import FixedOrderOps
 from engine.model.layers import Arithmetic, RotaryTable
 from engine.model.llama import Llama
 from engine.model.runner import LoadedModel, TorchRunner
-from engine.model.weights.load import LayerWeights, ModelWeights
+from engine.model.weights.layers import LayerWeights, ResidentLayers
+from engine.model.weights.load import ModelWeights
 
 _CPU = torch.device("cpu")
 
@@ -112,4 +113,4 @@ def random_weights(spec: ModelSpec, seed: int, dtype: torch.dtype) -> ModelWeigh
         for _ in range(spec.num_layers)
     )
     embedding, head = matrix(spec.vocab_size, hidden), matrix(spec.vocab_size, hidden)
-    return ModelWeights(embedding=embedding, layers=layers, norm=ones, head=head)
+    return ModelWeights(embedding=embedding, layers=ResidentLayers(layers), norm=ones, head=head)

@@ -15,7 +15,9 @@ from engine.memory.kv_store import KvStore
 from engine.model.attention.protocol import AttentionBackend, AttentionStep
 from engine.model.batch import Batch, Ints
 from engine.model.layers import Arithmetic
-from engine.model.weights.load import LayerWeights, ModelWeights
+from engine.model.weights.layers import LayerWeights
+from engine.model.weights.load import ModelWeights
+from engine.model.weights.quantized import QuantizedMatrix, dense
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,16 +90,22 @@ class Llama:
         num_layers: int | None = None,
     ) -> Tensor:
         ops, eps = self.arithmetic.ops, self.spec.rms_norm_eps
-        x = F.embedding(token_ids, self.weights.embedding)
-        for layer, weights in enumerate(self.weights.layers[:num_layers]):
+        x = self._embed(token_ids)
+        for layer, weights in enumerate(self.weights.layers.walk(num_layers)):
             normed = ops.rms_norm(x, weights.attention_norm, eps)
             x = x + self._attend(layer, weights, normed, step)
             normed = ops.rms_norm(x, weights.mlp_norm, eps)
-            x = x + ops.linear(
-                ops.swiglu(ops.linear(normed, weights.gate_up, None)), weights.down, None
-            )
+            inner = ops.swiglu(ops.linear(normed, dense(weights.gate_up), None))
+            x = x + ops.linear(inner, dense(weights.down), None)
         last = x if sampled is None else x.index_select(0, sampled)
-        return ops.linear(ops.rms_norm(last, self.weights.norm, eps), self.weights.head, None)
+        head = dense(self.weights.head)
+        return ops.linear(ops.rms_norm(last, self.weights.norm, eps), head, None)
+
+    def _embed(self, token_ids: Tensor) -> Tensor:
+        table = self.weights.embedding
+        if isinstance(table, QuantizedMatrix):
+            return table.rows(token_ids)
+        return F.embedding(token_ids, table)
 
     def _prepare(self, batch: Batch, store: KvStore) -> _Step:
         table = self.arithmetic.table
@@ -120,7 +128,7 @@ class Llama:
 
     def _attend(self, layer: int, weights: LayerWeights, x: Tensor, step: _Step) -> Tensor:
         spec, ops = self.spec, self.arithmetic.ops
-        qkv = ops.linear(x, weights.qkv, weights.qkv_bias).view(len(x), -1, spec.head_dim)
+        qkv = ops.linear(x, dense(weights.qkv), weights.qkv_bias).view(len(x), -1, spec.head_dim)
         both = spec.num_heads + spec.num_kv_heads
         qk, values = qkv[:, :both], qkv[:, both:]
         if weights.qk_norm is not None:
@@ -128,7 +136,7 @@ class Llama:
         qk = ops.rotate(qk, step.rotation)
         step.store.write(layer, step.write_rows, qk[:, spec.num_heads :], values)
         attended = step.attention.attend(layer, qk[:, : spec.num_heads])
-        return ops.linear(attended, weights.output, weights.output_bias)
+        return ops.linear(attended, dense(weights.output), weights.output_bias)
 
     def _index(self, places: Ints) -> Tensor:
         return torch.from_numpy(places).to(self.arithmetic.device)

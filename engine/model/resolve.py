@@ -20,6 +20,7 @@ from engine.model.attention.declaration import (
 )
 from engine.model.attention.native import native_candidate
 from engine.model.attention.registry import declarations
+from engine.sizes.offload import check_offload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,8 +44,8 @@ def resolve(spec: ModelSpec, config: EngineConfig, *, why_not_native: str = "") 
 
     Raises:
         ConfigError: the device is not there, `max_model_len` is more than the model has, KV is
-            wanted in int8, which the native kernels alone have, or no attention backend of the
-            wished name can serve.
+            wanted in int8, which the native kernels alone have, so many layers can't be
+            offloaded, or no attention backend of the wished name can serve.
     """
     if config.max_model_len > spec.max_position:
         raise ConfigError(
@@ -52,6 +53,7 @@ def resolve(spec: ModelSpec, config: EngineConfig, *, why_not_native: str = "") 
             config.max_model_len,
             f"0 (what the model has) to {spec.max_position} tokens",
         )
+    check_offload(spec.num_layers, config.weights_offload_layers)
     device = _device(config)
     dtype = _dtype(config.dtype, torch.bfloat16 if device.type == "cuda" else torch.float32)
     kv_dtype = _kv_dtype(config.kv_cache_dtype, dtype)

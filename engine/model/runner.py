@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from engine.config import EngineConfig
+from engine.device.cpu import CpuDevice
 from engine.device.cuda import CudaDevice
 from engine.device.protocol import Device
+from engine.errors import ConfigError
 from engine.files.model_spec import ModelSpec
 from engine.ids import BlockId
 from engine.memory.kv_store import KvStore, PositionForm, kv_bytes_per_block
@@ -22,9 +24,9 @@ from engine.model.fingerprint import fingerprint
 from engine.model.layers import Arithmetic, RotaryTable, TorchOps
 from engine.model.llama import Llama
 from engine.model.profiling import activation_peak
-from engine.model.resolve import dtype_name, resolve
+from engine.model.resolve import Resolved, dtype_name, resolve
 from engine.model.sampler import sample
-from engine.model.weights.load import load_weights
+from engine.model.weights.load import Keeping, ModelWeights, load_weights
 from engine.step import SequenceStep
 from engine.tiers.stream_mover import DeviceBlocks
 
@@ -53,7 +55,7 @@ class LoadedModel:
         self.spec = llama.spec
         self.device = llama.arithmetic.device.type
         self.dtype = dtype_name(llama.arithmetic.dtype)
-        self.weights = self.dtype  # dequantised at load
+        self.weights = "+".join(llama.weights.formats) or self.dtype
         self.kv_dtype = dtype_name(kv_dtype)
         self.attention = llama.attention.name
         self.attention_reason = attention_reason
@@ -211,7 +213,7 @@ def prepare_model(
     return LoadedModel(
         llama=Llama(
             spec,
-            load_weights(spec, resolved.dtype, resolved.device),
+            _weights(spec, config, resolved),
             build_backend(resolved.attention.declaration, spec, arithmetic),
             arithmetic,
         ),
@@ -227,3 +229,23 @@ def prepare_model(
         attention_reason=resolved.attention.reason,
         position_form=resolved.attention.declaration.position_form,
     )
+
+
+def _weights(spec: ModelSpec, config: EngineConfig, resolved: Resolved) -> ModelWeights:
+    """Load the weights as they are to be kept."""
+    offloaded = config.weights_offload_layers
+    copier: Device | None = None
+    if offloaded:
+        copier = CudaDevice() if resolved.device.type == "cuda" else CpuDevice()
+    keeping = Keeping(
+        dtype=resolved.dtype,
+        device=resolved.device,
+        quantized=config.weights == "native",
+        offloaded=offloaded,
+        copier=copier,
+    )
+    try:
+        return load_weights(spec, keeping)
+    except MemoryError as error:
+        allowed = f"what the device and pinned main memory have room for ({error})"
+        raise ConfigError("weights_offload_layers", offloaded, allowed) from error

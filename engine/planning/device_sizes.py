@@ -5,13 +5,14 @@ from dataclasses import dataclass
 from engine.config import EngineConfig
 from engine.errors import ConfigError
 from engine.planning.shape_reader import PlannedModel
-from engine.sizes.formats import FLOAT_FORMATS, KV_BYTES, LAYERS_ONLY, WEIGHT_BITS
+from engine.sizes.formats import FLOAT_FORMATS, KV_ALIASES, KV_BYTES, LAYERS_ONLY, WEIGHT_BITS
 from engine.sizes.native import (
     native_activation_bytes,
     native_kv_bytes_per_block,
     native_weights_bytes,
     why_not_native,
 )
+from engine.sizes.offload import BUFFERS, check_offload, offload_is_torchs
 from engine.sizes.shape import (
     DecoderShape,
     LanguageShape,
@@ -20,11 +21,14 @@ from engine.sizes.shape import (
     matrices,
     vector_values,
 )
+from engine.sizes.torch_weights import torch_weights_bytes
 
 _PACKED = {"q4_1": "Q4_1", "q4_0": "Q4_0", "q8_0": "Q8_0"}  # what the kernels keep as it is
 _LOGIT_BYTES = 4
 _ANGLE_BYTES = 4
 _MOST_GATHERED = 16_384  # rows of KV that one call copies (engine.model.attention.gather)
+_VALUES_AT_ONCE = 2**24  # that are dequantised at once (engine.model.weights.quantized)
+_DEQUANTISED_BYTES = 12  # of each: float32 before and after its scale, and bytes of its quants
 _LOGIT_COPIES = 3  # logits, their softmax, and what sampling sorts
 
 
@@ -65,6 +69,7 @@ def size_up(model: PlannedModel, config: EngineConfig, placing: Placing) -> Devi
     """
     shape = _part_of(model.language, placing.devices)
     if placing.device == "cpu" and why_not_native(shape, config) is None:
+        offload_is_torchs(config.weights_offload_layers)
         sizes = _native(model, shape, config, placing)
     else:
         sizes = _torch(model, shape, config, placing)
@@ -108,42 +113,65 @@ def _torch(
     if placing.device == "cuda":
         automatic = "float16" if model.stored_format == "float16" else "bfloat16"
     dtype = automatic if config.dtype == "auto" else config.dtype
-    weights_format = placing.weights_format or dtype
     kv_dtype = dtype if config.kv_cache_dtype == "auto" else config.kv_cache_dtype
+    kv_dtype = KV_ALIASES.get(kv_dtype, kv_dtype)
     if kv_dtype not in KV_BYTES:
         raise ConfigError(
-            "kv_cache_dtype", kv_dtype, "auto, float32, bfloat16 or float16 where torch runs it"
+            "kv_cache_dtype",
+            kv_dtype,
+            "auto, float32, bfloat16, float16 or fp8 where torch runs it",
         )
+    check_offload(shape.num_layers, config.weights_offload_layers)
     values = kv_values_per_token(shape) * config.block_size
+    kept = model.stored if config.weights == "native" else None
+    formats = sorted(set((kept or {}).values()) - FLOAT_FORMATS)
+    if placing.weights_format is None:
+        weights_bytes = torch_weights_bytes(
+            shape,
+            KV_BYTES[dtype],
+            lambda name: dtype if kept is None else kept[name],
+            config.weights_offload_layers,
+        )
+    else:
+        weights_bytes = _weights_bytes(shape, placing.weights_format, config.weights_offload_layers)
+    activation_bytes = _torch_activation_bytes(
+        shape, config, placing.device, KV_BYTES[dtype], is_kept=bool(formats)
+    )
     return DeviceSizes(
         device=placing.device,
-        weights_format=weights_format,
+        weights_format=placing.weights_format or "+".join(map(str.upper, formats)) or dtype,
         kv_dtype=kv_dtype,
-        weights_bytes=_weights_bytes(shape, weights_format),
+        weights_bytes=weights_bytes,
         vision_bytes=_vision_bytes(model, KV_BYTES[dtype]),
         lora_bytes=_lora_bytes(shape, placing),
-        activation_bytes=_torch_activation_bytes(shape, config, placing.device, KV_BYTES[dtype]),
+        activation_bytes=activation_bytes,
         kv_bytes_per_block=values * KV_BYTES[kv_dtype],
     )
 
 
-def _weights_bytes(shape: DecoderShape, weights_format: str) -> int:
-    """Bytes of all weights; vectors have 16 bits, or 32 among 32-bit matrices."""
+def _weights_bytes(shape: DecoderShape, weights_format: str, offloaded: int) -> int:
+    """Bytes of all weights; vectors have 16 bits, or 32 among 32-bit matrices.
+
+    Of `offloaded` layers all but the buffers for them stay in main memory.
+    """
     bits = WEIGHT_BITS[weights_format]
     outside = max(16.0, bits) if weights_format in LAYERS_ONLY else bits
     layer = sum(rows * columns for _, rows, columns in layer_matrices(shape))
     tables = (1 if shape.tied_embeddings else 2) * shape.vocab_size * shape.hidden_size
-    total = shape.num_layers * layer * bits + tables * outside
+    resident = shape.num_layers - max(0, offloaded - BUFFERS)
+    total = resident * layer * bits + tables * outside
     return round((total + vector_values(shape) * max(16.0, bits)) / 8)
 
 
 def _torch_activation_bytes(
-    shape: DecoderShape, config: EngineConfig, device: str, value_bytes: int
+    shape: DecoderShape, config: EngineConfig, device: str, value_bytes: int, *, is_kept: bool
 ) -> int:
     """What a step holds at its widest: inside the MLP, around attention, or at the logits.
 
-    On a CPU attention copies the rows of K and V that it reads, turns K, and keeps the angles that
-    it turned by; a prefill step has a mask, too. On a card that is part of the overhead.
+    On a CPU attention copies the rows of K and V that it reads, turns K (which it does in 32 bits),
+    and keeps the angles that it turned by; a prefill step has a mask, too. On a card that is part
+    of the overhead. A matrix that is kept quantised is made dense before its use, a bounded part of
+    it at once in float32.
     """
     context = config.max_model_len or shape.max_position
     drawn = config.max_num_seqs + config.num_speculative_tokens
@@ -151,14 +179,22 @@ def _torch_activation_bytes(
     hidden, inner = shape.hidden_size, shape.intermediate_size
     queries, keys = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
     mlp = rows * (2 * hidden + 3 * inner) * value_bytes
-    gathered = 3 * keys * value_bytes + shape.head_dim * _ANGLE_BYTES
+    widened = 2 * _ANGLE_BYTES if value_bytes < _ANGLE_BYTES else 0  # before and after the turn
+    gathered = keys * (3 * value_bytes + widened) + shape.head_dim * _ANGLE_BYTES
     prefill = rows * (2 * hidden + 4 * queries + 4 * keys) * value_bytes
     decode = 0
     if device == "cpu":
         prefill += rows * context * value_bytes + context * gathered
         decode = min(drawn * context, max(context, _MOST_GATHERED)) * gathered
     logits = drawn * shape.vocab_size * _LOGIT_BYTES * _LOGIT_COPIES
+    if is_kept:
+        mlp += _dense_bytes(2 * inner * hidden, value_bytes)
+        logits = max(logits, _dense_bytes(shape.vocab_size * hidden, value_bytes))
     return max(mlp, prefill, decode, logits)
+
+
+def _dense_bytes(values: int, value_bytes: int) -> int:
+    return values * value_bytes + min(values, _VALUES_AT_ONCE) * _DEQUANTISED_BYTES
 
 
 def _vision_bytes(model: PlannedModel, value_bytes: int) -> int:

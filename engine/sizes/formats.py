@@ -39,4 +39,7 @@ WEIGHT_BITS: Mapping[str, float] = {
 # These leave embedding, head and vectors in 16 bits.
 LAYERS_ONLY = frozenset({"float8", "int8", "gptq", "awq"})
 
-KV_BYTES: Mapping[str, int] = {"float32": 4, "float16": 2, "bfloat16": 2, "float8": 1}
+KV_BYTES: Mapping[str, int] = {"float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1}
+
+# Names that settings have for a format of KV.
+KV_ALIASES: Mapping[str, str] = {"fp8": "float8_e4m3fn", "fp8_e4m3": "float8_e4m3fn"}

@@ -6,7 +6,7 @@ import torch
 from benchmarks.hf_export import export_weights
 from engine.files.catalog import CATALOG, DEFAULT_MODEL
 from engine.files.spec_reader import read_spec
-from engine.model.weights.load import load_weights
+from engine.model.weights.load import Keeping, load_weights
 from engine.text.chat_template import load_chat_format
 from engine.text.tokenizer import load_tokenizer
 
@@ -16,7 +16,7 @@ def test_weights_tokens_and_template_survive(tmp_path):
     gguf, folder = CATALOG[DEFAULT_MODEL].path(), tmp_path / "exported"
     export_weights(gguf, folder)
     before, after = (
-        load_weights(read_spec(path), torch.bfloat16, torch.device("cpu"))
+        load_weights(read_spec(path), Keeping(dtype=torch.bfloat16, device=torch.device("cpu")))
         for path in (gguf, folder)
     )
     assert torch.equal(before.embedding, after.embedding)

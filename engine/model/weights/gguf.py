@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Self
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, quants
 from torch import Tensor
@@ -17,6 +18,7 @@ from engine.errors import ModelFileError
 from engine.files.gguf_header import TensorInfo, read_gguf_header
 from engine.files.gguf_names import gguf_name
 from engine.files.model_spec import ModelSpec
+from engine.model.weights.quantized import QUANTIZED, QuantizedRows
 
 _KNOWN_TYPES = tuple(
     GGMLQuantizationType[name]
@@ -52,6 +54,22 @@ class GgufTensors:
 
     def read(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """See TensorSource. The result is float32."""
+        kind, raw = self._raw(name, shape)
+        values = quants.dequantize(raw, kind)
+        # F32 comes back as a read-only view
+        return torch.from_numpy(np.require(values, np.float32, ("C", "W")))
+
+    def read_quantized(self, name: str, shape: tuple[int, ...]) -> QuantizedRows | None:
+        """See TensorSource."""
+        kind, raw = self._raw(name, shape)
+        if kind.name not in QUANTIZED:
+            return None
+        return QuantizedRows(kind=kind.name, data=torch.from_numpy(raw.copy()))
+
+    def _raw(
+        self, name: str, shape: tuple[int, ...]
+    ) -> tuple[GGMLQuantizationType, npt.NDArray[np.uint8]]:
+        """Return a tensor's type and its bytes, read only, row by row."""
         info = self._tensors.get(gguf_name(name))
         if info is None:
             raise ModelFileError(f"{self._path}: tensor {gguf_name(name)!r} is missing")
@@ -73,9 +91,7 @@ class GgufTensors:
             raise ModelFileError(f"{self._path}: tensor {info.name!r} ends beyond the file")
         # a copy of the quantised bytes: nothing refers to the map when it is closed
         raw = np.frombuffer(self._data[info.offset : end], dtype=np.uint8)
-        values = quants.dequantize(raw.reshape(*shape[:-1], row_bytes), kind)
-        # F32 comes back as a read-only view
-        return torch.from_numpy(np.require(values, np.float32, ("C", "W")))
+        return kind, raw.reshape(*shape[:-1], row_bytes)
 
     def _known_type(self, info: TensorInfo) -> GGMLQuantizationType:
         for kind in _KNOWN_TYPES:

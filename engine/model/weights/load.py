@@ -7,59 +7,64 @@ half a head apart. Scores are sums over pairs, so they don't depend on the order
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from engine.device.protocol import Device
 from engine.files.model_spec import ModelSpec
 from engine.model.weights.gguf import GgufTensors
+from engine.model.weights.layers import Layers, LayerWeights, ResidentLayers, tensors_of
+from engine.model.weights.offload import OffloadedLayers, pack
+from engine.model.weights.quantized import Matrix, QuantizedMatrix, QuantizedRows
 from engine.model.weights.safetensors import SafetensorsFolder
 from engine.model.weights.source import TensorSource
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerWeights:
-    """One layer. Matrices are [out, in]."""
-
-    attention_norm: Tensor  # [hidden]
-    qkv: Tensor  # [(heads + 2 * kv_heads) * head_dim, hidden]
-    qkv_bias: Tensor | None
-    qk_norm: Tensor | None  # [heads + kv_heads, head_dim]
-    output: Tensor  # [hidden, heads * head_dim]
-    output_bias: Tensor | None
-    mlp_norm: Tensor  # [hidden]
-    gate_up: Tensor  # [2 * intermediate, hidden]
-    down: Tensor  # [hidden, intermediate]
+from engine.sizes.offload import offloaded_layers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelWeights:
     """All weights. `head` is the embedding itself when they are tied."""
 
-    embedding: Tensor  # [vocab, hidden]
-    layers: tuple[LayerWeights, ...]
+    embedding: Matrix  # [vocab, hidden]
+    layers: Layers
     norm: Tensor  # [hidden]
-    head: Tensor  # [vocab, hidden]
+    head: Matrix  # [vocab, hidden]
+    formats: tuple[str, ...] = ()  # of matrices that stay quantised
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all weights; what is shared counts once."""
-        tensors = [self.embedding, self.norm, self.head]
-        for layer in self.layers:
-            values = (getattr(layer, field.name) for field in fields(layer))
-            tensors += [value for value in values if value is not None]
-        return sum({tensor.data_ptr(): tensor.nbytes for tensor in tensors}.values())
+        """Bytes of the device's memory that they take; what is shared counts once."""
+        tensors = (*tensors_of(self.embedding), *tensors_of(self.norm), *tensors_of(self.head))
+        outside = {tensor.data_ptr(): tensor.nbytes for tensor in tensors}
+        return self.layers.num_bytes + sum(outside.values())
 
 
-def load_weights(spec: ModelSpec, dtype: torch.dtype, device: torch.device) -> ModelWeights:
-    """Read all weights of a spec's file or folder and convert them to one type.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keeping:
+    """How weights are kept: `dtype` is what is computed in.
+
+    `quantized`: matrices stay as quantised as the file has them. `offloaded`: so many layers stay
+    in main memory, which takes a `device` that copies them.
+    """
+
+    dtype: torch.dtype
+    device: torch.device
+    quantized: bool = False
+    offloaded: int = 0
+    copier: Device | None = None
+
+
+def load_weights(spec: ModelSpec, keeping: Keeping) -> ModelWeights:
+    """Read all weights of a spec's file or folder.
 
     Raises:
         ModelFileError: a tensor is missing, has another shape, or a type that can't be read.
+        MemoryError: main memory can't be had, or pinned, for the layers that stay there.
     """
     with _source(spec) as source:
-        return _Loader(spec, source, dtype, device).load()
+        return _Loader(spec, source, keeping).load()
 
 
 @contextmanager
@@ -74,27 +79,41 @@ def _source(spec: ModelSpec) -> Iterator[TensorSource]:
 
 
 class _Loader:
-    def __init__(
-        self, spec: ModelSpec, source: TensorSource, dtype: torch.dtype, device: torch.device
-    ) -> None:
+    """Reads tensors to `_device`: the model's, or the CPU for layers that stay there."""
+
+    def __init__(self, spec: ModelSpec, source: TensorSource, keeping: Keeping) -> None:
         self._spec = spec
         self._source = source
-        self._dtype = dtype
-        self._device = device
+        self._keeping = keeping
+        self._device = keeping.device
+        self._formats: set[str] = set()
 
     def load(self) -> ModelWeights:
         spec = self._spec
         table = (spec.vocab_size, spec.hidden_size)
-        embedding = self._stack(["model.embed_tokens.weight"], [table])
+        embedding = self._matrix(["model.embed_tokens.weight"], [table])
+        head = embedding if spec.tied_embeddings else self._matrix(["lm_head.weight"], [table])
         return ModelWeights(
             embedding=embedding,
-            layers=tuple(self._layer(f"model.layers.{layer}.") for layer in range(spec.num_layers)),
+            layers=self._layers(),
             norm=self._stack(["model.norm.weight"], [(spec.hidden_size,)]),
-            head=embedding if spec.tied_embeddings else self._stack(["lm_head.weight"], [table]),
+            head=head,
+            formats=tuple(sorted(self._formats)),
         )
 
-    def _layer(self, prefix: str) -> LayerWeights:
-        spec = self._spec
+    def _layers(self) -> Layers:
+        num_layers, copier = self._spec.num_layers, self._keeping.copier
+        if copier is None:
+            return ResidentLayers([self._layer(layer) for layer in range(num_layers)])
+        away = offloaded_layers(num_layers, self._keeping.offloaded)
+        resident = {layer: self._layer(layer) for layer in range(num_layers) if layer not in away}
+        self._device = torch.device("cpu")
+        packed = {layer: pack(self._layer(layer), copier) for layer in sorted(away)}
+        self._device = self._keeping.device
+        return OffloadedLayers(copier, resident, packed)
+
+    def _layer(self, layer: int) -> LayerWeights:
+        spec, prefix = self._spec, f"model.layers.{layer}."
         hidden, mlp = spec.hidden_size, spec.intermediate_size
         queries, keys = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
         attention = prefix + "self_attn."
@@ -110,17 +129,17 @@ class _Loader:
             output_bias = self._stack([attention + "o_proj.bias"], [(hidden,)])
         return LayerWeights(
             attention_norm=self._stack([prefix + "input_layernorm.weight"], [(hidden,)]),
-            qkv=self._stack(
+            qkv=self._matrix(
                 [name + ".weight" for name in qkv],
                 [(queries, hidden), (keys, hidden), (keys, hidden)],
             ),
             qkv_bias=qkv_bias,
             qk_norm=self._qk_norm(attention) if spec.qk_norm else None,
-            output=self._stack([attention + "o_proj.weight"], [(hidden, queries)]),
+            output=self._matrix([attention + "o_proj.weight"], [(hidden, queries)]),
             output_bias=output_bias,
             mlp_norm=self._stack([prefix + "post_attention_layernorm.weight"], [(hidden,)]),
-            gate_up=self._stack(gate_up, [(mlp, hidden)] * 2),
-            down=self._stack([prefix + "mlp.down_proj.weight"], [(hidden, mlp)]),
+            gate_up=self._matrix(gate_up, [(mlp, hidden)] * 2),
+            down=self._matrix([prefix + "mlp.down_proj.weight"], [(hidden, mlp)]),
         )
 
     def _qk_norm(self, attention: str) -> Tensor:
@@ -130,10 +149,25 @@ class _Loader:
         copies = torch.tensor([spec.num_heads, spec.num_kv_heads], device=self._device)
         return both.repeat_interleave(copies, 0)
 
+    def _matrix(self, names: list[str], shapes: list[tuple[int, ...]]) -> Matrix:
+        """Read matrices into one, below each other: quantised if all are and may stay so."""
+        if not self._keeping.quantized:
+            return self._stack(names, shapes)
+        parts = []
+        for name, shape in zip(names, shapes, strict=True):
+            part = self._source.read_quantized(name, shape)
+            if part is None:
+                return self._stack(names, shapes)
+            data = self._paired(name, part.data).to(self._device)
+            parts.append(QuantizedRows(kind=part.kind, data=data))
+        self._formats |= {part.kind for part in parts}
+        return QuantizedMatrix(parts=tuple(parts), dtype=self._keeping.dtype)
+
     def _stack(self, names: list[str], shapes: list[tuple[int, ...]]) -> Tensor:
         """Read tensors into one, below each other."""
         rows = sum(shape[0] for shape in shapes)
-        whole = torch.empty((rows, *shapes[0][1:]), dtype=self._dtype, device=self._device)
+        dtype = self._keeping.dtype
+        whole = torch.empty((rows, *shapes[0][1:]), dtype=dtype, device=self._device)
         start = 0
         for name, shape in zip(names, shapes, strict=True):
             whole[start : start + shape[0]] = self._paired(name, self._source.read(name, shape))

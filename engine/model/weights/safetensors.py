@@ -45,6 +45,9 @@ class SafetensorsFolder:
         """See TensorSource."""
         return name in self._file_of
 
+    def read_quantized(self, name: str, shape: tuple[int, ...]) -> None:
+        """See TensorSource. What such a folder holds is floating point."""
+
     def read(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """See TensorSource. The result has the file's type."""
         file = self._file_of.get(name)

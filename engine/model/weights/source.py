@@ -4,6 +4,8 @@ from typing import Protocol
 
 from torch import Tensor
 
+from engine.model.weights.quantized import QuantizedRows
+
 
 class TensorSource(Protocol):
     """Tensors of one model by their name in transformers, whatever the file calls them.
@@ -23,5 +25,13 @@ class TensorSource(Protocol):
 
         Raises:
             ModelFileError: missing, of another shape, of an unknown type, or cut off.
+        """
+        ...
+
+    def read_quantized(self, name: str, shape: tuple[int, ...]) -> QuantizedRows | None:
+        """Read a matrix as quantised as the file has it, None if it is floating point there.
+
+        Raises:
+            ModelFileError: as `read` does.
         """
         ...

@@ -1,0 +1,1 @@
+"""Attention by our own Triton kernels: any page size, blocks that may stand at any position."""

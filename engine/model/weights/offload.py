@@ -1,0 +1,125 @@
+"""Layers that stay in main memory and come to the device ahead of their use. Loop thread only.
+
+They take two buffers on the device in turn. While one layer is computed with, the next is on its
+way into the other buffer, in a stream of copies. Events keep the order: a buffer is overwritten
+after all that was computed with it, and is read after its copy. Behind the last layer comes the
+first again, so that a step finds its first layers there.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from engine.device.protocol import Device, Event
+from engine.model.weights.layers import LayerWeights
+from engine.sizes.offload import BUFFERS, aligned
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackedLayer:
+    """A layer's tensors in one run of bytes of main memory; `weights` are views of `data`."""
+
+    data: Tensor
+    weights: LayerWeights
+
+    def views(self, buffer: Tensor) -> LayerWeights:
+        """Return the layer as it lies in the first bytes of another buffer."""
+        return _laid_out(self.weights, buffer)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ahead:
+    """A layer that is on its way, or there, and was not used yet."""
+
+    layer: int
+    buffer: int
+    copied: Event
+
+
+class OffloadedLayers:
+    """Some layers on the device, the others packed in main memory. Implements Layers."""
+
+    def __init__(
+        self,
+        device: Device,
+        resident: Mapping[int, LayerWeights],
+        packed: Mapping[int, PackedLayer],
+    ) -> None:
+        self._device = device
+        self._resident = resident
+        self._packed = packed
+        self._order = sorted(packed)
+        self._copies = device.stream()
+        size = max(len(layer.data) for layer in packed.values())
+        self._buffers = [device.zeros(size) for _ in range(BUFFERS)]
+        self._views = {
+            (layer, place): one.views(buffer)
+            for layer, one in packed.items()
+            for place, buffer in enumerate(self._buffers)
+        }
+        self._ahead: deque[_Ahead] = deque()
+        self._begin(0)
+
+    @property
+    def num_bytes(self) -> int:
+        """See Layers: the layers that lie there, and the buffers."""
+        resident = (tensor for layer in self._resident.values() for tensor in layer.tensors())
+        return sum(tensor.nbytes for tensor in (*self._buffers, *resident))
+
+    def walk(self, count: int | None = None) -> Iterator[LayerWeights]:
+        """See Layers."""
+        total = len(self._resident) + len(self._packed)
+        for layer in range(total if count is None else min(count, total)):
+            if layer in self._resident:
+                yield self._resident[layer]
+                continue
+            if not self._ahead or self._ahead[0].layer != layer:
+                # the step before ended early
+                self._begin(self._order.index(layer))
+            here = self._ahead.popleft()
+            self._device.compute.wait(here.copied)
+            yield self._views[layer, here.buffer]
+            self._fetch(self._after(layer, BUFFERS), here.buffer)
+
+    def _begin(self, first: int) -> None:
+        """Fetch a layer and its successor, whatever the buffers hold."""
+        self._ahead.clear()
+        for place in range(BUFFERS):
+            self._fetch(self._order[(first + place) % len(self._order)], place)
+
+    def _fetch(self, layer: int, buffer: int) -> None:
+        """Copy a layer once all that was ordered so far no longer needs the buffer."""
+        self._copies.wait(self._device.compute.record())
+        data = self._packed[layer].data
+        self._copies.copy(self._buffers[buffer][: len(data)], data)
+        self._ahead.append(_Ahead(layer=layer, buffer=buffer, copied=self._copies.record()))
+
+    def _after(self, layer: int, distance: int) -> int:
+        return self._order[(self._order.index(layer) + distance) % len(self._order)]
+
+
+def pack(layer: LayerWeights, device: Device) -> PackedLayer:
+    """Copy a layer's tensors into one run of bytes that copies may start from.
+
+    Raises:
+        MemoryError: so much can't be pinned.
+    """
+    data = device.pinned(sum(aligned(tensor.nbytes) for tensor in layer.tensors()))
+    weights = _laid_out(layer, data)
+    for target, source in zip(weights.tensors(), layer.tensors(), strict=True):
+        target.copy_(source)
+    return PackedLayer(data=data, weights=weights)
+
+
+def _laid_out(layer: LayerWeights, buffer: Tensor) -> LayerWeights:
+    """Return views of a buffer that have the shapes and types of a layer's tensors."""
+    end = 0
+
+    def place(tensor: Tensor) -> Tensor:
+        nonlocal end
+        start, end = end, end + aligned(tensor.nbytes)
+        return buffer[start : start + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
+
+    return layer.moved(place)
