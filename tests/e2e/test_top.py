@@ -1,16 +1,18 @@
 """`sessiond top` on a terminal, and without one."""
 
+import codecs
+import contextlib
 import json
 import os
 import pty
-import select
 import subprocess
 import sys
+import threading
 
 import openai
 import pytest
 
-from tests.e2e.support import wait_until
+from tests.e2e.support import answer_of, wait_until
 
 TOP = [sys.executable, "-m", "sessiond", "top"]
 
@@ -40,7 +42,7 @@ def test_one_look_without_a_terminal(server):
 
 
 class Terminal:
-    """A child on a terminal of its own; what it wrote is gathered."""
+    """A child on a terminal of its own. What it writes is read all the time: else it would wait."""
 
     def __init__(self, command):
         self._ours, theirs = pty.openpty()
@@ -49,19 +51,28 @@ class Terminal:
             env=os.environ | {"TERM": "xterm", "COLUMNS": "160", "LINES": "40"},
         )  # fmt: skip
         os.close(theirs)
-        self.seen = ""
+        self._lock = threading.Lock()
+        self._seen = ""
+        self._reading = threading.Thread(target=self._read)
+        self._reading.start()
 
-    def read(self):
-        while select.select([self._ours], [], [], 0)[0]:
-            self.seen += os.read(self._ours, 65536).decode(errors="replace")
-        return self.seen
+    def _read(self):
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        with contextlib.suppress(OSError):  # the child has left
+            while said := os.read(self._ours, 65536):
+                with self._lock:
+                    self._seen += decoder.decode(said)
+
+    def has_said(self, text):
+        with self._lock:
+            return text in self._seen
 
     def press_until(self, key, said):
         """Press a key once, then wait for what it leads to."""
-        self.read()
-        self.seen = ""
+        with self._lock:
+            self._seen = ""
         os.write(self._ours, key)
-        wait_until(lambda: said in self.read(), what=said)
+        wait_until(lambda: self.has_said(said), what=said)
 
     def leave(self):
         os.write(self._ours, b"q")
@@ -71,6 +82,7 @@ class Terminal:
         if self._child.poll() is None:
             self._child.kill()
             self._child.wait()
+        self._reading.join()
         os.close(self._ours)
 
 
@@ -81,9 +93,14 @@ def terminal(server):
     running.kill()
 
 
+def is_closed(server, session):
+    listed = answer_of(server, "/v1/sessions")
+    return listed is not None and session not in [each["id"] for each in listed["data"]]
+
+
 def test_a_session_is_found_looked_at_and_closed(server, terminal):
     session = opened(server)
-    wait_until(lambda: session in terminal.read(), what="the session")
+    wait_until(lambda: terminal.has_said(session), what="the session")
     terminal.press_until(b"/", "search: ")
     terminal.press_until(session.encode(), f"search: {session}")
     terminal.press_until(b"\r", "↑↓ choose")
@@ -91,8 +108,5 @@ def test_a_session_is_found_looked_at_and_closed(server, terminal):
     terminal.press_until(b"i", "policy sliding_window")
     terminal.press_until(b"c", f"close {session}? y")
     terminal.press_until(b"y", "↑↓ choose")
-    wait_until(
-        lambda: session not in [each["id"] for each in server.get("/v1/sessions")["data"]],
-        what="the end of the session",
-    )
+    wait_until(lambda: is_closed(server, session), what="the end of the session")
     assert terminal.leave() == 0
