@@ -6,7 +6,8 @@ regularly, and one session writes. What is told of that time:
 
 - `gateway callback`: each callback of the event loop, garbage collection included; no other client
   is answered while one runs.
-- `gateway collection`, `engine collection`: of garbage, since the start, part of the others.
+- `gateway collection`, `engine collection`: of garbage, from the first session on; part of the
+  others.
 - `engine question`, `engine command`, `engine before a step`: what the engine does between two
   computations of the model, since the start: while the sessions are opened, too.
 - `GET /metrics`: from the request to the last byte.
@@ -142,13 +143,12 @@ class TimedLoop:
     def __init__(self, loop: Loop, path: Path) -> None:
         self._loop = loop
         self._path = path
-        collections = Collections()
-        collections.begin()
+        self._collections = Collections()
         self._seconds: dict[str, list[float]] = {
             "question": [],
             "command": [],
             "before a step": [],
-            "collection": collections.seconds,
+            "collection": self._collections.seconds,
         }
 
     @property
@@ -157,7 +157,9 @@ class TimedLoop:
         return self._loop.rest_s
 
     def handle(self, command: Command) -> None:
-        """See `engine.driver.Loop`."""
+        """See `engine.driver.Loop`. With the first one the start is over."""
+        if not self._seconds["command"]:
+            self._collections.begin()
         with self._timed("command"):
             self._loop.handle(command)
 
@@ -253,7 +255,6 @@ async def measure(
     )
     callbacks, collections, scrapes = Callbacks(), Collections(), [0.0]
     ShortPauses().begin()  # as `sessiond serve` does
-    collections.begin()
     await engine.start()
     try:
         server = build_server(settings, engine, load_text_format(model))
@@ -269,6 +270,7 @@ async def measure(
                 serve_until_signal(server.app, server.gateway.limits, listener, hooks)
             )
             await listening.wait()
+            collections.begin()
             scrapes = await _attend(url_of(listener), sessions, seconds, callbacks)
             signal.raise_signal(signal.SIGTERM)
             await serving

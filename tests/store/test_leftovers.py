@@ -189,3 +189,21 @@ async def test_a_long_line_goes_at_once_and_two_that_meet_go_to_where_they_meet(
         await life.check()
         left.append(len(await life.rows(turns)))
     assert left == [20, 20, 10, 0]
+
+
+async def test_a_fork_that_goes_back_lets_go_of_what_it_stood_on(store):
+    life = Life(store, 0)
+    await life.open()
+    (base,) = life.tips
+    for _ in range(3):
+        await life.turn()
+    fork = session("conv_fork", ANN, f"sys_{base}", life.tips[base], 11)
+    await store.create_session(fork, None)
+    life.tips[fork.id] = life.tips[base]
+    await life.close(base)
+    left = [len(await life.rows(turns))]
+    for go_back in (life.rewind, life.reset):
+        await go_back()
+        await life.check()
+        left.append(len(await life.rows(turns)))
+    assert left == [3, 2, 0]
