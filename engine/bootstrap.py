@@ -94,8 +94,8 @@ def _load(spec: ModelSpec, config: EngineConfig) -> AnyModel:
         return prepare(spec, config)
     except MemoryError as error:
         allowed = (
-            "a model whose weights fit, in a smaller format (--dtype bfloat16) or on another "
-            f"device (--device cpu): {error}"
+            "a model whose weights fit in memory: a smaller one, in a smaller format "
+            f"(--dtype bfloat16), or on another device: {error}"
         )
         raise ConfigError("model", config.model, allowed) from error
 

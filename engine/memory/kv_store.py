@@ -76,7 +76,8 @@ class KvStore:
 
     def layer(self, layer: int) -> tuple[Tensor, Tensor]:
         """Return K and V of one layer as strided views [blocks, block, kv_heads, head_dim]."""
-        return self._pool[:, layer, 0], self._pool[:, layer, 1]
+        pool = self._pool[: self.num_blocks]
+        return pool[:, layer, 0], pool[:, layer, 1]
 
     def rows(
         self, blocks: npt.NDArray[np.int64], slots: npt.NDArray[np.int64]

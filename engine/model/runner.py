@@ -53,9 +53,9 @@ class LoadedModel:
         block_size: int,
         max_model_len: int,
         fingerprint: str,
+        graph_buckets: Sequence[Bucket] = (),
         attention_reason: str = "",
         position_form: PositionForm = "slot",
-        graph_buckets: Sequence[Bucket] = (),
     ) -> None:
         self._llama = llama
         self._graph_buckets = graph_buckets
@@ -155,8 +155,8 @@ class TorchRunner:
         self._llama = llama
         self.store = store
         self._device = device
-        self.move_pages = self._move if store.position_form == "absolute" else None
         self._graphs = graphs
+        self.move_pages = self._move if store.position_form == "absolute" else None
 
     @property
     def streamed(self) -> DeviceBlocks | None:
@@ -269,8 +269,10 @@ def prepare_model(
         ops=TorchOps(), table=table, dtype=resolved.dtype, device=resolved.device
     )
     attention = build_backend(resolved.attention.declaration, spec, arithmetic)
+    with memory_errors():
+        weights = _weights(spec, config, resolved)
     return LoadedModel(
-        llama=Llama(spec, _weights(spec, config, resolved), attention, arithmetic),
+        llama=Llama(spec, weights, attention, arithmetic),
         graph_buckets=buckets_for(config, resolved, attention),
         kv_dtype=resolved.kv_dtype,
         block_size=config.block_size,
@@ -283,6 +285,25 @@ def prepare_model(
         ),
         attention_reason=resolved.attention.reason,
         position_form=resolved.attention.declaration.position_form,
+    )
+
+
+def buckets_for(
+    config: EngineConfig, resolved: Resolved, attention: AttentionBackend
+) -> tuple[Bucket, ...]:
+    """The steps that are captured: none unless the device and the backend of attention can."""
+    if config.cuda_graphs == "off" or resolved.device.type != "cuda":
+        return ()
+    if config.weights_offload_layers:
+        _log.info("no CUDA graphs: layers of weights are copied in while a step runs")
+        return ()
+    if not isinstance(attention, CapturableBackend):
+        _log.info("no CUDA graphs: the shapes of %s attention change", attention.name)
+        return ()
+    return make_buckets(
+        graph_sizes(config.cuda_graph_sizes, config.max_num_seqs),
+        max_model_len=resolved.max_model_len,
+        block_size=config.block_size,
     )
 
 
@@ -300,29 +321,9 @@ def _weights(spec: ModelSpec, config: EngineConfig, resolved: Resolved) -> Model
         copier=copier,
     )
     try:
-        with memory_errors():
-            return load_weights(spec, keeping)
+        return load_weights(spec, keeping)
     except MemoryError as error:
         if not offloaded:
             raise
         allowed = f"what the device and pinned main memory have room for ({error})"
         raise ConfigError("weights_offload_layers", offloaded, allowed) from error
-
-
-def buckets_for(
-    config: EngineConfig, resolved: Resolved, attention: AttentionBackend
-) -> tuple[Bucket, ...]:
-    """The steps that are captured: none unless device, weights and backend of attention can."""
-    if config.cuda_graphs == "off" or resolved.device.type != "cuda":
-        return ()
-    if config.weights_offload_layers:
-        _log.info("no CUDA graphs: layers come from main memory, in whichever buffer is free")
-        return ()
-    if not isinstance(attention, CapturableBackend):
-        _log.info("no CUDA graphs: the shapes of %s attention change", attention.name)
-        return ()
-    return make_buckets(
-        graph_sizes(config.cuda_graph_sizes, config.max_num_seqs),
-        max_model_len=resolved.max_model_len,
-        block_size=config.block_size,
-    )
