@@ -14,10 +14,10 @@ FLOAT8 = torch.float8_e4m3fn
 # the tiny model and of the default one
 TOLERANCES = {
     ("float32", "float32"): ((1e-3, 1e-6), (1e-3, 1e-6)),
-    ("float32", "bfloat16"): ((0.5, 1e-3), (1.0, 2e-3)),
+    ("float32", "bfloat16"): ((0.5, 1e-3), (0.5, 2e-4)),
     ("float32", "fp8"): ((8.0, 0.15), (5.0, 0.04)),
     ("bfloat16", "bfloat16"): ((1.2, 5e-3), (4.0, 0.01)),
-    ("bfloat16", "fp8"): ((9.0, 0.15), (6.0, 0.06)),
+    ("bfloat16", "fp8"): ((9.0, 0.15), (5.0, 0.04)),
     ("float16", "float16"): ((0.15, 1e-4), (0.5, 2e-4)),
     ("float16", "fp8"): ((8.0, 0.15), (5.0, 0.04)),
 }
@@ -80,7 +80,7 @@ def test_logits_of_the_default_model_are_within_the_stated_tolerance(
     settings = {"dtype": dtype, "kv_cache_dtype": kv_dtype, "attention_backend": "torch"}
     logits = prefill_logits(load(MODEL, **settings).runner(4), ids, range(4), 16)
     error, divergence = errors(logits, reference)
-    figures = f"largest error {error:.3g}, KL divergence {divergence:.3g}"
+    figures = f"{dtype} {kv_dtype}: largest error {error:.3g}, KL divergence {divergence:.3g}"
     assert error <= most, figures
     assert divergence <= divergent, figures
 
