@@ -147,20 +147,15 @@ class Settings(BaseSettings):
     )
     dtype: Dtype = Field("auto", description="Number format of activations.")
     weights: Weights = Field(
-        "auto",
-        description="Weights as quantised as the file has them (`native`), or dequantised at load; "
-        "`auto` is native on the native kernels, dequantized where torch runs the model.",
+        "auto", description="Weights as quantised as the file has them, or dequantised at load."
     )
     weights_offload_layers: int = Field(
         0,
         ge=0,
-        description="Layers whose weights stay in main memory and come to the GPU one ahead of "
-        "their use, for models that do not fit.",
+        description="Layers whose weights stay in main memory, and come to the GPU one ahead.",
     )
     kv_cache_dtype: KvDtype = Field("auto", description="Number format of the KV cache.")
-    attention_backend: AttentionName = Field(
-        "auto", description="What computes attention; `auto` takes the best that can."
-    )
+    attention_backend: AttentionName = Field("auto", description="What computes attention.")
     block_size: int = Field(16, ge=1, le=1024, description="Tokens per KV block.")
     kv_cache_memory: ByteSize = Field(
         0, ge=0, description="Size of the KV pool, as in 2GiB; 0 sizes it from free memory."

@@ -19,12 +19,12 @@ is 2. On-off settings have a second flag: `--no-retain-kv`.
 
 On a CPU the native kernels run where they can, torch in float32 elsewhere; `dtype` float32 and
 float16 always mean torch. So do `kv_cache_dtype` float16 and fp8 and a `block_size` other than 16,
-with a warning, for torch is much slower. There `weights` native keeps a file's quantisation, with
-int8 activations; dequantized is bfloat16 throughout, slower and closer to float32. `dtype` bfloat16
-asks for the latter, so a quantised model wants both settings. Torch has no int8 KV. What runs on a
-GPU, and what `attention_backend`, fp8 KV, kept weights and offloaded layers mean there, is in
-[gpu.md](gpu.md). The variable `SESSIOND_CPU_ISA` (portable, avx2 or avx512) picks an instruction
-set below the best one.
+with a warning, for torch is much slower. On the native kernels `weights` native, which `auto` is,
+keeps a file's quantisation, with int8 activations; dequantized is bfloat16 throughout, slower and
+closer to float32. `dtype` bfloat16 asks for the latter, so a quantised model wants both settings.
+Torch has no int8 KV. What runs on a GPU, and what `attention_backend`, fp8 KV, kept weights and
+offloaded layers mean there, is in [gpu.md](gpu.md). The variable `SESSIOND_CPU_ISA` (portable, avx2
+or avx512) picks an instruction set below the best one.
 
 | setting | default | allowed | what it does |
 | --- | --- | --- | --- |
