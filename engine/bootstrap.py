@@ -1,15 +1,20 @@
 """Builds an engine: loads the model, measures, sizes the pool. Engine process only."""
 
+import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 
 from engine.byte_size import format_bytes
 from engine.config import EngineConfig
-from engine.errors import ModelFileError
+from engine.device.cuda import CudaDevice
+from engine.device.limits import CONTEXT_BYTES, LIMIT_VARIABLE, Free, free_within, memory_limit
+from engine.errors import ConfigError, ModelFileError
 from engine.files.catalog import CATALOG, resolve_model
+from engine.files.model_spec import ModelSpec
 from engine.files.spec_reader import read_spec
 from engine.free_memory import free_host_bytes
 from engine.loop import EngineLoop
@@ -41,7 +46,7 @@ def build_engine(
     if not config.cpu_threads:
         config = msgspec.structs.replace(config, cpu_threads=usable_processors())
     report(f"loading {served_name(config.model)}")
-    loaded = prepare(spec, config)
+    loaded = _load(spec, config)
     tokenizer = load_tokenizer(path)
     if tokenizer.ordinary_end > spec.vocab_size:
         # added tokens are let be: models come with a padding token that has no row and no use
@@ -84,28 +89,56 @@ def served_name(model: str) -> str:
     return path.resolve().name.removesuffix(".gguf")
 
 
+def _load(spec: ModelSpec, config: EngineConfig) -> AnyModel:
+    try:
+        return prepare(spec, config)
+    except MemoryError as error:
+        allowed = (
+            "a model whose weights fit in memory: a smaller one, in a smaller format "
+            f"(--dtype bfloat16), or on another device: {error}"
+        )
+        raise ConfigError("model", config.model, allowed) from error
+
+
 def _measure(loaded: AnyModel, config: EngineConfig) -> Measured:
-    activation_bytes = loaded.measure_activation_peak(
-        config.max_num_batched_tokens, config.max_num_seqs + config.num_speculative_tokens
-    )
+    rows = config.max_num_batched_tokens
+    try:
+        activation_bytes = loaded.measure_activation_peak(
+            rows, config.max_num_seqs + config.num_speculative_tokens
+        )
+    except MemoryError as error:
+        allowed = f"fewer: the largest step finds no memory beside the weights: {error}"
+        raise ConfigError("max_num_batched_tokens", rows, allowed) from error
+    graph_bytes = loaded.measure_graphs()
+    free = _free(loaded)
     return Measured(
         device=loaded.device,
-        free_bytes=_free_bytes(loaded.device),
+        free_bytes=free.free_bytes,
+        free_reason=free.reason,
         weights_bytes=loaded.weights_bytes,
         activation_bytes=activation_bytes,
+        graph_bytes=graph_bytes,
         kv_bytes_per_block=loaded.kv_bytes_per_block,
         model_max_len=loaded.spec.max_position,
     )
 
 
-def _free_bytes(device: str) -> int:
-    if not device.startswith("cuda"):
-        return free_host_bytes()
-    import torch
-
-    torch.cuda.empty_cache()  # else the measuring step's memory looks taken
-    free, _ = torch.cuda.mem_get_info(device)
-    return int(free)
+def _free(loaded: AnyModel) -> Free:
+    if not loaded.device.startswith("cuda"):
+        return Free(free_bytes=free_host_bytes())
+    device = CudaDevice()
+    device.give_back()  # else the measuring steps' memory looks taken
+    try:
+        facts = device.memory()
+    except RuntimeError as error:  # HAMi's, where CUDA's own part is over the limit (HAMi#1370)
+        allowed = (
+            f"a device that tells its memory; under a limit ({LIMIT_VARIABLE}), one of more "
+            f"than CUDA itself takes, about {format_bytes(CONTEXT_BYTES)}: {error}"
+        )
+        raise ConfigError("device", loaded.device, allowed) from error
+    free = free_within(facts, memory_limit(os.environ, device.index))
+    # the pool has one block more than it is planned with, which is nobody's
+    return replace(free, free_bytes=max(0, free.free_bytes - loaded.kv_bytes_per_block))
 
 
 def _info(

@@ -12,6 +12,7 @@ Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 KvDtype = Literal["auto", "float32", "bfloat16", "float16", "fp8", "fp8_e4m3", "int8"]
 Weights = Literal["auto", "native", "dequantized"]
 AttentionName = Literal["auto", "native", "torch", "triton", "flash"]
+CudaGraphs = Literal["auto", "off"]
 
 MAX_SPECULATIVE_TOKENS = 32
 
@@ -33,6 +34,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     weights_offload_layers: int = 0
     block_size: int = 16
     gpu_memory_utilization: float = 0.9
+    cuda_graphs: CudaGraphs = "auto"
+    cuda_graph_sizes: str = ""
     kv_cache_memory: int = 0
     max_model_len: int = 0
     max_num_seqs: int = 32
@@ -79,6 +82,12 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             ),
             "auto, float32, bfloat16, float16 or fp8 where torch runs the model: "
             "dtype float32 or float16, device cuda, or an attention_backend other than native",
+        )
+        _need(
+            "cuda_graph_sizes",
+            self.cuda_graph_sizes,
+            _are_sizes(self.cuda_graph_sizes, self.max_num_seqs),
+            f"different numbers from 1 to max_num_seqs ({self.max_num_seqs}), as in 1,2,4,8",
         )
         _need("kv_cache_memory", self.kv_cache_memory, self.kv_cache_memory >= 0, "0 or more bytes")
         _need("max_model_len", self.max_model_len, self.max_model_len >= 0, "0 or more tokens")
@@ -134,6 +143,13 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         )
         _need("max_preemptions", self.max_preemptions, self.max_preemptions >= 0, "0 or more")
         _need("max_num_waiting", self.max_num_waiting, self.max_num_waiting >= 0, "0 or more")
+
+
+def _are_sizes(text: str, most: int) -> bool:
+    """Whether a text names different sizes up to `most`, or nothing."""
+    parts = [part.strip() for part in text.split(",")] if text else []
+    sizes = {int(part) for part in parts if part.isascii() and part.isdigit()}
+    return len(sizes) == len(parts) and all(1 <= size <= most for size in sizes)
 
 
 def _need(name: str, value: object, holds: bool, allowed: str) -> None:

@@ -6,14 +6,14 @@ that all pages but the last stay full: into its own blocks where nobody else ref
 into new ones.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from engine.context import Context
 from engine.dense_partition import first_dropped
 from engine.history import Stage
 from engine.ids import BlockId
 from engine.memory.page_move import MovePages, PageMove
-from engine.partition import kept_spans
+from engine.partition import kept_count, kept_spans
 from engine.prefixes import Prefixes
 
 
@@ -49,36 +49,49 @@ class Edits:
     def _compact(self, context: Context, stage: Stage, move_pages: MovePages) -> bool:
         size, pool = stage.partition.block_size, self._prefixes.pool
         first = first_dropped(len(stage.ids), stage.edit.dropped) // size
-        moves = _moves(context, stage, first)
-        shared = [number for number, move in moves.items() if pool.references(move.target) > 1]
-        taken = self._take(len(shared), context) if shared else []
-        if taken is None:
+        kept_len = kept_count(len(stage.ids), stage.edit.dropped)
+        own = context.table.blocks[first : -(-kept_len // size)]
+        targets = self._targets(context, own)
+        if targets is None:
             return False
-        for number, block in zip(shared, taken, strict=True):
-            old = moves[number]
-            moves[number] = PageMove(target=block, sources=old.sources, shifts=old.shifts)
-        for number in moves.keys() - set(shared):
-            self._prefixes.unhash(moves[number].target)  # as if it had been given and taken again
-        move_pages(list(moves.values()))
-        pool.give(context.compact(first, [move.target for move in moves.values()]))
-        self._prefixes.hash_last(context, context.table.kept_len - first * size)
+        for block in set(own).intersection(targets):
+            self._prefixes.unhash(block)  # as if it had been given and taken again
+        move_pages(_moves(context, stage, first, targets))
+        pool.give(context.compact(first, targets))
+        self._prefixes.hash_last(context, kept_len - first * size)
         return True
 
+    def _targets(self, context: Context, own: Sequence[BlockId]) -> list[BlockId] | None:
+        """New blocks in place of those of a context's own that others refer to, too."""
+        shared = self._shared(own)
+        while shared:
+            taken = self._take(len(shared), context)
+            if taken is not None:
+                return list(map(dict(zip(shared, taken, strict=True)).get, own, own))
+            fewer = self._shared(own)
+            if len(fewer) == len(shared):
+                return None
+            shared = fewer  # who gave way left pages to this context alone
+        return list(own)
 
-def _moves(context: Context, stage: Stage, first: int) -> dict[int, PageMove]:
-    """What pages from number `first` on are to hold, in blocks that the table has there now.
+    def _shared(self, blocks: Sequence[BlockId]) -> list[BlockId]:
+        return [block for block in blocks if self._prefixes.pool.references(block) > 1]
+
+
+def _moves(
+    context: Context, stage: Stage, first: int, targets: Sequence[BlockId]
+) -> list[PageMove]:
+    """What pages from number `first` on are to hold.
 
     Their order matters: ids only ever move up, so what a page overwrites is no later one's.
     """
     size, blocks = stage.partition.block_size, context.table.blocks
     spans = kept_spans(len(stage.ids), stage.edit.dropped)
     kept = [place for start, stop in spans for place in range(start, stop)]
-    moves = {}
-    for start in range(first * size, len(kept), size):
-        places = kept[start : start + size]
-        moves[start // size] = PageMove(
-            target=blocks[start // size],
-            sources=[(blocks[place // size], place % size) for place in places],
-            shifts=[start + slot - place for slot, place in enumerate(places)],
-        )
+    moves = []
+    for number, target in enumerate(targets, first):
+        places = kept[number * size : (number + 1) * size]
+        sources = [(blocks[place // size], place % size) for place in places]
+        shifts = [number * size + slot - place for slot, place in enumerate(places)]
+        moves.append(PageMove(target=target, sources=sources, shifts=shifts))
     return moves

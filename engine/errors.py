@@ -27,5 +27,9 @@ class EngineUnavailableError(EngineError):
     """The engine process is not there (starting, restarting or stopped)."""
 
 
+class DeviceLostError(EngineError):
+    """The device, or the process's state on it, is broken for good: only a new process helps."""
+
+
 class Corruption(EngineError):  # noqa: N818 -- a state, not an error of the caller
     """An invariant of the memory does not hold: always a bug, never a user's mistake."""

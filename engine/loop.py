@@ -12,6 +12,7 @@ from engine.config import EngineConfig
 from engine.context_commands import ContextCommands
 from engine.counters import Counters
 from engine.erasure import Erasure
+from engine.errors import DeviceLostError
 from engine.eviction import PlacementConfig
 from engine.executor import Executor
 from engine.halving import Draws, execute
@@ -21,6 +22,7 @@ from engine.memory.page_move import MovePages
 from engine.messages import CancelTurn, Command, SubmitTurn, TurnEvent
 from engine.pacing import Pace
 from engine.pool_map import pool_map
+from engine.prefetch import Prefetch
 from engine.pressure import Pressure
 from engine.process_memory import process_memory
 from engine.questions import (
@@ -131,6 +133,7 @@ class EngineLoop:
         self._pressure = Pressure(
             config=config, memory=self._memory, turns=self._turns, counters=self._counters
         )
+        self._prefetch = Prefetch(self._queue, self._memory)
         self._erasure = Erasure(self._memory, zero_block=runner.zero_block)
         self._contexts = ContextCommands(
             memory=self._memory,
@@ -220,6 +223,7 @@ class EngineLoop:
         self._turns.restrain_background()
         self._pressure.share()
         due = self._gather()
+        self._prefetch.look()  # after those that may begin have had their blocks
         if due:
             tell()
             self._run(due)
@@ -229,6 +233,7 @@ class EngineLoop:
         return True
 
     def _step_idle(self, tell: Callable[[], None]) -> bool:
+        self._prefetch.look()
         started_s = self._clock()
         batch = self._idle.begin()
         if not batch:
@@ -241,6 +246,8 @@ class EngineLoop:
         except MemoryError:
             self._note_shortage()
             self._idle.give_up(batch)
+        except DeviceLostError:
+            raise
         except Exception:
             _log.exception("a step in advance of %d turns failed", len(batch))
             self._idle.fail(batch)
@@ -336,6 +343,8 @@ class EngineLoop:
                 load, seconds = _load_of(due), self._clock() - started_s
                 self._speculation.note(load, seconds, self._cost.price)
                 self._cost.note(load, seconds)
+        except DeviceLostError:
+            raise  # no later step could do better: the process ends, and another begins
         except Exception:
             # Whatever the model's reason: its turns fail, the others and the pool go on.
             _log.exception("a step of %d turns failed", len(due))

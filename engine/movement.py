@@ -61,6 +61,10 @@ class Movement:
         """Have KV of a waiting turn brought back from the tiers. See `Restores.coming`."""
         return self._restores.coming(context, limit)
 
+    def prefetch(self, context: Context, limit: int, keep: int) -> bool:
+        """Begin to bring back KV of a turn that can't run yet. See `Restores.begin_spare`."""
+        return self._restores.begin_spare(context, limit, keep)
+
     def abandon(self, context: Context) -> None:
         """A context changes: nobody waits any longer for what is brought back for it."""
         self._restores.abandon(context)

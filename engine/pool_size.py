@@ -15,7 +15,9 @@ _LEAST_BLOCKS = 2  # one for a turn's tokens, one to copy a shared tail to
 class Measured:
     """What was found after the weights were loaded and a worst-case step was run.
 
-    `free_bytes` is what the device can still give, with the activations freed again.
+    `free_bytes` is what the device can still give, with activations and graphs freed again;
+    `free_reason` says, of a limit below what there is, whose it is. `graph_bytes`: what captured
+    steps take for good.
     """
 
     device: str
@@ -24,6 +26,8 @@ class Measured:
     activation_bytes: int
     kv_bytes_per_block: int
     model_max_len: int
+    graph_bytes: int = 0
+    free_reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +72,8 @@ def _blocks_of(tokens: int, block_size: int) -> int:
 def _budget(config: EngineConfig, measured: Measured, whole_turn: int) -> tuple[int, str]:
     """Blocks, and where the number comes from."""
     per_block = measured.kv_bytes_per_block
-    left = max(0, measured.free_bytes - measured.activation_bytes)
+    steps_bytes = measured.activation_bytes + measured.graph_bytes
+    left = max(0, measured.free_bytes - steps_bytes)
     if config.kv_cache_memory:
         if config.kv_cache_memory > left:
             allowed = f"at most {format_bytes(left)}, which is free now beside the activations"
@@ -77,10 +82,12 @@ def _budget(config: EngineConfig, measured: Measured, whole_turn: int) -> tuple[
     if measured.device.startswith("cuda"):
         share = config.gpu_memory_utilization
         all_bytes = measured.free_bytes + measured.weights_bytes
-        budget = int(all_bytes * share) - measured.weights_bytes - measured.activation_bytes
+        budget = int(all_bytes * share) - measured.weights_bytes - steps_bytes
+        limit = f" within {measured.free_reason}" if measured.free_reason else ""
+        graphs = f", graphs ({format_bytes(measured.graph_bytes)})" if measured.graph_bytes else ""
         reason = (
-            f"{share:.0%} of {format_bytes(all_bytes)} free on the device, less weights "
-            f"({format_bytes(measured.weights_bytes)}) and activations "
+            f"{share:.0%} of {format_bytes(all_bytes)} free on the device{limit}, less weights "
+            f"({format_bytes(measured.weights_bytes)}){graphs} and activations "
             f"({format_bytes(measured.activation_bytes)})"
         )
         return max(0, budget) // per_block, reason

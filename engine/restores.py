@@ -85,7 +85,38 @@ class Restores:
         if any(key in self._coming for key, _, _ in pages):
             return True
         count = sum(tier is not None for _, _, tier in pages)
-        return bool(count) and self._pays() and self._begin(context, limit, first, pages, count)
+        if not count or not self._pays():
+            return False
+        return self._begin(context, limit, first, pages, lambda: self._take(count, context))
+
+    def begin_spare(self, context: Context, limit: int, keep: int) -> bool:
+        """Begin what `coming` would, if blocks can be had that nobody loses anything by.
+
+        `keep` more such blocks are left. False: it can't begin, or there is nothing to bring.
+        """
+        if context.session in self._of or context.stages or not self._tiers:
+            return False
+        first, pages = self._pages(context, limit)
+        count = sum(tier is not None for _, _, tier in pages)
+        if not count or not self._pays() or any(key in self._coming for key, _, _ in pages):
+            return False
+        take = self._prefixes.pool.try_take
+        return self._begin(
+            context,
+            limit,
+            first,
+            pages,
+            lambda: take(count) if self._are_spare(count + keep) else None,
+        )
+
+    def _are_spare(self, count: int) -> bool:
+        """Whether the next blocks to be taken hold nothing, or what a tier has, too."""
+        pool, key_of = self._prefixes.pool, self._prefixes.cache.key_of
+        needed = count - pool.free_count
+        if needed <= 0:
+            return True
+        keys = [key_of(block) for block in pool.cached_blocks(needed)]
+        return len(keys) == needed and all(key and self._tiers.has(key) for key in keys)
 
     def abandon(self, context: Context) -> None:
         """The context changes: what is on its way is for whoever finds it."""
@@ -130,12 +161,12 @@ class Restores:
         limit: int,
         first: int,
         pages: Sequence[tuple[bytes, BlockId | None, Tier | None]],
-        count: int,
+        take: Callable[[], list[BlockId] | None],
     ) -> bool:
         pool = self._prefixes.pool
         there = [block for _, block, _ in pages if block is not None]
         pool.share(there)  # before others are taken: cached ones would be
-        taken = self._take(count, context)
+        taken = take()
         # What others wrote to a tier as they gave way may have taken the place of what is wanted.
         if taken is None or not all(tier is None or key in tier.index for key, _, tier in pages):
             pool.give(there + (taken or []))

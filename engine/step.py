@@ -67,6 +67,7 @@ class ModelRunner(Protocol):
 
         Raises:
             MemoryError: there is not enough for so large a step; a smaller one may be tried.
+            DeviceLostError: no step will ever work again in this process.
             Exception: whatever else goes wrong. Nobody trusts the KV that the step read.
         """
         ...

@@ -19,6 +19,7 @@ from engine.byte_size import parse_bytes
 from engine.config import (
     MAX_SPECULATIVE_TOKENS,
     AttentionName,
+    CudaGraphs,
     Device,
     Dtype,
     EngineConfig,
@@ -165,7 +166,17 @@ class Settings(BaseSettings):
         0, ge=0, description="Size of the KV pool, as in 2GiB; 0 sizes it from free memory."
     )
     gpu_memory_utilization: float = Field(
-        0.9, gt=0, le=1, description="Share of a GPU's free memory for weights, steps and KV."
+        0.9,
+        gt=0,
+        le=1,
+        description="Share, for weights, steps, graphs and KV, of the memory that a GPU, or the "
+        "instance or limit given to this server, has free at start (vLLM: of all it has).",
+    )
+    cuda_graphs: CudaGraphs = Field(
+        "auto", description="Capture decode on a GPU as graphs where the attention allows it."
+    )
+    cuda_graph_sizes: str = Field(
+        "", description="Turns in a step that graphs are made for, as in 1,2,4,8; empty chooses."
     )
     max_model_len: int = Field(
         0, ge=0, description="Longest context in tokens; 0 takes the model's, or what fits."
@@ -360,6 +371,8 @@ class Settings(BaseSettings):
             weights_offload_layers=self.weights_offload_layers,
             block_size=self.block_size,
             gpu_memory_utilization=self.gpu_memory_utilization,
+            cuda_graphs=self.cuda_graphs,
+            cuda_graph_sizes=self.cuda_graph_sizes,
             kv_cache_memory=self.kv_cache_memory,
             max_model_len=self.max_model_len,
             max_num_seqs=self.max_num_seqs,

@@ -82,6 +82,7 @@ class CudaGraph:
 class CudaDevice:
     """The current CUDA device of the thread that makes it. Implements `Device`.
 
+    `index` is its number among those that are visible (CUDA_VISIBLE_DEVICES, by number or UUID).
     Graphs share one pool of memory: each is used up before the next is replayed.
     """
 
@@ -89,14 +90,14 @@ class CudaDevice:
         import torch
 
         self.name = "cuda"
-        self._index = torch.cuda.current_device()
+        self.index = torch.cuda.current_device()
         self.compute: Stream = CudaStream(torch.cuda.current_stream())
         self._captured_in: torch.cuda.Stream | None = None
         self._graph_pool: Any = None  # a handle, whose type torch keeps to itself
 
     def stream(self) -> Stream:
         """See `Device`. torch makes streams that don't wait for the default one."""
-        return CudaStream(_new_stream(self._index))
+        return CudaStream(_new_stream(self.index))
 
     def pinned(self, num_bytes: int) -> "Tensor":
         """See `Device`. Never given back: the process's end does that.
@@ -119,7 +120,7 @@ class CudaDevice:
         import torch
 
         try:
-            return torch.zeros(num_bytes, dtype=torch.uint8, device=f"cuda:{self._index}")
+            return torch.zeros(num_bytes, dtype=torch.uint8, device=f"cuda:{self.index}")
         except torch.OutOfMemoryError as error:
             raise MemoryError(str(error)) from error
 
@@ -128,7 +129,7 @@ class CudaDevice:
         import torch
 
         if self._captured_in is None:
-            self._captured_in = _new_stream(self._index)
+            self._captured_in = _new_stream(self.index)
             self._graph_pool = torch.cuda.graph_pool_handle()
         aside, graph = self._captured_in, torch.cuda.CUDAGraph()
         aside.wait_stream(torch.cuda.current_stream())
@@ -147,20 +148,20 @@ class CudaDevice:
         """See `Device`."""
         import torch
 
-        free, total = torch.cuda.mem_get_info(self._index)
+        free, total = torch.cuda.mem_get_info(self.index)
         return MemoryFacts(
             free=int(free),
             total=int(total),
-            allocated=torch.cuda.memory_allocated(self._index),
-            peak=torch.cuda.max_memory_allocated(self._index),
-            reserved=torch.cuda.memory_reserved(self._index),
+            allocated=torch.cuda.memory_allocated(self.index),
+            peak=torch.cuda.max_memory_allocated(self.index),
+            reserved=torch.cuda.memory_reserved(self.index),
         )
 
     def reset_peak(self) -> None:
         """See `Device`."""
         import torch
 
-        torch.cuda.reset_peak_memory_stats(self._index)
+        torch.cuda.reset_peak_memory_stats(self.index)
 
     def give_back(self) -> None:
         """See `Device`."""

@@ -184,11 +184,12 @@ class BlockPool:
         """All free blocks. O(n): for audits."""
         return [BlockId(block) for block in self._free]
 
-    def cached_blocks(self) -> list[BlockId]:
-        """All cached blocks, the one to be taken next first. O(n): for audits."""
+    def cached_blocks(self, most: int | None = None) -> list[BlockId]:
+        """Cached blocks, up to `most`, else all; the one to be taken next first. O(n)."""
         blocks: list[BlockId] = []
         at = self._oldest
-        while at != _NONE and len(blocks) <= self.total:
+        most = self.total + 1 if most is None else most  # audits find a list that is a ring
+        while at != _NONE and len(blocks) < most:
             blocks.append(BlockId(at))
             at = self._newer[at]
         return blocks

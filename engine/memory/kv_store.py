@@ -3,7 +3,9 @@
 Position-free ("slot"): K in slot s of a block is stored rotated by s only, so that a block serves
 at any base position. Whoever reads K adds the base's rotation (to K, or its inverse to the query).
 For kernels that know nothing of this, K is stored rotated by its position ("absolute"): then a
-block serves at one base only, and KV that goes to another position is copied and turned.
+block serves at one base only, and KV that goes to another position is copied and turned. Such
+kernels read whole pages, and what is masked with weight 0: there V is always finite (0 times NaN
+is NaN). A token whose V was not has K that is not a number: whoever sees it gets no finite logits.
 """
 
 import mmap
@@ -74,7 +76,8 @@ class KvStore:
 
     def layer(self, layer: int) -> tuple[Tensor, Tensor]:
         """Return K and V of one layer as strided views [blocks, block, kv_heads, head_dim]."""
-        return self._pool[:, layer, 0], self._pool[:, layer, 1]
+        pool = self._pool[: self.num_blocks]
+        return pool[:, layer, 0], pool[:, layer, 1]
 
     def rows(
         self, blocks: npt.NDArray[np.int64], slots: npt.NDArray[np.int64]
@@ -93,6 +96,8 @@ class KvStore:
         What a type of 8 bits can't hold becomes its largest value: one NaN would spoil every
         later token, and how its conversions overflow depends on device and version of torch.
         """
+        if self.position_form == "absolute":
+            keys, values = _with_finite_values(keys, values)
         for into, given in zip(self._layer_rows(layer), (keys, values), strict=True):
             if self._pool.dtype.itemsize > 1:
                 into.index_copy_(0, rows, given.to(self._pool.dtype))
@@ -131,6 +136,11 @@ class KvStore:
         # the views start at the layer's first row, so that row numbers hold in every layer
         start = 2 * layer * self.block_size
         return self._rows[start:], self._rows[start + self.block_size :]
+
+
+def _with_finite_values(keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    spoilt = ~values.isfinite().all(-1, keepdim=True)
+    return keys.masked_fill(spoilt, torch.nan), values.masked_fill(spoilt, 0)
 
 
 def _zeros(num_bytes: int, dtype: torch.dtype, device: torch.device) -> Tensor:

@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from engine.errors import ConfigError
-
 SHORT_CONTEXT = 4096
 """Tokens. Graphs are made for contexts up to it, and for the longest: a launch of attention is as
 wide as the longest context that its graph has room for, and most of it would be idle."""
@@ -25,20 +23,11 @@ class Bucket:
 
 
 def graph_sizes(wished: str, max_rows: int) -> tuple[int, ...]:
-    """Rows of the graphs: those that are wished for, else 1, 2, 4, 8, 16, 24, ... up to `max_rows`.
-
-    Raises:
-        ConfigError: it is no list of such numbers.
-    """
-    if not wished:
-        small = [size for size in (1, 2, 4) if size < max_rows]
-        return (*small, *range(_STEP, max_rows, _STEP), max_rows)
-    parts = [part.strip() for part in wished.split(",")]
-    sizes = {int(part) for part in parts if part.isascii() and part.isdigit()}
-    if len(sizes) != len(parts) or not all(1 <= size <= max_rows for size in sizes):
-        allowed = f"different numbers from 1 to {max_rows} with commas between them: 1,2,4,8"
-        raise ConfigError("cuda_graph_sizes", wished, allowed)
-    return tuple(sorted(sizes))
+    """Rows of the graphs: those that are wished for, else 1, 2, 4, 8, 16, 24, ... `max_rows`."""
+    if wished:
+        return tuple(sorted(int(size) for size in wished.split(",")))
+    small = [size for size in (1, 2, 4) if size < max_rows]
+    return (*small, *range(_STEP, max_rows, _STEP), max_rows)
 
 
 def make_buckets(

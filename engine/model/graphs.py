@@ -121,7 +121,9 @@ class DecodeGraphs:
         )
         table = torch.zeros((4, rows), dtype=torch.int64, device=self._store.device)
         table[3] = self._store.spare_row
-        inputs = FixedInputs(table=table, last_position=self._max_position)
+        # the table may grow into another tensor; this one is read as long as the graph is there
+        lines = self._llama.arithmetic.table.from_zero(self._max_position)
+        inputs = FixedInputs(table=table, lines=lines)
         graph = device.capture(lambda: self._llama.forward_fixed(inputs, attention, self._store))
         staged = device.pinned(table.nbytes).view(torch.int64).view(4, rows)
         return _Captured(graph=graph, attention=attention, inputs=inputs, staged=staged)

@@ -35,11 +35,11 @@ class FixedInputs:
     """What a captured step reads, for N new tokens, in one tensor.
 
     `table` int64 [4, N]: token id, position, slot in its block, row of the KV store to write to.
-    `last_position`: largest position that will ever be in it.
+    `lines`: of the rotary table, from position 0 on. Whoever captures the step keeps both.
     """
 
     table: Tensor
-    last_position: int
+    lines: Tensor
 
 
 class Llama:
@@ -70,7 +70,7 @@ class Llama:
     ) -> Tensor:
         """As `forward`, of inputs that stay where they are; returns logits [N, vocab] of all."""
         token_ids, positions, slots, write_rows = inputs.table
-        lines = self.arithmetic.table.from_zero(inputs.last_position)
+        lines = inputs.lines
         stored = slots if store.position_form == "slot" else positions
         step = _Step(
             store=store,

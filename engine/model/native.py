@@ -83,6 +83,10 @@ class NativeModel:
         self._library = library
         self._weights = weights
 
+    def measure_graphs(self) -> int:
+        """Return the bytes of captured steps: there are none."""
+        return 0
+
     def measure_activation_peak(self, max_num_batched_tokens: int, max_num_seqs: int) -> int:
         """Return the bytes that the largest step holds beyond weights and KV (see buffers.c)."""
         return native_activation_bytes(self.spec, max_num_batched_tokens, max_num_seqs)

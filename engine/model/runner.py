@@ -1,6 +1,7 @@
 """A model ready to run, and its runner over one KV tensor. Loop thread only."""
 
 import contextlib
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -12,15 +13,19 @@ from torch import Tensor
 from engine.config import EngineConfig
 from engine.device.cpu import CpuDevice
 from engine.device.cuda import CudaDevice
+from engine.device.faults import is_sticky
 from engine.device.protocol import Device
-from engine.errors import ConfigError
+from engine.errors import ConfigError, DeviceLostError
 from engine.files.model_spec import ModelSpec
 from engine.ids import BlockId
 from engine.memory.kv_store import KvStore, PositionForm, kv_bytes_per_block
 from engine.memory.page_move import PageMove
+from engine.model.attention.protocol import AttentionBackend, CapturableBackend
 from engine.model.attention.registry import build_backend
 from engine.model.batch import build_batch
 from engine.model.fingerprint import fingerprint
+from engine.model.graph_buckets import Bucket, graph_sizes, make_buckets
+from engine.model.graphs import DecodeGraphs, graph_bytes
 from engine.model.layers import Arithmetic, RotaryTable, TorchOps
 from engine.model.llama import Llama
 from engine.model.profiling import activation_peak
@@ -29,6 +34,8 @@ from engine.model.sampler import sample
 from engine.model.weights.load import Keeping, ModelWeights, load_weights
 from engine.step import SequenceStep
 from engine.tiers.stream_mover import DeviceBlocks
+
+_log = logging.getLogger(__name__)
 
 
 class LoadedModel:
@@ -46,10 +53,12 @@ class LoadedModel:
         block_size: int,
         max_model_len: int,
         fingerprint: str,
+        graph_buckets: Sequence[Bucket] = (),
         attention_reason: str = "",
         position_form: PositionForm = "slot",
     ) -> None:
         self._llama = llama
+        self._graph_buckets = graph_buckets
         self._kv_dtype = kv_dtype
         self._position_form = position_form
         self.spec = llama.spec
@@ -69,8 +78,11 @@ class LoadedModel:
         """Run worst-case steps (one layer, a pool of one block) and return the bytes they held.
 
         Weights and KV are not counted. Takes about a tenth of a second for a small model.
+
+        Raises:
+            MemoryError: there is not enough for such a step.
         """
-        with torch.inference_mode():
+        with memory_errors(), torch.inference_mode():
             return activation_peak(
                 self._llama,
                 self._store(1),
@@ -79,14 +91,38 @@ class LoadedModel:
                 context=self.max_model_len,
             )
 
+    def measure_graphs(self) -> int:
+        """Capture the graphs of decode over a pool of one block; return the bytes they take."""
+        if not self._graph_buckets:
+            return 0
+        device = CudaDevice()
+        with torch.inference_mode():
+            return graph_bytes(self._graphs(self._store(1), device), device)
+
     def runner(self, num_blocks: int) -> "TorchRunner":
         """Allocate a pool of `num_blocks` blocks and return a runner over it.
 
         Raises:
             ConfigError: the device can't allocate the pool.
         """
-        device = CudaDevice() if self.device == "cuda" else None
-        return TorchRunner(self._llama, self._store(num_blocks), device)
+        store = self._store(num_blocks)
+        if self.device != "cuda":
+            return TorchRunner(self._llama, store)
+        device, graphs = CudaDevice(), None
+        if self._graph_buckets:
+            graphs = self._graphs(store, device)
+            with torch.inference_mode():
+                _log.info("captured %d graphs of decode", graphs.capture())
+        return TorchRunner(self._llama, store, device, graphs)
+
+    def _graphs(self, store: KvStore, device: Device) -> DecodeGraphs:
+        return DecodeGraphs(
+            self._llama,
+            store,
+            device,
+            buckets=self._graph_buckets,
+            max_position=self.max_model_len - 1,
+        )
 
     def _store(self, num_blocks: int) -> KvStore:
         return KvStore(
@@ -103,15 +139,23 @@ _CPU_SHORTAGE = "DefaultCPUAllocator"  # "... can't allocate memory: you tried t
 
 
 class TorchRunner:
-    """Implements engine.step.ModelRunner. `device`: one that has streams, if it has.
+    """Implements engine.step.ModelRunner.
 
+    `device`: one that has streams, if it has; `graphs`: captured steps, where there are some.
     `move_pages` is there where K lies rotated by its position, so that edits have to move KV.
     """
 
-    def __init__(self, llama: Llama, store: KvStore, device: Device | None = None) -> None:
+    def __init__(
+        self,
+        llama: Llama,
+        store: KvStore,
+        device: Device | None = None,
+        graphs: DecodeGraphs | None = None,
+    ) -> None:
         self._llama = llama
         self.store = store
         self._device = device
+        self._graphs = graphs
         self.move_pages = self._move if store.position_form == "absolute" else None
 
     @property
@@ -126,10 +170,11 @@ class TorchRunner:
 
         Raises:
             MemoryError: there is not enough for the step.
+            DeviceLostError: the CUDA context is broken.
             Corruption: a page table contradicts itself or the step.
         """
         wanted = [at for step in batch if step.sample is not None for at in step.sample.each]
-        with memory_errors():
+        with lost_device(), memory_errors():
             logits = self.logits(batch)
             with torch.inference_mode():
                 return sample(logits, wanted) if wanted else []
@@ -144,7 +189,8 @@ class TorchRunner:
         if every_token:
             built = replace(built, sampled=np.arange(len(built.token_ids)))
         with torch.inference_mode():
-            return self._llama.forward(built, self.store)
+            logits = None if self._graphs is None or every_token else self._graphs.run(built)
+            return self._llama.forward(built, self.store) if logits is None else logits
 
     def copy_block(self, source: BlockId, target: BlockId) -> None:
         """See engine.step.ModelRunner."""
@@ -175,6 +221,17 @@ class TorchRunner:
 
 
 @contextlib.contextmanager
+def lost_device() -> Iterator[None]:
+    """Raise `DeviceLostError` for what leaves a CUDA context broken."""
+    try:
+        yield
+    except RuntimeError as error:
+        if is_sticky(error):
+            raise DeviceLostError(f"the CUDA device is lost to this process: {error}") from error
+        raise
+
+
+@contextlib.contextmanager
 def memory_errors() -> Iterator[None]:
     """Raise `MemoryError` for torch's several ways to say so, and give back what it caches.
 
@@ -201,6 +258,7 @@ def prepare_model(
         ModelFileError: a tensor is missing, has the wrong shape or an unknown type.
         ConfigError: the device or the attention backend is not there or can't serve, or
             `max_model_len` is more than the model has.
+        MemoryError: the weights don't fit.
     """
     if config.cpu_threads:
         torch.set_num_threads(config.cpu_threads)
@@ -210,13 +268,12 @@ def prepare_model(
     arithmetic = Arithmetic(
         ops=TorchOps(), table=table, dtype=resolved.dtype, device=resolved.device
     )
+    attention = build_backend(resolved.attention.declaration, spec, arithmetic)
+    with memory_errors():
+        weights = _weights(spec, config, resolved)
     return LoadedModel(
-        llama=Llama(
-            spec,
-            _weights(spec, config, resolved),
-            build_backend(resolved.attention.declaration, spec, arithmetic),
-            arithmetic,
-        ),
+        llama=Llama(spec, weights, attention, arithmetic),
+        graph_buckets=buckets_for(config, resolved, attention),
         kv_dtype=resolved.kv_dtype,
         block_size=config.block_size,
         max_model_len=resolved.max_model_len,
@@ -228,6 +285,25 @@ def prepare_model(
         ),
         attention_reason=resolved.attention.reason,
         position_form=resolved.attention.declaration.position_form,
+    )
+
+
+def buckets_for(
+    config: EngineConfig, resolved: Resolved, attention: AttentionBackend
+) -> tuple[Bucket, ...]:
+    """The steps that are captured: none unless the device and the backend of attention can."""
+    if config.cuda_graphs == "off" or resolved.device.type != "cuda":
+        return ()
+    if config.weights_offload_layers:
+        _log.info("no CUDA graphs: layers of weights are copied in while a step runs")
+        return ()
+    if not isinstance(attention, CapturableBackend):
+        _log.info("no CUDA graphs: the shapes of %s attention change", attention.name)
+        return ()
+    return make_buckets(
+        graph_sizes(config.cuda_graph_sizes, config.max_num_seqs),
+        max_model_len=resolved.max_model_len,
+        block_size=config.block_size,
     )
 
 
@@ -247,5 +323,7 @@ def _weights(spec: ModelSpec, config: EngineConfig, resolved: Resolved) -> Model
     try:
         return load_weights(spec, keeping)
     except MemoryError as error:
+        if not offloaded:
+            raise
         allowed = f"what the device and pinned main memory have room for ({error})"
         raise ConfigError("weights_offload_layers", offloaded, allowed) from error

@@ -168,9 +168,10 @@ def _torch_activation_bytes(
 ) -> int:
     """What a step holds at its widest: inside the MLP, around attention, or at the logits.
 
-    On a CPU attention copies the rows of K and V that it reads, turns K, and keeps the angles that
-    it turned by; a prefill step has a mask, too. On a card that is part of the overhead. A matrix
-    that is kept quantised is made dense before its use, a bounded part of it at once in float32.
+    On a CPU attention copies the rows of K and V that it reads, turns K (which it does in 32 bits),
+    and keeps the angles that it turned by; a prefill step has a mask, too. On a card that is part
+    of the overhead. A matrix that is kept quantised is made dense before its use, a bounded part of
+    it at once in float32.
     """
     context = config.max_model_len or shape.max_position
     drawn = config.max_num_seqs + config.num_speculative_tokens
@@ -178,7 +179,8 @@ def _torch_activation_bytes(
     hidden, inner = shape.hidden_size, shape.intermediate_size
     queries, keys = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
     mlp = rows * (2 * hidden + 3 * inner) * value_bytes
-    gathered = 3 * keys * value_bytes + shape.head_dim * _ANGLE_BYTES
+    widened = 2 * _ANGLE_BYTES if value_bytes < _ANGLE_BYTES else 0  # before and after the turn
+    gathered = keys * (3 * value_bytes + widened) + shape.head_dim * _ANGLE_BYTES
     prefill = rows * (2 * hidden + 4 * queries + 4 * keys) * value_bytes
     decode = 0
     if device == "cpu":

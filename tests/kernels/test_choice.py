@@ -171,6 +171,8 @@ def test_other_arithmetic_is_another_fingerprint(tmp_path):
         {"kv_cache_dtype": "int8"},
         {"kv_cache_dtype": "float32"},
         {"dtype": "float32"},
+        {"kv_cache_dtype": "fp8"},
+        {"attention_backend": "torch", "dtype": "bfloat16"},
     )
     prints = {
         choice.prepare(

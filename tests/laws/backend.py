@@ -97,7 +97,7 @@ class FakeBackend:
     vocab_size = 256
     stop_id = FakeText.STOP
     steps = 3000
-    block_sizes = (1, 3, 8, 16)
+    block_sizes = (1, 3, 8, 16, 256)
 
     def __init__(self) -> None:
         self.draw = Draw(stop_every=30)

@@ -21,5 +21,6 @@ class TestAbsoluteFakeLaws(AbsoluteLaws, EngineLaws):
     backend = AbsoluteFakeBackend()
 
 
-class TestAbsoluteFakeDraftingLaws(TestAbsoluteFakeLaws):
+class TestAbsoluteFakeDraftingLaws(AbsoluteLaws):
+    backend = AbsoluteFakeBackend()
     drafting = True

@@ -20,7 +20,7 @@ class LawBackend:
     vocab_size = 256
     stop_id = 7
     steps = 10_000 if SOAK else 200
-    block_sizes = (1, 3, 8, 16)
+    block_sizes = (1, 3, 8, 16, 256)
 
     def __init__(self) -> None:
         self.dense = law_runner(_DENSE_BLOCKS, block_size=16)

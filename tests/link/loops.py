@@ -4,12 +4,12 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from engine.config import EngineConfig
-from engine.errors import ConfigError, ModelFileError
+from engine.errors import ConfigError, DeviceLostError, ModelFileError
 from engine.histogram import Buckets
 from engine.ids import TurnId
 from engine.loop import EngineLoop
@@ -26,6 +26,7 @@ from engine.messages import (
     TurnStarted,
 )
 from engine.questions import Answer, EngineStats, Query
+from engine.step import SequenceStep
 from tests.fakes.fake_model import FakeModel, FakeText
 
 Emit = Callable[[TurnEvent], None]
@@ -177,6 +178,18 @@ def out_of_memory(_config: EngineConfig, _emit: Emit) -> tuple[EchoLoop, EngineI
     raise AssertionError
 
 
+FATAL_TOKEN = 255
+
+
+class LosesItsDevice(FakeModel):
+    """A step with the fatal token breaks the device for this process."""
+
+    def execute(self, batch: Sequence[SequenceStep]) -> list[int]:
+        if any(FATAL_TOKEN in step.token_ids for step in batch):
+            raise DeviceLostError("CUDA error: an illegal memory access was encountered")
+        return super().execute(batch)
+
+
 def fake_model(config: EngineConfig, emit: Emit) -> tuple[EngineLoop, EngineInfo]:
     """The real loop over the fake model: 256 blocks."""
     info = msgspec.structs.replace(INFO, model="fake", total_blocks=256, max_model_len=4000)
@@ -186,7 +199,7 @@ def fake_model(config: EngineConfig, emit: Emit) -> tuple[EngineLoop, EngineInfo
         kv_bytes_per_block=info.kv_bytes_per_token * config.block_size,
         max_model_len=info.max_model_len,
         fingerprint=info.fingerprint,
-        runner=FakeModel(num_blocks=info.total_blocks, block_size=config.block_size),
+        runner=LosesItsDevice(num_blocks=info.total_blocks, block_size=config.block_size),
         tokenizer=FakeText(),
         emit=emit,
         clock=time.monotonic,

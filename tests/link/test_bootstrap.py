@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from engine.bootstrap import served_name
+from engine import bootstrap
+from engine.bootstrap import build_engine, served_name
 from engine.config import EngineConfig
+from engine.device.protocol import MemoryFacts
 from engine.errors import ConfigError, ModelFileError
 from engine.files.catalog import resolve_model
 from engine.ids import SessionId, TurnId
@@ -14,6 +16,7 @@ from engine.questions import AuditReport, GetAudit
 from engine.text.chat_template import load_chat_format
 from engine.text.tokenizer import load_tokenizer
 from engine.worker_client import WorkerEngine
+from tests.fakes.fake_device import FakeDevice
 from tests.kernels.tiny_model import write_tiny_model
 from tests.text import toy
 
@@ -91,3 +94,75 @@ async def test_a_tokenizer_beyond_the_embedding_is_refused_at_start(tmp_path: Pa
     engine = WorkerEngine(EngineConfig(model=str(folder), device="cpu", kv_cache_memory=MIB))
     with pytest.raises(ModelFileError, match="rows for 200"):
         await engine.start()
+
+
+# --- memory at start ----------------------------------------------------------------------------
+
+
+class OnCuda:
+    """A model as if on a GPU, which says what is measured of it."""
+
+    device = "cuda"
+    weights_bytes = 512 * MIB
+    kv_bytes_per_block = MIB
+
+    def __init__(self, spec, activation_peak=lambda *_: 64 * MIB):
+        self.spec = spec
+        self.measure_activation_peak = activation_peak
+
+    def measure_graphs(self):
+        return 32 * MIB
+
+    def runner(self, num_blocks):
+        raise Planned(num_blocks)
+
+
+class Planned(Exception):  # noqa: N818 -- ends the start
+    """The pool was given so many blocks."""
+
+
+def out_of_memory(*_args):
+    raise MemoryError("CUDA out of memory")
+
+
+def start_on(monkeypatch, tmp_path, *, prepare=None, activation_peak=None, memory=None, **settings):
+    """Start an engine whose model says it is on a GPU with 16 GiB free of 80."""
+    folder = write_tiny_model(tmp_path / "tiny", vocab_size=300)
+    toy.write_folder(folder)
+    facts = MemoryFacts(free=16 * 2**30, total=80 * 2**30, allocated=0, peak=0, reserved=2**30)
+    device = FakeDevice(facts=facts)
+    device.index = 0
+    device.memory = memory or device.memory
+    peak = {"activation_peak": activation_peak} if activation_peak else {}
+    monkeypatch.setattr(bootstrap, "prepare", prepare or (lambda spec, _: OnCuda(spec, **peak)))
+    monkeypatch.setattr(bootstrap, "CudaDevice", lambda: device)
+    build_engine(EngineConfig(model=str(folder), **settings), lambda _event: None)
+
+
+def test_a_gpus_pool_is_what_its_limit_leaves(monkeypatch, tmp_path):
+    monkeypatch.setenv("CUDA_DEVICE_MEMORY_LIMIT_0", "4g")
+    with pytest.raises(Planned) as planned:
+        start_on(monkeypatch, tmp_path)
+    free = (4096 - 1024 - 512 - 1) * MIB  # less weights' allocator, CUDA itself, the spare block
+    expected = (int((free + 512 * MIB) * 0.9) - (512 + 64 + 32) * MIB) // MIB
+    assert planned.value.args == (expected,)
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        (
+            {"prepare": out_of_memory},
+            r"model=.*a model whose weights fit in memory.*CUDA out of memory",
+        ),
+        ({"activation_peak": out_of_memory}, r"max_num_batched_tokens=512: allowed is fewer: "),
+        (
+            {"memory": lambda: (_ for _ in ()).throw(RuntimeError("CUDA error: invalid argument"))},
+            r"device='cuda': .*CUDA_DEVICE_MEMORY_LIMIT.*512 MiB: CUDA error: invalid argument",
+        ),
+        ({"kv_cache_memory": 17 * 2**30}, r"kv_cache_memory=\d+: allowed is at most 15.9 GiB"),
+    ],
+)
+def test_what_a_gpu_can_not_hold_is_told_with_what_would_work(monkeypatch, tmp_path, how, words):
+    with pytest.raises(ConfigError, match=words):
+        start_on(monkeypatch, tmp_path, **how)

@@ -26,7 +26,7 @@ from engine.messages import (
 from engine.questions import AuditReport, ContextView, EngineStats, GetAudit, GetContext, GetStats
 from engine.worker_client import Backoff, WorkerEngine
 from tests.fakes.fake_model import Draw, expected_reply
-from tests.link.loops import fake_model
+from tests.link.loops import FATAL_TOKEN, fake_model
 
 CONFIG = EngineConfig(model="fake", max_num_batched_tokens=64)
 PROMPT = [10, 20, 30, 40, 50]
@@ -152,6 +152,26 @@ async def test_after_kill_9_the_same_session_set_again_gets_the_right_reply():
         open_session(engine, f"s{n}", [n, n])
         text, _ = await read(engine.submit(turn(f"again{n}", f"s{n}", ids=PROMPT)))
         assert text == right_text([n, n, *PROMPT])
+    await engine.stop()
+
+
+async def test_after_a_lost_device_a_new_process_serves(caplog):
+    engine = worker()
+    await engine.start()
+    for name in ("a", "b"):
+        open_session(engine, name, [1, 2])
+    neighbour = engine.submit(turn("t1", "a", ids=PROMPT, words=3900))
+    assert isinstance(await anext(neighbour), TurnStarted)
+    streams = [neighbour, engine.submit(turn("t2", "b", ids=[FATAL_TOKEN]))]
+    endings = [[event async for event in stream][-1] for stream in streams]
+    assert {(type(e), e.code) for e in endings} == {(TurnFailed, "engine_restarted")}
+    async with asyncio.timeout(60):
+        await engine.ready()
+    assert engine.epoch == 2
+    assert "an illegal memory access was encountered" in caplog.text
+    open_session(engine, "a", [1, 2])
+    text, _ = await read(engine.submit(turn("again", "a", ids=PROMPT)))
+    assert text == right_text([1, 2, *PROMPT])
     await engine.stop()
 
 

@@ -3,13 +3,15 @@
 import hashlib
 import itertools
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engine.dense_partition import DensePartition
 from engine.ids import BlockId
 from engine.memory.hashing import ROOT, ChainHasher, KeyExtras
 from engine.memory.prefix_cache import PrefixCache
-from engine.partition import Partition
+from engine.partition import BadSpansError, Partition
 
 PLAIN = KeyExtras(fingerprint="model|torch|float32", salt=b"tenant a")
 
@@ -38,6 +40,41 @@ def test_every_extra_is_in_the_key() -> None:
         KeyExtras(fingerprint="model|torch|float32", salt=b"tenant a", lineage=b"x"),
     ]
     assert len({keys(extras, [1, 2, 3, 4])[0] for extras in variants}) == len(variants)
+
+
+def dense_keys(ids: list[int], block_size: int = 4) -> list[bytes]:
+    partition = DensePartition(block_size, ChainHasher(PLAIN))
+    return partition.keys(ids, partition.complete_count(len(ids)))
+
+
+def test_the_position_is_in_the_key_only_where_kv_holds_it() -> None:
+    hasher, ids = ChainHasher(PLAIN), [1, 2, 3, 4]
+    assert len({hasher.key(ROOT, ids, base) for base in (None, 0, 4, 8)}) == 4
+    assert not set(keys(PLAIN, ids * 3)) & set(dense_keys(ids * 3))
+    assert dense_keys([*ids, 5, 6, 7, 8])[:1] == dense_keys(ids)
+
+
+def test_after_an_edit_pages_without_holes_keep_the_keys_before_it_and_share_none_behind() -> None:
+    ids = list(range(30))
+    before = DensePartition(4, ChainHasher(PLAIN))
+    keys_before = list(before.keys(ids, 7))
+    after = before.edited(ids, [(9, 11), (20, 21)])
+    left = [*ids[:9], *ids[11:20], *ids[21:], *range(50, 60)]
+    assert (after.fixed_count, after.sealed_len, after.sealed_count) == (2, 27, 7)
+    assert [after.page(index).start for index in range(9)] == [4 * index for index in range(9)]
+    keys_after = after.keys(left, 9)
+    assert keys_after[:2] == keys_before[:2]
+    assert not set(keys_after[2:]) & {*keys_before, *dense_keys(left)}
+    assert after.fresh_keys(left, 9) == after.copy().keys(left, 9) == keys_after
+    other = before.edited(ids, [(9, 11)])
+    assert other.keys(left, 9)[2:3] != keys_after[2:3], "the same ids, but they saw others"
+
+
+def test_spans_that_do_not_fit_are_refused() -> None:
+    partition = DensePartition(4, ChainHasher(PLAIN))
+    for spans in ([(5, 3)], [(0, 31)], [(4, 8), (7, 9)]):
+        with pytest.raises(BadSpansError):
+            partition.edited(list(range(30)), spans)
 
 
 def test_extras_are_length_prefixed() -> None:

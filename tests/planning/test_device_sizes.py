@@ -7,6 +7,7 @@ import pytest
 from gguf import GGMLQuantizationType as Kind
 
 from engine.config import EngineConfig
+from engine.errors import ConfigError
 from engine.files.catalog import CATALOG, DEFAULT_MODEL
 from engine.files.spec_reader import read_spec
 from engine.model.kernels.build import HERE
@@ -15,6 +16,7 @@ from engine.model.runner import prepare_model
 from engine.planning.device_sizes import Placing, size_up
 from engine.planning.shape_reader import read_planned_model
 from engine.sizes import native
+from tests.model import gguf_files
 from tests.model.gguf_files import weights, write
 
 CPU = Placing(device="cpu")
@@ -56,12 +58,58 @@ def test_the_limits_are_those_of_the_kernels():
         assert int(found[1]) == getattr(native, name)
 
 
-def test_torch_sizes(tmp_path):
-    path = write(tmp_path / "m.gguf", weights(), Kind.F32)
-    config = msgspec.structs.replace(CONFIG, dtype="float32", max_num_batched_tokens=256)
+def assert_as_torch(path, **settings):
+    config = msgspec.structs.replace(
+        CONFIG, attention_backend="torch", max_num_batched_tokens=256, **settings
+    )
     loaded = prepare_model(read_spec(path), config)
     sizes = size_up(read_planned_model(path), config, CPU)
     assert sizes.weights_bytes == loaded.weights_bytes
+    assert sizes.weights_format == loaded.weights
+    assert sizes.kv_dtype == loaded.kv_dtype
     assert sizes.kv_bytes_per_block == loaded.kv_bytes_per_block
     peak = loaded.measure_activation_peak(256, 4 + config.num_speculative_tokens)
     assert sizes.activation_bytes == pytest.approx(peak, rel=0.3)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("kv_cache_dtype", ["auto", "float32", "bfloat16", "fp8", "fp8_e4m3"])
+def test_torch_sizes(tmp_path, dtype, kv_cache_dtype):
+    path = write(tmp_path / "m.gguf", weights(), Kind.F32)
+    assert_as_torch(path, dtype=dtype, kv_cache_dtype=kv_cache_dtype)
+
+
+@pytest.mark.parametrize("offloaded", [0, 3, 5])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("kind", [Kind.F16, Kind.Q4_0, Kind.Q4_1, Kind.Q8_0, Kind.Q4_K, Kind.Q6_K])
+def test_torch_sizes_of_kept_and_offloaded_weights(tmp_path, monkeypatch, kind, dtype, offloaded):
+    monkeypatch.setattr(gguf_files, "LAYERS", 5)
+    for architecture in ("llama", "qwen2"):
+        path = write(tmp_path / "m.gguf", weights(architecture), kind, architecture)
+        for kept in ("native", "dequantized"):
+            settings = {"weights": kept, "dtype": dtype, "weights_offload_layers": offloaded}
+            assert_as_torch(path, **settings)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_plan_refuses_what_a_server_would(tmp_path, device):
+    path = write(tmp_path / "m.gguf", weights(), Kind.F32)
+    config = msgspec.structs.replace(CONFIG, weights_offload_layers=3)
+    with pytest.raises(ConfigError, match="weights_offload_layers=3: allowed is 0"):
+        size_up(read_planned_model(path), config, Placing(device=device))
+
+
+def test_offloaded_layers_leave_their_room_in_any_planned_format(tmp_path, monkeypatch):
+    monkeypatch.setattr(gguf_files, "LAYERS", 5)
+    model = read_planned_model(write(tmp_path / "m.gguf", weights(), Kind.F32))
+    sizes = [
+        size_up(
+            model,
+            msgspec.structs.replace(CONFIG, weights_offload_layers=count),
+            Placing(device="cuda", weights_format="awq"),
+        ).weights_bytes
+        for count in (0, 3, 4, 5)
+    ]
+    layer = sizes[0] - sizes[1]
+    assert [sizes[0] - size for size in sizes] == pytest.approx([0, layer, 2 * layer, 3 * layer])
+    assert layer > 256 * (256 * 3 + 512 * 3) / 2

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from engine.model.layers import Arithmetic
 
 # folders beside this module, in the order in which `auto` prefers them
-_FOLDERS = ("triton", "reference")
+_FOLDERS = ("triton", "flash", "reference")
 
 
 class DeclarationModule(Protocol):

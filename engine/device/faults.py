@@ -1,0 +1,52 @@
+"""Which errors of CUDA leave a process without its device. Pure.
+
+After such an error every later call fails with it, until the process ends: its context can't be
+mended (CUDA Runtime API, "Error Handling": "must be terminated and relaunched"). torch raises an
+`AcceleratorError` that has the runtime's number, Triton and the libraries words only.
+"""
+
+_CODES = frozenset(
+    {
+        46,  # devices unavailable
+        214,  # ECC error that could not be corrected
+        220,  # the same of NVLink
+        700,  # illegal address
+        702,  # launch timed out
+        710,  # device-side assert
+        714,  # hardware stack error
+        715,  # illegal instruction
+        716,  # misaligned address
+        717,  # invalid address space
+        718,  # invalid program counter
+        719,  # launch failed
+        999,  # unknown
+    }
+)
+
+_WORDS = (
+    "illegal memory access",
+    "device-side assert",
+    "uncorrectable ecc",
+    "uncorrectable nvlink",
+    "unspecified launch failure",
+    "the launch timed out",
+    "illegal instruction",
+    "misaligned address",
+    "hardware stack error",
+    "invalid program counter",
+    "operation not supported on global/shared address space",
+    "cuda-capable device(s) is/are busy or unavailable",
+    "cublas_status_execution_failed",
+    "cuda error: unknown error",
+)
+
+
+def is_sticky(error: BaseException) -> bool:
+    """Whether an error, or what it comes of, is one that no later step survives."""
+    seen: BaseException | None = error
+    while seen is not None:
+        text = str(seen).lower()
+        if getattr(seen, "error_code", None) in _CODES or any(word in text for word in _WORDS):
+            return True
+        seen = seen.__cause__ or seen.__context__
+    return False

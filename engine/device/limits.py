@@ -1,0 +1,65 @@
+"""How much of a device's memory this process may have. Pure.
+
+What counts is what the driver says of the device in use: of a MIG instance it tells the instance's
+memory, and under HAMi (libvgpu, which stands before the driver) total and free are those of the
+limit. HAMi can be built without that answer, and other layers give limits in words only, so the
+variables by which they are given are read, too.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from engine.byte_size import format_bytes
+from engine.device.protocol import MemoryFacts
+
+LIMIT_VARIABLE = "CUDA_DEVICE_MEMORY_LIMIT"
+"""HAMi-core's, for all devices; with `_0` and so on for one (Project-HAMi/HAMi-core)."""
+
+CONTEXT_BYTES = 512 * 2**20
+"""What a CUDA context and its libraries take of a limit, about; the driver does not tell."""
+
+_UNITS = {"k": 2**10, "m": 2**20, "g": 2**30}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Free:
+    """Bytes that can be had beside what this process's tensors take; why so few, in words."""
+
+    free_bytes: int
+    reason: str = ""
+
+
+def memory_limit(environment: Mapping[str, str], index: int) -> int | None:
+    """Bytes that a sharing layer lets processes have of device number `index`; None: no limit.
+
+    HAMi's rules: the device's own variable before the common one, 0 and nonsense are no limit.
+    """
+    for name in (f"{LIMIT_VARIABLE}_{index}", LIMIT_VARIABLE):
+        limit = _parse(environment.get(name, ""))
+        if limit:
+            return limit
+    return None
+
+
+def free_within(facts: MemoryFacts, limit: int | None) -> Free:
+    """The least of what the driver has and what a limit leaves.
+
+    Where the driver's own total is within the limit its answer has been made for it.
+    """
+    if limit is None or facts.total <= limit:
+        return Free(free_bytes=facts.free)
+    left = max(0, limit - facts.reserved - CONTEXT_BYTES)
+    if left >= facts.free:
+        return Free(free_bytes=facts.free)
+    reason = (
+        f"a limit of {format_bytes(limit)} ({LIMIT_VARIABLE}), "
+        f"of which CUDA itself takes about {format_bytes(CONTEXT_BYTES)}"
+    )
+    return Free(free_bytes=left, reason=reason)
+
+
+def _parse(text: str) -> int:
+    digits, unit = text.strip(), 1
+    if digits[-1:].lower() in _UNITS:
+        digits, unit = digits[:-1], _UNITS[digits[-1].lower()]
+    return int(digits) * unit if digits.isascii() and digits.isdigit() else 0

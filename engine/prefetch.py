@@ -1,0 +1,59 @@
+"""Brings back KV of turns that wait for a seat, so that it is there when they get one. Loop thread.
+
+Only into blocks that hold nothing, or what a tier has, too, and that nobody refers to; and only as
+long as such are left for the turns that run: for KV that may not be wanted for long nobody's is
+given up. Once it is there it may give way like that of any waiting turn, and is not brought back in
+advance again. A turn that leaves the queue without having run leaves its session where it was.
+"""
+
+from engine.context import Activity
+from engine.executor import Executor
+from engine.run_queue import RunQueue
+from engine.slot import Slot
+
+AHEAD = 4
+"""Waiting turns that are looked at, those that came first: others wait for long."""
+
+_KEPT_BLOCKS = 2  # for each turn that runs: what it writes meanwhile
+_REST_LOOKS = 16  # looks at pages cost time; blocks rarely come free from one step to the next
+
+
+class Prefetch:
+    """Owns which waiting turns have had their KV brought back in advance."""
+
+    def __init__(self, queue: RunQueue, memory: Executor) -> None:
+        self._queue = queue
+        self._memory = memory
+        self._had: dict[Slot, bool] = {}  # whether the device had nothing of its session before
+        self._rests: dict[Slot, int] = {}  # until which look, as nothing could begin
+
+    def look(self) -> None:
+        """Begin what can begin, and let go of what nobody waits for."""
+        if not self._memory.movement.tiers:
+            return
+        for slot in [slot for slot in self._had if self._has_left(slot)]:
+            self._leave(slot, was_below=self._had.pop(slot))
+        ahead = self._queue.waiting[:AHEAD]
+        self._rests = {slot: self._rests[slot] - 1 for slot in ahead if self._rests.get(slot)}
+        for slot in ahead:
+            if slot not in self._had and slot not in self._rests and slot.started_s is None:
+                self._begin(slot)
+
+    def _begin(self, slot: Slot) -> None:
+        context = slot.context
+        was_below = not context.table.block_count
+        keep = _KEPT_BLOCKS * (1 + len(self._queue.running))
+        limit = len(context.ids) - slot.command.generate
+        if self._memory.movement.prefetch(context, limit, keep):
+            self._had[slot] = was_below
+        else:
+            self._rests[slot] = _REST_LOOKS
+
+    def _has_left(self, slot: Slot) -> bool:
+        return self._queue.of_turn(slot.turn) is not slot
+
+    def _leave(self, slot: Slot, *, was_below: bool) -> None:
+        context = slot.context
+        is_there = self._memory.contexts.get(context.session) is context
+        if is_there and was_below and slot.started_s is None and context.activity is Activity.IDLE:
+            self._memory.release(context)

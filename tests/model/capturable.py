@@ -1,0 +1,65 @@
+"""A backend that can be captured, and shows what a graph would get wrong. On the CPU."""
+
+import torch
+from torch import Tensor
+
+from engine.memory.kv_store import KvStore
+from engine.model.attention.gather import GatherAttention
+from engine.model.attention.protocol import AttentionStep
+from engine.model.batch import Batch
+from engine.model.law import law_model
+from engine.model.llama import Llama
+
+
+class FilledStep:
+    """Attends for the batch that was filled in last; rows beyond get a value that shows."""
+
+    def __init__(self, backend: "Capturable", store: KvStore, tokens: int, pages: int) -> None:
+        self.backend = backend
+        self.store = store
+        self.tokens = tokens
+        self.pages = pages
+        self.fills = 0
+        self.step: AttentionStep | None = None
+        self.rows = 0
+
+    def fill(self, batch: Batch) -> bool:
+        if self.backend.refuses:
+            return False
+        assert len(batch.token_ids) <= self.tokens
+        assert len(batch.pages) <= self.pages
+        self.fills += 1
+        self.rows = len(batch.token_ids)
+        self.step = self.backend.prepare(batch, self.store)
+        return True
+
+    def attend(self, layer: int, queries: Tensor) -> Tensor:
+        out = torch.full((len(queries), queries[0].numel()), 3.5, dtype=queries.dtype)
+        if self.step is not None:
+            out[: self.rows] = self.step.attend(layer, queries[: self.rows])
+        return out
+
+
+class Capturable:
+    """Implements CapturableBackend by another backend, with the same bits in each row."""
+
+    def __init__(self, inner: GatherAttention) -> None:
+        self.name = "capturable"
+        self.inner = inner
+        self.refuses = False
+        self.fixed: list[FilledStep] = []
+
+    def prepare(self, batch: Batch, store: KvStore) -> AttentionStep:
+        return self.inner.prepare(batch, store)
+
+    def fixed_step(
+        self, store: KvStore, *, tokens: int, pages: int, longest: int, max_position: int
+    ) -> FilledStep:
+        self.fixed.append(FilledStep(self, store, tokens, pages))
+        return self.fixed[-1]
+
+
+def capturable_llama() -> Llama:
+    """The law model: float64, sums in one order, so that equal means every bit."""
+    llama = law_model()._llama
+    return Llama(llama.spec, llama.weights, Capturable(llama.attention), llama.arithmetic)
