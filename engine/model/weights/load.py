@@ -14,6 +14,7 @@ from torch import Tensor
 
 from engine.files.model_spec import ModelSpec
 from engine.model.weights.gguf import GgufTensors
+from engine.model.weights.random import RandomTensors
 from engine.model.weights.safetensors import SafetensorsFolder
 from engine.model.weights.source import TensorSource
 
@@ -58,12 +59,12 @@ def load_weights(spec: ModelSpec, dtype: torch.dtype, device: torch.device) -> M
     Raises:
         ModelFileError: a tensor is missing, has another shape, or a type that can't be read.
     """
-    with _source(spec) as source:
+    with _source(spec, device) as source:
         return _Loader(spec, source, dtype, device).load()
 
 
 @contextmanager
-def _source(spec: ModelSpec) -> Iterator[TensorSource]:
+def _source(spec: ModelSpec, device: torch.device) -> Iterator[TensorSource]:
     match spec.format:
         case "gguf":
             with GgufTensors(spec) as tensors:
@@ -71,6 +72,8 @@ def _source(spec: ModelSpec) -> Iterator[TensorSource]:
         case "safetensors":
             with SafetensorsFolder(spec) as folder:
                 yield folder
+        case "random":
+            yield RandomTensors(device)
 
 
 class _Loader:
