@@ -17,7 +17,7 @@ from engine.files.catalog import CATALOG, resolve_model
 from engine.files.model_spec import ModelSpec
 from engine.files.spec_reader import read_spec
 from engine.free_memory import free_host_bytes
-from engine.loop import EngineLoop
+from engine.loop import EngineLoop, TokenText
 from engine.messages import EngineInfo, TurnEvent
 from engine.model.choice import AnyModel, prepare
 from engine.pool_size import Measured, PoolPlan, plan_pool
@@ -57,7 +57,27 @@ def build_engine(
     report(f"weights take {format_bytes(loaded.weights_bytes)}; sizing the largest step")
     measured = _measure(loaded, config)
     plan = plan_pool(config, measured)
-    runner = loaded.runner(plan.num_blocks)
+    engine_loop, tier_info = assemble(
+        config, loaded, plan.num_blocks, tokenizer, emit, max_model_len=plan.max_model_len
+    )
+    return engine_loop, _info(config, loaded, measured, plan, tier_info)
+
+
+def assemble(  # noqa: PLR0913 -- what an engine is put together from
+    config: EngineConfig,
+    loaded: AnyModel,
+    num_blocks: int,
+    tokenizer: TokenText,
+    emit: Callable[[TurnEvent], None],
+    *,
+    max_model_len: int,
+) -> tuple[EngineLoop, tuple[TierInfo, ...]]:
+    """Put a loop around a loaded model, with a pool of `num_blocks` and the tiers of the config.
+
+    Raises:
+        ConfigError: the device can't allocate the pool.
+    """
+    runner = loaded.runner(num_blocks)
     tiers, tier_info = open_tiers(
         config,
         runner,
@@ -67,9 +87,9 @@ def build_engine(
     )
     engine_loop = EngineLoop(
         config=config,
-        num_blocks=plan.num_blocks,
+        num_blocks=num_blocks,
         kv_bytes_per_block=loaded.kv_bytes_per_block,
-        max_model_len=plan.max_model_len,
+        max_model_len=max_model_len,
         fingerprint=loaded.fingerprint,
         runner=runner,
         tiers=tiers,
@@ -78,7 +98,7 @@ def build_engine(
         emit=emit,
         clock=time.monotonic,
     )
-    return engine_loop, _info(config, loaded, measured, plan, tier_info)
+    return engine_loop, tier_info
 
 
 def served_name(model: str) -> str:

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-Format = Literal["gguf", "safetensors"]
+Format = Literal["gguf", "safetensors", "random"]
+"""`random`: there is no file, weights are drawn at load. For measurements and checks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

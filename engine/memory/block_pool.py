@@ -138,6 +138,8 @@ class BlockPool:
     def give(self, blocks: Sequence[int]) -> None:
         """Give back one reference to each block; `blocks` is in the order of the page table.
 
+        If it is an array, it is a `BlockArray`.
+
         Raises:
             RefcountBelowZero: nobody refers to one of them. Nothing has been changed then.
         """

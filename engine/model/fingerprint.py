@@ -21,9 +21,19 @@ def fingerprint(spec: ModelSpec, *arithmetic: str) -> str:
     shape = {name: getattr(spec, name) for name in spec.__slots__ if name not in {"name", "path"}}
     for part in (repr(sorted(shape.items())), *arithmetic):
         digest.update(f"{len(part)}:{part}".encode())
-    for path in [spec.path] if spec.format == "gguf" else weight_files(spec.path):
+    for path in _files(spec):
         digest.update(_digest_of_file(path))
     return digest.hexdigest()
+
+
+def _files(spec: ModelSpec) -> list[Path]:
+    match spec.format:
+        case "gguf":
+            return [spec.path]
+        case "safetensors":
+            return weight_files(spec.path)
+        case "random":
+            return []  # the same shape has the same weights
 
 
 def _digest_of_file(path: Path) -> bytes:

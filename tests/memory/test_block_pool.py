@@ -1,10 +1,11 @@
 """BlockPool: against a model that is too simple to be wrong, and its rules by name."""
 
 import tracemalloc
+from array import array
 from collections import Counter
 
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -133,6 +134,55 @@ class PoolThatTakesAllAsMany(PoolAgainstModel):
 
 TestPoolThatTakesAllAsMany = PoolThatTakesAllAsMany.TestCase
 TestPoolThatTakesAllAsMany.settings = TestPoolAgainstModel.settings
+
+
+@given(data=st.data(), total=st.integers(1, 40))
+@settings(max_examples=150, deadline=None, derandomize=True)
+def test_what_is_given_back_as_an_array_is_as_if_given_one_by_one(
+    data: st.DataObject, total: int
+) -> None:
+    """Order of both lists, counts and marks, with any mix of shared, hashed and repeated blocks."""
+    pools, logs = zip(*(make_pool(total) for _ in range(2)), strict=True)
+    held: list[list[int]] = []
+    for _ in range(data.draw(st.integers(1, 8))):
+        count = data.draw(st.integers(0, total))
+        taken = [pool.try_take(count) for pool in pools]
+        assert taken[0] == taken[1]
+        for block in taken[0] or ():
+            if data.draw(st.booleans()):
+                for pool in pools:
+                    pool.mark_hashed(block)
+        held += [taken[0]] * (taken[0] is not None)
+        if held and data.draw(st.booleans()):
+            again = data.draw(st.lists(st.sampled_from([*held[0], *held[-1]] or [None])))
+            again = [block for block in again if block is not None]
+            for pool in pools:
+                pool.share(again)
+            held.append(again)
+        if held:
+            blocks = held.pop(data.draw(st.integers(0, len(held) - 1)))
+            pools[0].give(blocks)
+            few, block_pool._FEW = block_pool._FEW, 1
+            try:
+                pools[1].give(array("q", blocks))
+            finally:
+                block_pool._FEW = few
+        one, other = pools
+        assert one.free_blocks() == other.free_blocks()
+        assert one.cached_blocks() == other.cached_blocks()
+        assert one.snapshot() == other.snapshot()
+        assert one.reference_count == other.reference_count == sum(map(len, held))
+        assert one.cached_count == other.cached_count
+    assert logs[0] == logs[1]
+
+
+@pytest.mark.parametrize("wrong", [2**31, 2**32, 2**32 + 1, -(2**31), -(2**32)])
+def test_a_number_that_fits_no_block_is_refused_in_a_long_list(wrong: int) -> None:
+    pool, _ = make_pool(200)
+    blocks = pool.try_take(100)
+    with pytest.raises(UnknownBlock):
+        pool.give([*blocks, wrong])
+    assert (pool.active_count, pool.reference_count) == (100, 100)
 
 
 def test_a_long_list_with_a_wrong_block_is_refused_whole() -> None:

@@ -65,6 +65,8 @@ def open_tensors(spec: ModelSpec) -> Iterator[Tensors]:
             yield _Gguf(spec)
         case "safetensors":
             yield _Safetensors(spec)
+        case "random":
+            raise ModelFileError(f"{spec.name} has no file: only torch draws weights")
 
 
 class _Gguf:

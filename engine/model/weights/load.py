@@ -18,6 +18,7 @@ from engine.model.weights.gguf import GgufTensors
 from engine.model.weights.layers import Layers, LayerWeights, ResidentLayers, tensors_of
 from engine.model.weights.offload import OffloadedLayers, pack
 from engine.model.weights.quantized import Matrix, QuantizedMatrix, QuantizedRows
+from engine.model.weights.random import RandomTensors
 from engine.model.weights.safetensors import SafetensorsFolder
 from engine.model.weights.source import TensorSource
 from engine.sizes.offload import offloaded_layers
@@ -63,12 +64,12 @@ def load_weights(spec: ModelSpec, keeping: Keeping) -> ModelWeights:
         ModelFileError: a tensor is missing, has another shape, or a type that can't be read.
         MemoryError: main memory can't be had, or pinned, for the layers that stay there.
     """
-    with _source(spec) as source:
+    with _source(spec, keeping.device) as source:
         return _Loader(spec, source, keeping).load()
 
 
 @contextmanager
-def _source(spec: ModelSpec) -> Iterator[TensorSource]:
+def _source(spec: ModelSpec, device: torch.device) -> Iterator[TensorSource]:
     match spec.format:
         case "gguf":
             with GgufTensors(spec) as tensors:
@@ -76,6 +77,8 @@ def _source(spec: ModelSpec) -> Iterator[TensorSource]:
         case "safetensors":
             with SafetensorsFolder(spec) as folder:
                 yield folder
+        case "random":
+            yield RandomTensors(device)
 
 
 class _Loader:

@@ -1,0 +1,1 @@
+"""What `benchmarks.gpu` is made of: a model without a file, checks, ceilings, measures."""
