@@ -26,7 +26,7 @@ TRACED_TURNS = 600
 HOST_TIER_BYTES = 64 * 128
 BLOCKS = 50  # of Python's allocator, per 100 turns: one object in two turns
 FULL = {"rss_bytes": KIB, "python_blocks": BLOCKS}
-SHORT = {"rss_bytes": 32 * KIB, "heap_bytes": 32 * KIB, "python_blocks": 4 * BLOCKS}
+SHORT = {"rss_bytes": 128 * KIB, "heap_bytes": 64 * KIB, "python_blocks": 4 * BLOCKS}
 
 
 def assert_flat(curve):
