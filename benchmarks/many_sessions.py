@@ -17,6 +17,7 @@ The slowest callbacks are named.
 """
 
 import asyncio
+import atexit
 import contextlib
 import gc
 import json
@@ -138,12 +139,13 @@ class Callbacks:
 
 
 class TimedLoop:
-    """Turns the engine's loop, and writes down what it took when the door has closed."""
+    """Turns the engine's loop, and writes down what it took when its process ends."""
 
     def __init__(self, loop: Loop, path: Path) -> None:
         self._loop = loop
         self._path = path
         self._collections = Collections()
+        atexit.register(self._write_down)  # it may end without a word to the loop
         self._seconds: dict[str, list[float]] = {
             "question": [],
             "command": [],
@@ -185,8 +187,10 @@ class TimedLoop:
 
     def close(self) -> None:
         """See `engine.driver.Loop`."""
-        self._path.write_text(json.dumps(self._seconds))
         self._loop.close()
+
+    def _write_down(self) -> None:
+        self._path.write_text(json.dumps(self._seconds))
 
     @contextlib.contextmanager
     def _timed(self, what: str) -> Iterator[None]:
