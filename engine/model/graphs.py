@@ -71,7 +71,7 @@ class DecodeGraphs:
         for bucket in sorted(self._buckets, key=lambda one: (-one.rows, -one.longest)):
             try:
                 self._captured[bucket] = self._capture(bucket)
-            except MemoryError as error:
+            except (MemoryError, torch.OutOfMemoryError) as error:
                 self._device.give_back()
                 _log.warning("no graph of %d rows: %s", bucket.rows, error)
         self._buckets = list(self._captured)

@@ -93,6 +93,7 @@ class SlotIndex:
         slot = self._writing.pop(key)
         if good:
             self._slot_of[key] = slot
+            self._owned[self._owner_of[key]].move_to_end(key)  # in the order of `_slot_of`
             self.on_change(key)
         else:
             self._free.append(slot)

@@ -77,7 +77,7 @@ def test_layers_of_a_block_lie_together():
 def test_bytes_are_those_of_the_tensor():
     memory = store(num_blocks=7, dtype=torch.bfloat16)
     keys, values = memory.layer(0)
-    assert memory.bytes_per_block * (7 + 1) == 3 * (keys.numel() + values.numel()) * 2  # one spare
+    assert memory.bytes_per_block * 7 == 3 * (keys.numel() + values.numel()) * 2
     assert memory.bytes_per_block == kv_bytes_per_block(SPEC, 4, torch.bfloat16)
     assert memory.bytes_per_token * 4 == memory.bytes_per_block
 

@@ -174,11 +174,12 @@ def test_what_is_staged_is_let_be_until_it_has_been_copied():
     assert seen == [[19], [20], [21]]
 
 
-def test_graphs_that_find_no_memory_are_left_out_and_their_steps_run_as_ever(eager):
+@pytest.mark.parametrize("error", [MemoryError, torch.OutOfMemoryError])
+def test_graphs_that_find_no_memory_are_left_out_and_their_steps_run_as_ever(eager, error):
     class Scarce(FakeDevice):
         def capture(self, work):
             if len(self.graphs) == 2:
-                raise MemoryError("nothing left")
+                raise error("nothing left")
             return super().capture(work)
 
     stack = Stack(device=Scarce(eager_compute=True))

@@ -132,3 +132,14 @@ def test_damage_is_named() -> None:
     index = SlotIndex(3)
     index._free.append(0)
     assert list(index.violations()) == ["slot 0 is in 2 places"]
+
+
+def test_an_owners_oldest_is_the_one_that_was_there_first_whichever_was_claimed_first() -> None:
+    index = SlotIndex(4)
+    first, second, third = (Label(bytes([number]), b"one") for number in range(3))
+    for one in (first, second):
+        index.claim(one)
+    for one in (second, first):
+        index.finish_write(one.key, good=True)
+    index.claim(third, most=2)
+    assert list(index) == [first.key]
