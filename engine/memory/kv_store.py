@@ -111,14 +111,15 @@ class KvStore:
         """Copy all slots of all layers of one block to another."""
         self._pool[target].copy_(self._pool[source])
 
-    def take(self, sources: Sequence[tuple[BlockId, int]]) -> Tensor:
+    def take(self, places: Sequence[tuple[BlockId, int]]) -> Tensor:
         """Copy out K and V of all layers [n, layers, 2, kv_heads, head_dim] of n (block, slot)."""
-        blocks, slots = torch.tensor(sources, device=self.device).T
+        blocks, slots = torch.tensor(places, device=self.device).T
         return self._pool[blocks, :, :, slots]
 
-    def put(self, target: BlockId, tokens: Tensor) -> None:
-        """Store what `take` returned in a block's first slots."""
-        self._pool[target, :, :, : len(tokens)] = tokens.permute(1, 2, 0, 3, 4)
+    def put(self, places: Sequence[tuple[BlockId, int]], tokens: Tensor) -> None:
+        """Store what `take` returned in n other places (block, slot)."""
+        blocks, slots = torch.tensor(places, device=self.device).T
+        self._pool[blocks, :, :, slots] = tokens
 
     def read_block(self, block: int, into: npt.NDArray[np.uint8]) -> None:
         """Copy a block's bytes, all layers in a row, to the host."""

@@ -20,4 +20,5 @@ class PageMove:
 
 
 MovePages = Callable[[Sequence[PageMove]], None]
-"""Makes moves in their order; of each one all sources are read before its target is written."""
+"""Makes moves in their order: sources of one are never read after its target, or a later one's, was
+written. Sources of a later one may be read before."""

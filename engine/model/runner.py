@@ -135,6 +135,7 @@ class LoadedModel:
         )
 
 
+_MOVED_TOKENS = 512  # by one copy: few launches, and little memory beside the pool
 _CPU_SHORTAGE = "DefaultCPUAllocator"  # "... can't allocate memory: you tried to allocate ..."
 
 
@@ -199,12 +200,18 @@ class TorchRunner:
 
     def _move(self, moves: Sequence[PageMove]) -> None:
         arithmetic = self._llama.arithmetic
+        at_once = max(1, _MOVED_TOKENS // self.store.block_size)
         with torch.inference_mode():
-            for move in moves:
-                tokens = self.store.take(move.sources)
-                turn = arithmetic.table.back(-np.array(move.shifts, dtype=np.int64))
-                tokens[:, :, 0] = arithmetic.ops.rotate(tokens[:, :, 0], turn[:, None, None])
-                self.store.put(move.target, tokens)
+            for start in range(0, len(moves), at_once):
+                chunk = moves[start : start + at_once]
+                shifts = np.array([by for move in chunk for by in move.shifts], dtype=np.int64)
+                tokens = self.store.take([place for move in chunk for place in move.sources])
+                turn = arithmetic.table.back(-shifts)[:, None, None]
+                tokens[:, :, 0] = arithmetic.ops.rotate(tokens[:, :, 0], turn)
+                places = [
+                    (move.target, slot) for move in chunk for slot in range(len(move.sources))
+                ]
+                self.store.put(places, tokens)
 
     def read_block(self, block: int, into: npt.NDArray[np.uint8]) -> None:
         """See engine.tiers.store.Blocks."""

@@ -118,7 +118,11 @@ def test_takes_the_first_that_can_serve(wish, changes, title):
                 "of 256, not of 16 tokens)"
             ),
         ),
-        ("lib", {"installed": {}}, "plain (lib 4 needs lib-4>=4 installed)"),
+        (
+            "lib",
+            {"installed": {}},
+            "plain, or lib with lib-4>=4 installed (lib 4 needs lib-4>=4 installed)",
+        ),
         (
             "kernel",
             {"capability": (7, 5)},
@@ -158,10 +162,14 @@ def test_an_impossible_wish_says_what_would_work(wish, changes, allowed):
 def test_the_reason_names_what_was_in_the_way_of_each_better_one():
     chosen = choose("auto", replace(CARD, device_type="cpu", capability=None, installed={}))
     assert chosen.reason == (
-        "the first that can serve (kernel runs on cuda only, this is cpu, needs kernels>=3 "
-        "installed; lib 4 runs on cuda only, this is cpu, needs lib-4>=4 installed; lib 2.8 runs "
-        "on cuda only, this is cpu, takes pages in multiples of 256, not of 16 tokens, needs "
-        "lib>=2.8,<3 installed)"
+        "the first that can serve (kernel runs on cuda only, this is cpu; lib 4 runs on cuda only, "
+        "this is cpu; lib 2.8 runs on cuda only, this is cpu)"
+    )
+    chosen = choose("auto", replace(CARD, installed={}, block_size=48))
+    assert chosen.reason == (
+        "the first that can serve (kernel needs kernels>=3 installed; lib 4 needs lib-4>=4 "
+        "installed; lib 2.8 takes pages in multiples of 256, not of 48 tokens, needs lib>=2.8,<3 "
+        "installed)"
     )
     assert choose("plain", CARD).reason == "as --attention-backend says"
     assert choose("auto", CARD).reason == "the first that can serve"

@@ -134,8 +134,10 @@ def test_the_best_installed_version_that_the_device_has_is_taken(
     ("capability", "block_size", "packages", "advice"),
     [
         ((8, 0), 16, ("flash-attn",), "flash with --block-size 256"),
-        ((8, 0), 16, (), "needs flash-attn>=2.8,<3 installed"),
-        ((9, 0), 16, (), "needs flash-attn-3>=3,<4 installed"),
+        ((8, 0), 16, (), "flash with --block-size 256 and flash-attn>=2.8,<3 installed"),
+        ((9, 0), 256, (), "needs flash-attn-3>=3,<4 installed"),
+        ((9, 0), 256, (), "needs flash-attn-4>=4,<5 installed"),
+        ((9, 0), 256, (), "flash with flash-attn>=2.8,<3 installed"),
         ((7, 5), 256, ("flash-attn",), "needs compute capability 8.0 or more"),
     ],
 )

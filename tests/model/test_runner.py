@@ -9,6 +9,8 @@ import torch
 from engine.config import EngineConfig
 from engine.errors import ConfigError
 from engine.files.spec_reader import read_spec
+from engine.ids import BlockId
+from engine.memory.page_move import PageMove
 from engine.messages import Sampling
 from engine.model.law import law_model, law_runner
 from engine.model.resolve import resolve
@@ -145,3 +147,32 @@ def test_a_pool_whose_device_has_streams_is_handed_out_as_rows_of_bytes():
     store.read_block(1, into)
     assert (into == 7).all()
     assert TorchRunner(law_model()._llama, store).streamed is None
+
+
+def test_many_pages_move_as_each_one_alone():
+    """In place, page by page: what a page overwrites was read, and no later one wants it."""
+    model = law_model(position_form="absolute")
+    ids, dropped, size = random_ids(700), 21, 16
+    moves = [
+        PageMove(
+            target=BlockId(start // size),
+            sources=[
+                (BlockId(place // size), place % size)
+                for place in range(start + dropped, min(start + size + dropped, len(ids)))
+            ],
+            shifts=[-dropped] * min(size, len(ids) - dropped - start),
+        )
+        for start in range(0, len(ids) - dropped, size)
+    ]
+    stores = []
+    for chunks in ([moves], [[move] for move in moves]):
+        runner = model.runner(44)
+        prefill_logits(runner, ids, range(44))
+        for chunk in chunks:
+            runner.move_pages(chunk)
+        stores.append(runner.store)
+    for layer in range(model.spec.num_layers):
+        for one, other in zip(stores[0].layer(layer), stores[1].layer(layer), strict=True):
+            assert torch.equal(one[:43], other[:43])
+    keys, _ = stores[0].layer(0)
+    assert not torch.equal(keys[0, :5], keys[1, 5:10])

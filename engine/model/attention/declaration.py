@@ -89,7 +89,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Obstacle:
-    """Why a backend can't serve. `remedy` is the setting that would do, "" where none would."""
+    """Why a backend can't serve. `remedy`: the setting or installation that would do, if any."""
 
     reason: str
     remedy: str = ""
@@ -112,16 +112,13 @@ class AttentionChoice:
 
 
 def candidate(declaration: Declaration, facts: Facts) -> Candidate:
-    """Hold what a backend declares against the facts."""
-    return Candidate(
-        declaration=declaration,
-        obstacles=(
-            *_device_obstacles(declaration, facts),
-            *_type_obstacles(declaration, facts),
-            *_shape_obstacles(declaration, facts),
-            *_package_obstacles(declaration, facts),
-        ),
-    )
+    """Hold what a backend declares against the facts. On another device nothing else counts."""
+    obstacles = _device_obstacles(declaration, facts) or [
+        *_type_obstacles(declaration, facts),
+        *_shape_obstacles(declaration, facts),
+        *_package_obstacles(declaration, facts),
+    ]
+    return Candidate(declaration=declaration, obstacles=tuple(obstacles))
 
 
 def choose_attention(wish: str, candidates: Sequence[Candidate]) -> AttentionChoice:
@@ -134,7 +131,7 @@ def choose_attention(wish: str, candidates: Sequence[Candidate]) -> AttentionCho
     for place, each in enumerate(wished):
         if each.obstacles:
             continue
-        better = "; ".join(_in_the_way(one) for one in wished[:place])
+        better = _in_the_way(wished[:place])
         asked = "the first that can serve" if wish == "auto" else "as --attention-backend says"
         reason = f"{asked} ({better})" if better else asked
         return AttentionChoice(declaration=each.declaration, reason=reason)
@@ -143,23 +140,35 @@ def choose_attention(wish: str, candidates: Sequence[Candidate]) -> AttentionCho
 
 def _what_would_work(wish: str, wished: Sequence[Candidate], all_of: Sequence[Candidate]) -> str:
     able = dict.fromkeys(each.declaration.name for each in all_of if not each.obstacles)
-    nearest = sorted(wished, key=lambda each: (_stuck(each), len(each.obstacles)))
+    nearest = sorted(wished, key=_distance)
     ways = [", ".join(able)] if able else []
-    if nearest and not _stuck(nearest[0]):
-        remedies = " and ".join(obstacle.remedy for obstacle in nearest[0].obstacles)
-        name = nearest[0].declaration.name if wish == "auto" else wish
-        ways.append(f"{name} with {remedies}")
-    reasons = "; ".join(_in_the_way(each) for each in nearest[: None if wish == "auto" else 1])
-    return f"{', or '.join(ways) or 'no backend'} ({reasons or 'there is no such backend'})"
+    equally = [each for each in nearest if _distance(each) == _distance(nearest[0])]
+    ways += [_with_remedies(each) for each in equally if not _stuck(each)]
+    reasons = _in_the_way(nearest if wish == "auto" else equally) or "there is no such backend"
+    return f"{', or '.join(ways) or 'no backend'} ({reasons})"
+
+
+def _with_remedies(each: Candidate) -> str:
+    remedies = " and ".join(obstacle.remedy for obstacle in each.obstacles)
+    return f"{each.declaration.name} with {remedies}"
+
+
+def _distance(each: Candidate) -> tuple[int, int, int]:
+    """How far from serving: a setting is nearer than an installation."""
+    no_setting = sum(not obstacle.remedy.startswith("--") for obstacle in each.obstacles)
+    return _stuck(each), no_setting, len(each.obstacles)
 
 
 def _stuck(each: Candidate) -> int:
     return sum(not obstacle.remedy for obstacle in each.obstacles)
 
 
-def _in_the_way(each: Candidate) -> str:
-    reasons = ", ".join(obstacle.reason for obstacle in each.obstacles)
-    return f"{each.declaration.title} {reasons}"
+def _in_the_way(candidates: Sequence[Candidate]) -> str:
+    texts: dict[str, None] = {}
+    for each in candidates:
+        reasons = ", ".join(obstacle.reason for obstacle in each.obstacles)
+        texts[f"{each.declaration.title} {reasons}"] = None
+    return "; ".join(texts)
 
 
 def _device_obstacles(declaration: Declaration, facts: Facts) -> list[Obstacle]:
@@ -227,7 +236,8 @@ def _package_obstacles(declaration: Declaration, facts: Facts) -> list[Obstacle]
     missing = [
         str(package) for package in declaration.packages if not package.is_in(facts.installed)
     ]
-    return [Obstacle(reason=f"needs {' and '.join(missing)} installed")] if missing else []
+    wanted = f"{' and '.join(missing)} installed"
+    return [Obstacle(reason=f"needs {wanted}", remedy=wanted)] if missing else []
 
 
 def _one_of(setting: str, values: frozenset[str]) -> str:
