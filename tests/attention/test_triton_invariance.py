@@ -78,12 +78,12 @@ def fixed_step(paged, *, tokens, longest, pages=40):
 
 @pytest.mark.parametrize("page_size", [16, 3])
 def test_a_fixed_step_serves_one_batch_after_another(page_size):
-    tables = straight([20, 33, 130, 40], page_size)
+    tables = straight([20, 33, 70, 40], page_size)
     paged = Paged(spec_of(), tables, [1, 1, 1, 3], page_size=page_size)
     fixed = fixed_step(paged, tokens=8, longest=50, pages=90)
     where = [tensor.data_ptr() for tensor in fixed.tables]
     queries = torch.zeros((8, *paged.queries.shape[1:]), device=DEVICE)
-    for members in ([0, 1, 2, 3], [2], [1, 3], [0, 1, 2]):
+    for members in ([0, 1, 2, 3], [2], [1, 3]):
         some = Paged(paged.spec, tables, paged.counts, page_size=page_size)
         some.tables = [tables[member] for member in members]
         some.counts = [paged.counts[member] for member in members]

@@ -10,16 +10,21 @@ from contextlib import contextmanager
 import pytest
 import torch
 
+from engine.device.cpu import CpuDevice
+from engine.device.cuda import CudaDevice
 from engine.messages import Edit
 from engine.model.attention.triton.backend import TritonAttention
+from engine.model.batch import build_batch
+from engine.model.graph_buckets import Bucket
+from engine.model.graphs import DecodeGraphs
 from engine.model.law import law_spec, random_weights
 from engine.model.llama import Llama
 from engine.model.runner import LoadedModel, TorchRunner
-from tests.attention.paged import arithmetic_of
+from tests.attention.paged import DEVICE, arithmetic_of
 from tests.engine.harness import Engine
 from tests.laws.backend import reply_alone
 from tests.laws.shifted import ShiftedContext
-from tests.model.support import GREEDY, prefill_logits, random_ids, tiny_model
+from tests.model.support import GREEDY, draw, prefill_logits, random_ids, step, tiny_model
 
 REPLY = 4  # tokens
 CLOSE = [1, 2]
@@ -109,3 +114,28 @@ def test_logits_are_those_of_the_torch_backend(chunk, block_size):
     ours = prefill_logits(triton_runner(14, block_size), ids, blocks, chunk=chunk)
     theirs = prefill_logits(tiny_model(block_size=block_size).runner(14), ids, blocks)
     torch.testing.assert_close(ours.cpu(), theirs, atol=2e-4, rtol=0)
+
+
+def test_decode_in_a_graph_is_decode_step_by_step():
+    """On a CPU what was captured is called again. Linear layers of other sizes round elsewhere."""
+    prompts = [random_ids(length, seed=length) for length in (5, 33, 20)]
+    places = [[0], [1, 2, 3], [4, 5]]
+    runner, eager = triton_runner(6), triton_runner(6)
+    for ids, blocks in zip(prompts, places, strict=True):
+        for one in (runner, eager):
+            one.execute([step(ids, 0, blocks)])
+    device = CpuDevice() if DEVICE.type == "cpu" else CudaDevice()
+    bucket = Bucket(rows=4, pages=12, longest=8)
+    graphs = DecodeGraphs(runner._llama, runner.store, device, buckets=[bucket], max_position=100)
+    with torch.inference_mode():
+        assert graphs.capture() == 1
+        for members in ([0, 1, 2], [1]):
+            for member in members:
+                prompts[member] = [*prompts[member], 9]
+            steps = [
+                step(prompts[member], len(prompts[member]) - 1, places[member], sample=draw())
+                for member in members
+            ]
+            logits = graphs.run(build_batch(steps, runner.store))
+            assert logits is not None
+            torch.testing.assert_close(logits, eager.logits(steps), atol=2e-5, rtol=0)
