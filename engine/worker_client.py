@@ -207,8 +207,9 @@ class WorkerEngine:
             await child.end(0)
             raise
         match outcome:
-            case Ready():
-                return
+            case Ready(info=info):
+                # the child's own log has no room for what is not a warning
+                log.info("attention %s: %s", info.attention, info.attention_reason)
             case Refused():
                 await child.end(self._stop_grace_s)
                 raise _error_of(outcome)

@@ -39,6 +39,7 @@ INFO = EngineInfo(
     dtype="float32",
     kv_dtype="float32",
     attention="none",
+    attention_reason="there is none",
     vocab_size=256,
     max_model_len=1024,
     block_size=16,

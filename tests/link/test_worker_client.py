@@ -75,6 +75,14 @@ async def test_a_turn_streams_through_the_child(engine):
     assert isinstance(stats, EngineStats)
 
 
+async def test_the_log_tells_at_start_what_computes_attention_and_why(caplog):
+    caplog.set_level("INFO")
+    engine = worker()
+    await engine.start()
+    await engine.stop()
+    assert "attention none: there is none" in caplog.messages
+
+
 async def test_cancel_reaches_the_child(engine):
     stream = engine.submit(submit("a", words=10**9))
     assert isinstance(await anext(stream), TurnStarted)
