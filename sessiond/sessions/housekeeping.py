@@ -79,10 +79,10 @@ class Housekeeping:
         # a turn that a hanging engine does not end settles its session itself, when it ends
         await self._runner.ended(left, self._limits.cancel_timeout_s)
         for start in range(0, len(later), _AT_A_TIME):
+            await asyncio.sleep(0)
             for live in later[start : start + _AT_A_TIME]:
                 if not live.seat.is_taken:
                     self._retention.settle(live, attachment)
-            await asyncio.sleep(0)
         await self._erase_dead()
 
     def census(self) -> Census:

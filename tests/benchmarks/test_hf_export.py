@@ -20,7 +20,7 @@ def test_weights_tokens_and_template_survive(tmp_path):
         for path in (gguf, folder)
     )
     assert torch.equal(before.embedding, after.embedding)
-    for old, new in zip(before.layers, after.layers, strict=True):
+    for old, new in zip(before.layers.walk(), after.layers.walk(), strict=True):
         assert torch.equal(old.qkv, new.qkv)
         assert torch.equal(old.down, new.down)
     ids = []
