@@ -200,11 +200,10 @@ class PageTable:
             Blocks that the table refers to no longer, reserved ones included, in its order.
         """
         size = self.block_size
-        dropped = [entry.block for entry in self._entries[first:] if entry.block not in blocks]
-        del self._entries[first:]
+        dropped = [BlockId(block) for block in self._drop_after(first) if block not in blocks]
         for number, block in enumerate(blocks, first):
             base = number * size
-            self._entries.append(PageEntry(block, 0, min(size, kept_len - base) - 1, base))
+            self._add(PageEntry(block, 0, min(size, kept_len - base) - 1, base))
         self.kept_len = self.next_pos = kept_len
         return [*dropped, *map(BlockId, self.release_reserved())]
 
