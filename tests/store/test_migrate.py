@@ -13,8 +13,9 @@ from alembic.migration import MigrationContext
 from sessiond.store import migrate
 from sessiond.store.errors import StoreConfigError
 from sessiond.store.records import SessionHints
-from sessiond.store.schema import metadata
+from sessiond.store.schema import metadata, sessions, summaries
 from sessiond.store.store import Store
+from tests.store import crowd
 
 SERVERS = 4
 # As a server does it at its start; the log says which migrations it ran.
@@ -177,3 +178,38 @@ def test_rows_of_the_first_version_survive_the_way_up_and_down(empty_url):
     assert found == [("resp_1", 5)]
     migrate.upgrade(empty_url)
     assert asyncio.run(read())[0] == ids
+
+
+def test_closed_sessions_of_then_of_which_nothing_is_left_go_a_day_after_their_end(empty_url):
+    """What is left of the others stays, on the way down, too."""
+    migrate.upgrade(empty_url)
+    crowd.fill(empty_url, 20)
+    ends = {"bare": 7.0, "open": None, "summed": 8.0}
+    with connected(empty_url) as connection:
+        rows = [
+            crowd._session(20 + n) | {"id": id_, "closed_at": ends[id_], "tip_id": None}
+            for n, id_ in enumerate(ends)
+        ]
+        rows = [row | {"system_prompt_id": "sys_1"} for row in rows]
+        connection.execute(sessions.insert(), rows)
+        connection.execute(
+            summaries.update().where(summaries.c.id == "sum_1").values(session_id="summed")
+        )
+
+    def ids():
+        with connected(empty_url) as connection:
+            return set(connection.scalars(sa.text("SELECT id FROM sessions")))
+
+    def forgotten():
+        with connected(empty_url) as connection:
+            due = sa.text("SELECT id, forget_at FROM sessions WHERE forget_at IS NOT NULL")
+            return {row.id: row.forget_at for row in connection.execute(due)}
+
+    before = ids()
+    assert len(before) == 23
+    for _ in range(2):
+        migrate.downgrade(empty_url, "0006")
+        assert ids() == before
+        migrate.upgrade(empty_url)
+        assert ids() == before
+        assert forgotten() == {"bare": 7.0 + 24 * 3600}
