@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 _EVERYTHING_EVERY_S = 3600.0
+_FEW = 10_000  # objects: a collection looks at so many in a millisecond or two
 _FULL = 2  # the generation of all that lives
 
 
@@ -27,17 +28,21 @@ class ShortPauses:
 
     That of 10,000 sessions would take a tenth of a second, in which nobody is served.
 
-    What has survived a full collection is left out of those that follow. Nearly all of it ends
-    without the collector, by its last reference; for what does not, everything is looked at again
-    every `everything_every_s`. Owns a hook of the process's collector from `begin` to `end`.
+    What has survived a full collection is left out of those that follow, once it is more than a
+    `few` objects: else circles of what is in work just then (turns, sockets) would add up. Nearly
+    all of it ends without the collector, by its last reference; for what does not, everything is
+    looked at again every `everything_every_s`. Owns a hook of the process's collector from `begin`
+    to `end`.
     """
 
     def __init__(
         self,
         *,
+        few: int = _FEW,
         everything_every_s: float = _EVERYTHING_EVERY_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._few = few
         self._everything_every_s = everything_every_s
         self._clock = clock
         self._everything_at_s = clock() + everything_every_s
@@ -57,5 +62,5 @@ class ShortPauses:
         if self._clock() >= self._everything_at_s:
             self._everything_at_s = self._clock() + self._everything_every_s
             gc.unfreeze()  # by the next one
-        else:
+        elif len(gc.get_objects(generation=_FULL)) > self._few:
             gc.freeze()

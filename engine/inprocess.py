@@ -174,6 +174,9 @@ class _ThreadDoor:
         try:
             while True:
                 item = self._inbox.get(block=wait_s != 0 and not taken, timeout=wait_s)
+                if item is None and taken:
+                    self._inbox.put(None)  # told next: who closes it has said these before
+                    return taken
                 if item is None:
                     return None
                 taken.append(item)

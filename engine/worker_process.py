@@ -1,6 +1,7 @@
 """The engine's process: the loop behind a local socket. Ends with its parent."""
 
 import argparse
+import contextlib
 import ctypes
 import faulthandler
 import importlib
@@ -39,6 +40,7 @@ from engine.messages import EngineInfo
 ConfiguredFactory = Callable[[EngineConfig, Emit], tuple[Loop, EngineInfo]]
 
 _READ_BYTES = 256 * 1024
+_GONE = (BrokenPipeError, ConnectionResetError)
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
@@ -87,14 +89,16 @@ class SocketDoor:
         return inputs
 
     def send(self, outputs: list[EngineOutput]) -> None:
-        """See `engine.driver.Door`."""
-        self.say(Batch(outputs=outputs))
+        """See `engine.driver.Door`. What a parent that has gone does not hear is lost."""
+        with contextlib.suppress(*_GONE):  # `receive` tells it, behind all that was sent before
+            self.say(Batch(outputs=outputs))
 
     def say(self, message: FromWorker) -> None:
         """Write one message whole."""
         self._connection.sendall(encode(message))
 
     def _receive(self, *, wait_s: float | None) -> list[Launch | EngineInput] | None:
+        """All that waits; None when the parent has gone, which is told after its last words."""
         messages: list[Launch | EngineInput] = []
         try:
             while True:
@@ -102,7 +106,7 @@ class SocketDoor:
                     self._readable.poll(None if wait_s is None else 1000 * wait_s)
                 data = self._connection.recv(_READ_BYTES, socket.MSG_DONTWAIT)
                 if not data:
-                    return None
+                    return messages or None
                 for message in self._reader.feed(data):
                     if isinstance(message, Ping):
                         self.say(Pong())
@@ -110,6 +114,8 @@ class SocketDoor:
                         messages.append(message)
         except BlockingIOError:
             return messages
+        except _GONE:  # it had not read all that it was sent
+            return messages or None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -125,7 +131,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     connection.set_inheritable(False)
     try:
         return _serve(SocketDoor(connection))
-    except (BrokenPipeError, ConnectionResetError):
+    except _GONE:
         return 0  # the parent has gone: nobody is left to tell
     finally:
         connection.close()

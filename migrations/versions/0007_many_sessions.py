@@ -38,16 +38,42 @@ _REPLACED = (
     ("turns_status", "turns", ["status"]),
 )
 
+# Turns of closed sessions that no open session is built on. Until now they went with the next
+# session that their user closed; from now on that looks near itself only.
+_LEFT = """
+CREATE TEMPORARY TABLE left_turns AS
+WITH RECURSIVE of_closed(id, parent_id) AS (
+    SELECT turns.id, turns.parent_id FROM turns JOIN sessions ON sessions.id = turns.session_id
+    WHERE sessions.closed_at IS NOT NULL
+), needed(id, parent_id) AS (
+    SELECT id, parent_id FROM of_closed WHERE
+    EXISTS (SELECT 1 FROM turns JOIN sessions ON sessions.id = turns.session_id
+        WHERE turns.parent_id = of_closed.id AND sessions.closed_at IS NULL)
+    OR EXISTS (SELECT 1 FROM sessions
+        WHERE sessions.tip_id = of_closed.id AND sessions.closed_at IS NULL)
+    UNION
+    SELECT parent.id, parent.parent_id FROM turns AS parent
+    JOIN needed ON parent.id = needed.parent_id
+)
+SELECT id FROM of_closed WHERE id NOT IN (SELECT id FROM needed)
+"""
+_ERASE = (
+    _LEFT,
+    "DELETE FROM summaries WHERE turn_id IN (SELECT id FROM left_turns)",
+    "DELETE FROM items WHERE turn_id IN (SELECT id FROM left_turns)",
+    "UPDATE turns SET parent_id = NULL WHERE id IN (SELECT id FROM left_turns)",
+    "DELETE FROM turns WHERE id IN (SELECT id FROM left_turns)",
+    "DROP TABLE left_turns",
+    """
+    DELETE FROM summaries WHERE EXISTS (SELECT 1 FROM sessions
+        WHERE sessions.id = summaries.session_id AND sessions.closed_at IS NOT NULL)
+    AND NOT EXISTS (SELECT 1 FROM turns WHERE turns.summary_id = summaries.id)
+    """,
+)
+
 
 def upgrade() -> None:
     op.add_column("sessions", sa.Column("forget_at", sa.Double))
-    op.execute(
-        sa.text(
-            "UPDATE sessions SET forget_at = closed_at + :tombstone_s WHERE closed_at IS NOT NULL "
-            "AND NOT EXISTS (SELECT 1 FROM turns WHERE turns.session_id = sessions.id) "
-            "AND NOT EXISTS (SELECT 1 FROM summaries WHERE summaries.session_id = sessions.id)"
-        ).bindparams(tombstone_s=_TOMBSTONE_S)
-    )
     for name, table, columns, where in _PARTIAL:
         condition = sa.text(where)
         op.create_index(
@@ -57,6 +83,15 @@ def upgrade() -> None:
         op.create_index(f"ix_{name}", table, columns)
     for name, table, _ in _REPLACED:
         op.drop_index(f"ix_{name}", table)
+    for statement in _ERASE:  # by those indexes
+        op.execute(statement)
+    op.execute(
+        sa.text(
+            "UPDATE sessions SET forget_at = closed_at + :tombstone_s WHERE closed_at IS NOT NULL "
+            "AND NOT EXISTS (SELECT 1 FROM turns WHERE turns.session_id = sessions.id) "
+            "AND NOT EXISTS (SELECT 1 FROM summaries WHERE summaries.session_id = sessions.id)"
+        ).bindparams(tombstone_s=_TOMBSTONE_S)
+    )
 
 
 def downgrade() -> None:

@@ -51,8 +51,11 @@ class Housekeeping:
         """A socket is gone: tell the engine at once, before anything is awaited or stored.
 
         Turns of sessions that no other socket holds are cancelled and rolled back, and their KV is
-        given back; turns in the background go on. `detach` does the rest.
+        given back; turns in the background go on. `detach` does the rest. Said again before that
+        (by whoever reads and whoever writes), it changes nothing.
         """
+        if attachment in self._left:
+            return
         freed = self._retention.leave(attachment)
         freed_ids = {live.id for live in freed}
         turns = [bound for bound in self._runner.bound_turns() if bound.live.id in freed_ids]
@@ -79,9 +82,10 @@ class Housekeeping:
         # a turn that a hanging engine does not end settles its session itself, when it ends
         await self._runner.ended(left, self._limits.cancel_timeout_s)
         for start in range(0, len(later), _AT_A_TIME):
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # `leave` has done as many just now
             for live in later[start : start + _AT_A_TIME]:
-                if not live.seat.is_taken:
+                # one that was forgotten meanwhile may be here anew, for others
+                if self._sessions.get(live.id) is live and not live.seat.is_taken:
                     self._retention.settle(live, attachment)
         await self._erase_dead()
 

@@ -69,7 +69,7 @@ async def meet(server, clients, fault):
 @pytest.mark.e2e
 @pytest.mark.real_model
 @pytest.mark.soak
-@pytest.mark.timeout(3600 if SOAK else 300)
+@pytest.mark.timeout(3600 if SOAK else 900)
 @pytest.mark.parametrize("seed", [SEED])
 async def test_t44_conversations_go_on_behind_a_server_that_is_stopped_or_killed(tmp_path, seed):
     chance = random.Random(seed)

@@ -1,5 +1,6 @@
 """Collections of garbage look at what is new; nothing that is unreachable stays for ever."""
 
+import contextlib
 import gc
 import weakref
 
@@ -20,7 +21,13 @@ def clock():
 
 @pytest.fixture
 def pauses(clock):
-    pauses = ShortPauses(everything_every_s=100.0, clock=clock)
+    with kept_short(few=0, everything_every_s=100.0, clock=clock) as pauses:
+        yield pauses
+
+
+@contextlib.contextmanager
+def kept_short(**options):
+    pauses = ShortPauses(**options)
     gc.collect()
     pauses.begin()
     yield pauses
@@ -60,6 +67,24 @@ def test_a_circle_that_survived_is_freed_when_everything_is_looked_at(clock: Fak
     gc.collect()
     gc.collect()
     assert gone() is None
+
+
+def test_circles_of_few_objects_that_survived_are_freed_by_the_next_collection() -> None:
+    """Of each collection's turns and sockets some are in circles: they must not add up."""
+    gone = []
+    with kept_short():
+        gc.collect()  # all that other tests have left is many
+        frozen = gc.get_freeze_count()
+        for _ in range(50):
+            nodes = [Node() for _ in range(100)]
+            for node in nodes:
+                node.itself = node
+            gone.append(weakref.ref(nodes[0]))
+            gc.collect()
+            del nodes, node
+        gc.collect()
+        assert gc.get_freeze_count() <= frozen
+    assert [node() for node in gone] == [None] * 50
 
 
 def test_at_the_end_everything_is_looked_at_again() -> None:

@@ -5,6 +5,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import msgspec
 
@@ -154,6 +155,22 @@ def _cancelled(command: CancelTurn) -> TurnIncomplete:
 
 def echo(_config: EngineConfig, emit: Emit) -> tuple[EchoLoop, EngineInfo]:
     return EchoLoop(emit), INFO
+
+
+class NotedLoop(EchoLoop):
+    """Writes down at its end which commands it had."""
+
+    def __init__(self, emit: Emit, notes: Path) -> None:
+        super().__init__(emit)
+        self._notes = notes
+
+    def close(self) -> None:
+        self._notes.write_text("\n".join(map(repr, self.commands)))
+
+
+def noted(config: EngineConfig, emit: Emit) -> tuple[NotedLoop, EngineInfo]:
+    """Its model is the file of its notes."""
+    return NotedLoop(emit, Path(config.model)), INFO
 
 
 def sleep_for_ever() -> None:

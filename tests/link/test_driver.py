@@ -110,6 +110,22 @@ def test_the_sockets_door_waits_no_longer_than_it_is_told() -> None:
         assert door.receive(wait_s=60) is None
 
 
+@pytest.mark.parametrize("unread", [False, True])
+def test_a_parent_that_goes_is_told_after_its_last_words(unread: bool) -> None:
+    """Be it with output that it has not read, or before it was sent any."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        outbox = Outbox()
+        door, loop = SocketDoor(theirs), EchoLoop(outbox.put)
+        if unread:
+            door.send([])
+        ours.sendall(encode(submit("a", words=3)))
+        ours.close()
+        drive(loop, outbox, door)
+        assert loop.commands == [submit("a", words=3)]
+        assert loop.closed
+
+
 def test_the_sockets_door_takes_a_descriptor_above_1023(many_descriptors: None) -> None:
     """A parent with many sockets hands such a one to the child that it restarts."""
     ours, theirs = socket.socketpair()

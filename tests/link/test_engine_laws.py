@@ -160,9 +160,9 @@ async def test_after_a_lost_device_a_new_process_serves(caplog):
     await engine.start()
     for name in ("a", "b"):
         open_session(engine, name, [1, 2])
-    neighbour = engine.submit(turn("t1", "a", ids=PROMPT, words=3900))
-    assert isinstance(await anext(neighbour), TurnStarted)
-    streams = [neighbour, engine.submit(turn("t2", "b", ids=[FATAL_TOKEN]))]
+    # at once: else the neighbour may have ended before the other is heard
+    turns = [turn("t1", "a", ids=PROMPT, words=3900), turn("t2", "b", ids=[FATAL_TOKEN])]
+    streams = [engine.submit(one) for one in turns]
     endings = [[event async for event in stream][-1] for stream in streams]
     assert {(type(e), e.code) for e in endings} == {(TurnFailed, "engine_restarted")}
     async with asyncio.timeout(60):

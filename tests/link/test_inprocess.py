@@ -5,7 +5,7 @@ import pytest
 from engine.client import EngineClient
 from engine.errors import ConfigError, EngineUnavailableError
 from engine.ids import SessionId, TurnId
-from engine.inprocess import InProcessEngine
+from engine.inprocess import InProcessEngine, _ThreadDoor
 from engine.messages import (
     CancelTurn,
     CloseContext,
@@ -84,6 +84,15 @@ async def test_commands_arrive_in_order(bench):
         bench.engine.send(command)
     await bench.engine.ask(GetStats())
     assert bench.loops[0].commands == sent
+
+
+async def test_what_was_said_before_the_door_closed_is_heard_before_that():
+    door = _ThreadDoor(lambda _: None, asyncio.get_running_loop())
+    erase = CloseContext(session=SessionId("s"), erase=True)
+    for item in (erase, None):
+        door.put(item)
+    assert door.receive(wait_s=None) == [erase]
+    assert door.receive(wait_s=None) is None
 
 
 async def test_one_id_can_not_run_twice(bench):

@@ -27,9 +27,9 @@ from tests.link.loops import INFO
 QUICK = Backoff(first_s=0.01, most_s=0.05)
 
 
-def worker(factory: str = "echo", **options) -> WorkerEngine:
+def worker(factory: str = "echo", *, model: str = "echo", **options) -> WorkerEngine:
     return WorkerEngine(
-        EngineConfig(model="echo"),
+        EngineConfig(model=model),
         backoff=QUICK,
         loop_factory=f"tests.link.loops:{factory}",
         **options,
@@ -178,6 +178,18 @@ async def test_stop_ends_the_child_and_the_running_turns():
     assert not alive(pid)
     with pytest.raises(EngineUnavailableError):
         engine.submit(submit("b"))
+
+
+async def test_a_child_that_is_stopped_amid_its_words_closes_its_loop(tmp_path):
+    """What its tiers have begun to write is finished there."""
+    notes = tmp_path / "notes"
+    engine = worker("noted", model=str(notes), stop_grace_s=60.0)
+    await engine.start()
+    stream = engine.submit(submit("a", words=10**9))
+    assert isinstance(await anext(stream), TurnStarted)
+    engine.send(CloseContext(session=SessionId("s"), erase=True))
+    await engine.stop()
+    assert repr(CloseContext(session=SessionId("s"), erase=True)) in notes.read_text()
 
 
 async def test_stop_kills_a_child_that_hangs():

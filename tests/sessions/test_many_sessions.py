@@ -9,7 +9,7 @@ from sessiond.facts import AttachmentId, TurnAccepted
 from sessiond.sessions import housekeeping, replica, residency
 from sessiond.sessions.replays import Replays, stored_replay
 from tests.fakes.fake_clock import FakeClock
-from tests.sessions.world import ANN, BOB, SOCKET, World, ask
+from tests.sessions.world import ANN, BOB, SOCKET, World, ask, settled, until
 
 MANY = 7
 
@@ -121,6 +121,38 @@ async def test_others_go_on_while_a_socket_with_many_sessions_leaves(still, monk
     assert len(held) == MANY
     assert len(set(held)) == MANY, "each in a turn of the loop of its own"
     still.service.attach(AttachmentId("sock_2"))
+
+
+@pytest.mark.parametrize("told", [1, 2])
+async def test_all_of_a_socket_is_released_whoever_tells_that_it_left(
+    still, engine, monkeypatch, told
+):
+    """Its reader and its writer may notice in one turn of the loop."""
+    monkeypatch.setattr(housekeeping, "_AT_A_TIME", 2)
+    await open_sessions(still)
+    engine.auto = False
+    turn = await still.begin(ask("a"))
+    for _ in range(told):
+        still.service.leave(SOCKET)
+    await settled(asyncio.create_task(still.service.detach(SOCKET)))
+    assert turn.bound.ended.is_set()
+    assert set(engine.cached.values()) == {0}
+
+
+async def test_a_session_that_came_anew_while_its_old_socket_left_is_not_released(still, engine):
+    session = (await open_sessions(still, 1))[0]
+    engine.auto = False
+    await still.begin(ask("a", conversation=session))
+    still.service.leave(SOCKET)
+    old = still.service._parts.sessions.get(session)
+    await until(lambda: not old.seat.is_taken)
+    still.service._retention.forget(old)
+    again = await still.begin(ask("b", conversation=session), attachment=None)
+    before = len(engine.commands)
+    await still.service.detach(SOCKET)
+    assert engine.commands[before:] == []
+    assert still.service._retention.cold_count == 0
+    engine.finish(again.accepted.response_id)
 
 
 def test_replays_of_a_session_are_found_by_its_name_and_not_kept_longer():

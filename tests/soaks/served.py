@@ -12,6 +12,7 @@ import sys
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 
+from engine.heap import ShortPauses
 from engine.questions import GetAudit, GetStats
 from sessiond.sessions.service import ServiceLimits
 from sessiond.store.database import READERS
@@ -90,7 +91,8 @@ async def line_of(process):
 
 
 async def serve(url):
-    """The process itself."""
+    """The process itself. Its garbage is collected as a server's is."""
+    ShortPauses().begin()
     async with real_stack(url, service_limits=_LIMITS, draw=Draw(stop_every=12)) as stack:
         quiet(stack.model)
         await _all_connections(stack.store)
@@ -146,10 +148,12 @@ async def _nobody_there(stack, tasks):
     """No socket, no turn, no task of one, and nothing kept for those that might return."""
     await stack.idle()
     service, connections = stack.served.service, stack.served.gateway.connections
+    sockets = stack.served.server.server_state.connections  # open files, a little longer
     async with asyncio.timeout(60):
         while (  # noqa: ASYNC110 -- what is awaited has no event of its own
             len(asyncio.all_tasks()) > tasks
             or connections.open_count
+            or sockets
             or len(service._runner.replays)
             or service._runner.bound_turns()
         ):

@@ -8,6 +8,7 @@ import sqlalchemy as sa
 from sessiond.store import migrate
 from sessiond.store.errors import StoreError
 from sessiond.store.store import Store
+from tests.databases import PATIENCE_S
 from tests.store.rows import kept, prompt, session, turn
 
 
@@ -90,9 +91,10 @@ class TestPostgresAway:
 
     @pytest.fixture
     async def hasty(self, url):
-        """Waits two seconds for an answer, which is long where the database is not held back."""
-        hasty = Store(url, timeout_s=2)
+        """Waits five seconds for an answer, which is long where the database is not held back."""
+        hasty = Store(url, timeout_s=PATIENCE_S)
         await open_session(hasty)
+        hasty._database._timeout_s = 5
         yield hasty
         await hasty.close()
 
@@ -152,7 +154,7 @@ class TestPostgresAway:
         holding = asyncio.create_task(hold())
         await locked.wait()
         async with asyncio.timeout(60):
-            with pytest.raises(StoreError, match="did not answer for 2 s"):
+            with pytest.raises(StoreError, match="did not answer for 5 s"):
                 await hasty.begin_turn(turn("resp_2", "resp_1"), session=None, prompt=None)
         waiting = sa.text("SELECT count(*) FROM pg_locks WHERE NOT granted")
         async with asyncio.timeout(60):

@@ -15,6 +15,7 @@ from sessiond.store.errors import StoreConfigError
 from sessiond.store.records import SessionHints
 from sessiond.store.schema import metadata
 from sessiond.store.store import Store
+from tests.store import crowd
 
 SERVERS = 4
 # As a server does it at its start; the log says which migrations it ran.
@@ -177,3 +178,44 @@ def test_rows_of_the_first_version_survive_the_way_up_and_down(empty_url):
     assert found == [("resp_1", 5)]
     migrate.upgrade(empty_url)
     assert asyncio.run(read())[0] == ids
+
+
+def test_of_closed_sessions_of_then_only_what_others_are_built_on_is_left(empty_url):
+    """Rows of those of which nothing is left go a day after their end."""
+    migrate.upgrade(empty_url, "0006")
+    crowd.fill(empty_url, 20)
+    run(
+        empty_url,
+        "UPDATE sessions SET closed_at = NULL, tip_id = 'turn_0_1' WHERE id = 'conv_5'",  # a fork
+        "UPDATE turns SET parent_id = 'turn_1_0', summary_id = 'sum_1' WHERE id = 'turn_3_0'",
+        "UPDATE sessions SET tip_id = NULL WHERE closed_at IS NOT NULL",
+    )
+    all_sessions = ids(empty_url, "sessions")
+    closed = {f"conv_{n}" for n in range(20) if crowd.is_closed(n)}
+    built_on = {"turn_0_0", "turn_0_1", "turn_1_0"}
+    of_open = {f"turn_{n}_{at}" for n in range(20) if not crowd.is_closed(n) for at in range(2)}
+    for _ in range(2):
+        migrate.upgrade(empty_url)
+        assert ids(empty_url, "sessions") == all_sessions
+        assert ids(empty_url, "turns") == of_open | built_on
+        assert ids(empty_url, "items", "turn_id") == of_open | built_on
+        assert "sum_1" in ids(empty_url, "summaries")
+        assert not {"sum_0", "sum_2", "sum_12"} & ids(empty_url, "summaries")
+        forgotten = ids(empty_url, "sessions WHERE forget_at IS NOT NULL")
+        assert forgotten == closed - {"conv_0", "conv_1"}
+        due = "SELECT count(*) FROM sessions WHERE forget_at = closed_at + 86400"
+        with connected(empty_url) as connection:
+            assert connection.scalar(sa.text(due)) == len(forgotten)
+        migrate.downgrade(empty_url, "0006")
+        assert ids(empty_url, "sessions") == all_sessions
+
+
+def run(url, *statements):
+    with connected(url) as connection:
+        for statement in statements:
+            connection.execute(sa.text(statement))
+
+
+def ids(url, rows, column="id"):
+    with connected(url) as connection:
+        return set(connection.scalars(sa.text(f"SELECT {column} FROM {rows}")))
