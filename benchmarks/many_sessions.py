@@ -17,7 +17,6 @@ The slowest callbacks are named.
 """
 
 import asyncio
-import atexit
 import contextlib
 import gc
 import json
@@ -145,7 +144,6 @@ class TimedLoop:
         self._loop = loop
         self._path = path
         self._collections = Collections()
-        atexit.register(self._write_down)  # it may end without a word to the loop
         self._seconds: dict[str, list[float]] = {
             "question": [],
             "command": [],
@@ -188,8 +186,6 @@ class TimedLoop:
     def close(self) -> None:
         """See `engine.driver.Loop`."""
         self._loop.close()
-
-    def _write_down(self) -> None:
         self._path.write_text(json.dumps(self._seconds))
 
     @contextlib.contextmanager
