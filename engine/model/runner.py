@@ -13,7 +13,7 @@ from torch import Tensor
 from engine.config import EngineConfig
 from engine.device.cpu import CpuDevice
 from engine.device.cuda import CudaDevice
-from engine.device.faults import is_sticky
+from engine.device.faults import is_shortage, is_sticky
 from engine.device.protocol import Device
 from engine.errors import ConfigError, DeviceLostError
 from engine.files.model_spec import ModelSpec
@@ -247,7 +247,8 @@ def memory_errors() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if not isinstance(error, torch.OutOfMemoryError) and _CPU_SHORTAGE not in str(error):
+        is_known = isinstance(error, torch.OutOfMemoryError) or is_shortage(error)
+        if not is_known and _CPU_SHORTAGE not in str(error):
             raise
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
