@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from engine.errors import ConfigError
 from engine.memory.kv_store import KvStore
 from engine.model.graph_buckets import make_buckets
 from engine.model.graphs import DecodeGraphs, graph_bytes
@@ -187,6 +188,15 @@ def test_graphs_that_find_no_memory_are_left_out_and_their_steps_run_as_ever(eag
     mine, expected = decode([stack.runner, eager], 1, rounds=3)
     assert mine == expected
     assert stack.replays == 2, "a wider one serves"
+
+
+def test_where_a_step_cant_be_captured_it_is_said_what_would_work():
+    class Refusing(FakeDevice):
+        def capture(self, work):
+            raise RuntimeError("operation not permitted when stream is capturing")
+
+    with pytest.raises(ConfigError, match=r"cuda_graphs='auto': allowed is off, .*not permitted"):
+        Stack(device=Refusing(eager_compute=True))
 
 
 def test_what_graphs_take_is_what_the_driver_has_less(stack):
