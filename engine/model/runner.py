@@ -178,7 +178,12 @@ class TorchRunner:
         with lost_device(), memory_errors():
             logits = self.logits(batch)
             with torch.inference_mode():
-                return sample(logits, wanted) if wanted else []
+                drawn = sample(logits, wanted) if wanted else []
+            if self._device is not None:
+                # nothing was read back if nothing was drawn: the step's time, and its errors, would
+                # be taken for those of the next
+                self._device.compute.synchronize()
+            return drawn
 
     def logits(self, batch: Sequence[SequenceStep], *, every_token: bool = False) -> Tensor:
         """As `execute`, but return logits and draw nothing.

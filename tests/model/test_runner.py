@@ -176,3 +176,12 @@ def test_many_pages_move_as_each_one_alone():
             assert torch.equal(one[:43], other[:43])
     keys, _ = stores[0].layer(0)
     assert not torch.equal(keys[0, :5], keys[1, 5:10])
+
+
+def test_a_step_that_draws_nothing_has_been_carried_out_too():
+    device, done = FakeDevice(), []
+    model = law_model()
+    runner = TorchRunner(model._llama, model.runner(4).store, device)
+    device.compute.run(lambda: done.append("what the step ordered"))
+    assert runner.execute([step(IDS[:20], 0, range(2))]) == []
+    assert done
