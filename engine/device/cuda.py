@@ -1,8 +1,9 @@
 """A CUDA device, or an instance of one (MIG), through torch, which is imported when it is made."""
 
 import contextlib
+import gc
 import mmap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -144,7 +145,10 @@ class CudaDevice:
                 for _ in range(_WARM_UPS):
                     work()
             current.wait_stream(aside)
-            with torch.cuda.graph(graph, pool=self._graph_pool, stream=aside):
+            with (
+                _no_collection(),
+                torch.cuda.graph(graph, pool=self._graph_pool, stream=aside),
+            ):
                 output = work()
         except RuntimeError as error:
             if not is_shortage(error):
@@ -204,6 +208,18 @@ class _PinnedPages(mmap.mmap):
         """Before the memory itself is given back."""
         if self.unpin is not None:
             self.unpin()
+
+
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """Python's: it might free graphs, events or pinned memory, which ends a capture in an error."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _new_stream(index: int) -> "torch.cuda.Stream":

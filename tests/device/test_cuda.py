@@ -1,5 +1,6 @@
 """How `CudaDevice` calls torch, where there is no card: the calls are answered by stand-ins."""
 
+import gc
 import re
 from collections.abc import Callable
 
@@ -165,4 +166,17 @@ def test_a_capture_that_is_not_allowed_is_no_shortage(device: CudaDevice, stream
     before, streams.end = streams.current, end
     with pytest.raises(RuntimeError, match="not permitted"):
         device.capture(lambda: torch.zeros(1))
+    assert streams.current is before
+
+
+def test_nothing_is_collected_while_work_is_captured(device: CudaDevice, streams: Streams) -> None:
+    before, seen = streams.current, []
+
+    def work() -> torch.Tensor:
+        seen.append(gc.isenabled())
+        return torch.zeros(1)
+
+    device.capture(work)
+    assert seen == [True, True, False], "two runs in advance"
+    assert gc.isenabled()
     assert streams.current is before
