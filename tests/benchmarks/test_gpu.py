@@ -7,12 +7,14 @@ import torch
 import typer
 from typer.testing import CliRunner
 
+from benchmarks.device import checks
 from benchmarks.device.checks import Check, check_backend
 from benchmarks.device.measures import Goal
 from benchmarks.device.shapes import decode_bytes, matrix_parameters, prefill_operations, shape_of
 from benchmarks.gpu import Result, main
 from engine.config import EngineConfig
 from engine.model.runner import TorchRunner
+from tests.model.flash_models import flash_model
 
 CONFIG = EngineConfig(model="random", device="cpu", dtype="float32", cpu_threads=1)
 
@@ -85,3 +87,13 @@ def test_the_floors_of_a_7b_step():
     assert least == pytest.approx(14.2e9 + 8.6e9, rel=0.01)
     # twice the weights for each token, and half of 8,192 squared scores and sums in each head
     assert prefill_operations(spec, 8192) == pytest.approx(1.143e14 + 1.76e13, rel=0.01)
+
+
+@pytest.mark.parametrize("version", ["3", "4 on Hopper"])
+def test_a_backend_that_reads_whole_pages_is_checked_on_values_that_it_may_meet(version):
+    loaded, _ = flash_model(version, 16)
+    ids = list(range(1, 71))
+    logits = checks._logits(loaded, ids, (33, 1, 36), range(64))
+    assert logits.isfinite().all()
+    whole = checks._logits(loaded, ids, (70,), range(63, -1, -1))
+    torch.testing.assert_close(logits, whole, atol=1e-4, rtol=0)
