@@ -166,3 +166,14 @@ def test_a_gpus_pool_is_what_its_limit_leaves(monkeypatch, tmp_path):
 def test_what_a_gpu_can_not_hold_is_told_with_what_would_work(monkeypatch, tmp_path, how, words):
     with pytest.raises(ConfigError, match=words):
         start_on(monkeypatch, tmp_path, **how)
+
+
+def test_a_gpu_that_does_not_tell_its_memory_is_refused_before_graphs_are_measured(
+    monkeypatch, tmp_path
+):
+    def unknown(*_args):
+        raise RuntimeError("CUDA error: invalid argument")
+
+    monkeypatch.setattr(OnCuda, "measure_graphs", unknown)
+    with pytest.raises(ConfigError, match=r"device='cuda': .*CUDA_DEVICE_MEMORY_LIMIT"):
+        start_on(monkeypatch, tmp_path, memory=unknown)
