@@ -38,6 +38,7 @@ from benchmarks.device.shapes import Shape, ShapeName, shape_of
 from benchmarks.machine import describe_machine
 from engine.config import Device, Dtype, EngineConfig, KvDtype
 from engine.errors import EngineError
+from engine.model.resolve import dtype_name
 from engine.model.runner import prepare_model
 
 _OPTIONAL = ("triton", "flash_attn", "flash_attn_interface")
@@ -191,7 +192,7 @@ def main(  # noqa: PLR0913, PLR0917 -- one for each option
     kind: torch.dtype = getattr(torch, automatic if dtype == "auto" else dtype)
     ceilings = measure_ceilings(DeviceClock(place), kind)
     console.print(
-        f"The card: memory {ceilings.memory / 1e9:,.0f} GB/s; {dtype_words(kind)} matrices "
+        f"The card: memory {ceilings.memory / 1e9:,.0f} GB/s; {dtype_name(kind)} matrices "
         f"{ceilings.matrix / 1e12:,.2f} TFLOP/s; to the host {ceilings.out / 1e9:,.1f}, "
         f"from it {ceilings.back / 1e9:,.1f} GB/s"
     )
@@ -210,11 +211,6 @@ def main(  # noqa: PLR0913, PLR0917 -- one for each option
         output.write_text(json.dumps(figures, indent=2) + "\n")
     if not all(result.is_sound for result in results):
         raise typer.Exit(1)
-
-
-def dtype_words(dtype: torch.dtype) -> str:
-    """A type's name as the settings have it."""
-    return str(dtype).removeprefix("torch.")
 
 
 if __name__ == "__main__":

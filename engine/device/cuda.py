@@ -93,7 +93,6 @@ class CudaDevice:
     def __init__(self) -> None:
         import torch
 
-        self.name = "cuda"
         self.index = torch.cuda.current_device()
         self.compute: Stream = CudaStream(torch.cuda.current_stream())
         self._captured_in: torch.cuda.Stream | None = None
@@ -167,16 +166,8 @@ class CudaDevice:
         return MemoryFacts(
             free=int(free),
             total=int(total),
-            allocated=torch.cuda.memory_allocated(self.index),
-            peak=torch.cuda.max_memory_allocated(self.index),
             reserved=torch.cuda.memory_reserved(self.index),
         )
-
-    def reset_peak(self) -> None:
-        """See `Device`."""
-        import torch
-
-        torch.cuda.reset_peak_memory_stats(self.index)
 
     def give_back(self) -> None:
         """See `Device`."""

@@ -129,7 +129,7 @@ def start_on(monkeypatch, tmp_path, *, prepare=None, activation_peak=None, memor
     """Start an engine whose model says it is on a GPU with 16 GiB free of 80."""
     folder = write_tiny_model(tmp_path / "tiny", vocab_size=300)
     toy.write_folder(folder)
-    facts = MemoryFacts(free=16 * 2**30, total=80 * 2**30, allocated=0, peak=0, reserved=2**30)
+    facts = MemoryFacts(free=16 * 2**30, total=80 * 2**30, reserved=2**30)
     device = FakeDevice(facts=facts)
     device.index = 0
     device.memory = memory or device.memory
