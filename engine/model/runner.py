@@ -204,19 +204,37 @@ class TorchRunner:
             self.store.copy_block(source, target)
 
     def _move(self, moves: Sequence[PageMove]) -> None:
-        arithmetic = self._llama.arithmetic
-        at_once = max(1, _MOVED_TOKENS // self.store.block_size)
-        with torch.inference_mode():
-            for start in range(0, len(moves), at_once):
-                chunk = moves[start : start + at_once]
-                shifts = np.array([by for move in chunk for by in move.shifts], dtype=np.int64)
-                tokens = self.store.take([place for move in chunk for place in move.sources])
-                turn = arithmetic.table.back(-shifts)[:, None, None]
-                tokens[:, :, 0] = arithmetic.ops.rotate(tokens[:, :, 0], turn)
+        """See engine.memory.page_move.MovePages. Fewer at a time where there is no memory for more.
+
+        Raises:
+            MemoryError: there is none for a single page.
+        """
+        left, at_once = list(moves), max(1, _MOVED_TOKENS // self.store.block_size)
+        while left:
+            chunk = left[:at_once]
+            try:
+                with lost_device(), memory_errors(), torch.inference_mode():
+                    tokens = self._turned(chunk)
+            except MemoryError:
+                if len(chunk) == 1:
+                    raise
+                at_once = len(chunk) // 2
+                continue
+            with torch.inference_mode():
                 places = [
                     (move.target, slot) for move in chunk for slot in range(len(move.sources))
                 ]
                 self.store.put(places, tokens)
+            del left[: len(chunk)]
+
+    def _turned(self, moves: Sequence[PageMove]) -> Tensor:
+        """Copy out KV [n, layers, 2, kv_heads, head_dim] as it is where it goes."""
+        arithmetic = self._llama.arithmetic
+        shifts = np.array([by for move in moves for by in move.shifts], dtype=np.int64)
+        tokens = self.store.take([place for move in moves for place in move.sources])
+        turn = arithmetic.table.back(-shifts)[:, None, None]
+        tokens[:, :, 0] = arithmetic.ops.rotate(tokens[:, :, 0], turn)
+        return tokens
 
     def read_block(self, block: int, into: npt.NDArray[np.uint8]) -> None:
         """See engine.tiers.store.Blocks."""
