@@ -117,7 +117,7 @@ class CudaDevice:
         if failure:
             self._forget_error()
             raise MemoryError(f"{num_bytes} bytes can't be pinned (CUDA error {failure})")
-        pages.unpin = partial(runtime.cudaHostUnregister, data.data_ptr())
+        pages.unpin = partial(self._unpin, runtime, data.data_ptr())
         return data
 
     def zeros(self, num_bytes: int) -> "Tensor":
@@ -174,6 +174,13 @@ class CudaDevice:
         import torch
 
         torch.cuda.empty_cache()
+
+    def _unpin(self, runtime: Any, address: int) -> None:
+        """Let memory be pageable, once no copy that was ordered needs it any more."""
+        import torch
+
+        torch.cuda.synchronize(self.index)
+        runtime.cudaHostUnregister(address)
 
     def _forget_error(self) -> None:
         """Take what a refused call of the runtime has left: else the next kernel's check finds it.

@@ -19,6 +19,10 @@ class Runtime:
         self.pinned: dict[int, int] = {}
         self.most = 1 << 20
         self.last_error = 0
+        self.is_copying = True
+
+    def synchronize(self, _index: int) -> None:
+        self.is_copying = False
 
     def cudaHostRegister(self, address: int, size: int, _flags: int) -> int:  # noqa: N802 -- CUDA's
         ends = [(at, at + length) for at, length in self.pinned.items()]
@@ -32,6 +36,7 @@ class Runtime:
         return self.last_error
 
     def cudaHostUnregister(self, address: int) -> int:  # noqa: N802 -- CUDA's
+        assert not self.is_copying, "from or to memory that goes"
         del self.pinned[address]
         return 0
 
@@ -89,6 +94,7 @@ class Capture(Within):
 def runtime(monkeypatch: pytest.MonkeyPatch) -> Runtime:
     runtime = Runtime()
     monkeypatch.setattr(torch.cuda, "cudart", lambda: runtime)
+    monkeypatch.setattr(torch.cuda, "synchronize", runtime.synchronize)
     monkeypatch.setattr(torch, "full", runtime.check_launch)
     return runtime
 
@@ -121,6 +127,7 @@ def test_pinned_memory_is_unpinned_before_its_addresses_are_had_again(
 ) -> None:
     for _ in range(5):
         words = device.pinned(64).view(torch.int64)
+        runtime.is_copying = True
         assert list(runtime.pinned) == [words.data_ptr()], "while anything refers to it"
         del words
         assert not runtime.pinned
