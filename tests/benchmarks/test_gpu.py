@@ -7,6 +7,7 @@ import torch
 import typer
 from typer.testing import CliRunner
 
+from benchmarks import gpu
 from benchmarks.device import checks
 from benchmarks.device.checks import Check, check_backend
 from benchmarks.device.measures import Goal
@@ -57,6 +58,29 @@ def test_wrong_logits_fail_the_run_and_nothing_is_measured(run, monkeypatch, tmp
     assert ran.exit_code == 1, ran.output
     (result,) = json.loads(path.read_text())["results"]
     assert result["rows"] == []
+
+
+def test_a_backend_that_breaks_is_a_fault_and_others_are_measured_all_the_same(
+    run, monkeypatch, tmp_path
+):
+    def broken(config, _seed):
+        raise RuntimeError(f"Triton Error [CUDA]: no kernel for {config.attention_backend}")
+
+    monkeypatch.setattr(gpu, "check_backend", broken)
+    path = tmp_path / "figures.json"
+    ran = run("--attention-backend", "torch", "--attention-backend", "torch", "--json", str(path))
+    assert ran.exit_code == 1, ran.output
+    both = json.loads(path.read_text())["results"]
+    faults = ["RuntimeError: Triton Error [CUDA]: no kernel for torch"]
+    assert [result["faults"] for result in both] == [faults, faults]
+
+
+def test_a_backend_is_checked_in_the_types_that_it_computes_in():
+    halves = ["bfloat16", "float16"]
+    for name, dtypes in (("flash", halves), ("triton", ["float32", *halves])):
+        asked = EngineConfig(model="random", attention_backend=name)
+        assert gpu._dtypes(asked) == dtypes
+    assert gpu._dtypes(EngineConfig(model="random", dtype="float16")) == ["float16"]
 
 
 def test_an_unknown_backend_is_told_what_there_is(run):
