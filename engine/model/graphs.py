@@ -6,7 +6,7 @@ compute is not looked at.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -89,6 +89,11 @@ class DecodeGraphs:
 
         Steps without prefill are had: all their new tokens are drawn from.
         """
+        replay = self.prepare(batch)
+        return None if replay is None else replay()
+
+    def prepare(self, batch: Batch) -> Callable[[], Tensor] | None:
+        """Bring a step to the device; returns what computes it there, as `run` does."""
         rows = len(batch.token_ids)
         if len(batch.sampled) != rows:
             return None
@@ -102,8 +107,12 @@ class DecodeGraphs:
         if not captured.attention.fill(batch):
             return None
         self._fill(captured, batch)
-        captured.graph.replay()
-        return captured.graph.output[:rows]
+
+        def replay() -> Tensor:
+            captured.graph.replay()
+            return captured.graph.output[:rows]
+
+        return replay
 
     def _fill(self, captured: _Captured, batch: Batch) -> None:
         if self._copied is not None:

@@ -2,7 +2,7 @@
 
 import contextlib
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -197,6 +197,16 @@ class TorchRunner:
         with torch.inference_mode():
             logits = None if self._graphs is None or every_token else self._graphs.run(built)
             return self._llama.forward(built, self.store) if logits is None else logits
+
+    def captured(self, batch: Sequence[SequenceStep]) -> Callable[[], Tensor] | None:
+        """What computes a step's logits and takes nothing from the host; None: it is not captured.
+
+        For measurements. To be called in inference mode, before any other step.
+        """
+        if self._graphs is None:
+            return None
+        with torch.inference_mode():
+            return self._graphs.prepare(build_batch(batch, self.store))
 
     def copy_block(self, source: BlockId, target: BlockId) -> None:
         """See engine.step.ModelRunner."""

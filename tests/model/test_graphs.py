@@ -175,6 +175,21 @@ def test_what_is_staged_is_let_be_until_it_has_been_copied():
     assert seen == [[19], [20], [21]]
 
 
+def test_a_captured_step_can_be_computed_again_without_the_host(stack, eager):
+    ids, blocks = random_ids(24), range(2)
+    for runner in (stack.runner, eager):
+        runner.execute([step(ids[:23], 0, blocks)])
+    steps = [step(ids, 23, blocks, sample=draw())]
+    compute = stack.runner.captured(steps)
+    copies = stack.device.compute.copies
+    with torch.inference_mode():
+        for _ in range(2):
+            assert torch.equal(compute(), eager.logits(steps))
+    assert stack.device.compute.copies == copies
+    assert stack.runner.captured([step(ids, 20, blocks, sample=draw())]) is None
+    assert eager.captured(steps) is None
+
+
 @pytest.mark.parametrize("error", [MemoryError, torch.OutOfMemoryError])
 def test_graphs_that_find_no_memory_are_left_out_and_their_steps_run_as_ever(eager, error):
     class Scarce(FakeDevice):
