@@ -129,6 +129,7 @@ def _measure(loaded: AnyModel, config: EngineConfig) -> Measured:
     except MemoryError as error:
         allowed = f"fewer: the largest step finds no memory beside the weights: {error}"
         raise ConfigError("max_num_batched_tokens", rows, allowed) from error
+    _free(loaded)  # a device that doesn't tell its memory is refused before graphs are measured
     graph_bytes = loaded.measure_graphs()
     free = _free(loaded)
     return Measured(

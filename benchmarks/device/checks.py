@@ -33,6 +33,7 @@ _TOKENS = 150
 _REPLY = 24
 _CHUNKS = (64, 1, 37, 48)
 _POOL = 64  # blocks; a few more than the longest text needs
+_NO_NUMBER, _FAR = 0xFF, 0x44  # bytes of values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +94,7 @@ def _logits(
 ) -> Tensor:
     """[len(ids), vocab] on the CPU in float32, computed chunk by chunk; the chunks are all ids."""
     runner = loaded.runner(_POOL)
-    _poison(runner, loaded.kv_bytes_per_block)
+    _poison(runner, loaded)
     parts, start = [], 0
     for chunk in chunks:
         stop = start + chunk
@@ -108,10 +109,19 @@ def _logits(
     return torch.cat(parts)
 
 
-def _poison(runner: TorchRunner, block_bytes: int) -> None:
-    """Bytes that are no number in any floating-point type."""
+def _poison(runner: TorchRunner, loaded: LoadedModel) -> None:
+    """Bytes that are no number in any floating-point type.
+
+    Where K lies at its position whole pages are read, and V of slots that no token fills meets
+    weights of 0 (engine.memory.kv_store): it is a number there, but far from any that is right.
+    """
+    layers = loaded.spec.num_layers
+    shape = (layers, 2, loaded.kv_bytes_per_block // (2 * layers))  # of K and of V
+    data = np.full(shape, _NO_NUMBER, dtype=np.uint8)
+    if runner.store.position_form == "absolute":
+        data[:, 1] = _FAR
     for block in range(_POOL):
-        runner.write_block(block, np.full(block_bytes, 0xFF, dtype=np.uint8))
+        runner.write_block(block, data.ravel())
 
 
 def _entries(tokens: int, blocks: Sequence[int], size: int) -> list[PageEntry]:

@@ -4,8 +4,10 @@ import random
 import statistics
 import time
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
+import torch
 
 from benchmarks.device.bench_engine import BenchEngine
 from benchmarks.device.ceilings import Ceilings
@@ -92,7 +94,10 @@ class Measures:
         return statistics.median(times[_WARM_UP_STEPS:])
 
     def _busy_s(self, clock: DeviceClock, batch: int) -> float:
-        """Seconds that the device needs for such a step when it never waits for Python."""
+        """Seconds that the device needs for such a step when it never waits for Python.
+
+        A step that is not captured takes its tables from the host, and does wait.
+        """
         size, context = self._loaded.block_size, self._shape.context
         each = -(-(context + 1) // size)
         runner = self._loaded.runner(batch * each)
@@ -111,10 +116,11 @@ class Measures:
             for number in range(batch)
         ]
         runner.logits(steps)
-        return statistics.median(
-            clock.once_s(lambda: runner.logits(steps), ahead=True)
-            for _ in range(self._shape.repeats)
-        )
+        work = runner.captured(steps) or partial(runner.logits, steps)
+        with torch.inference_mode():
+            return statistics.median(
+                clock.once_s(work, ahead=True) for _ in range(self._shape.repeats)
+            )
 
     def _tell_decode(self, batch: int, step_s: float, busy_s: float) -> None:
         loaded = self._loaded

@@ -59,7 +59,6 @@ class CpuDevice:
     """Implements `Device`. Its memory is the host's; torch does not count what tensors take."""
 
     def __init__(self) -> None:
-        self.name = "cpu"
         self.compute: Stream = ImmediateStream()
 
     def stream(self) -> Stream:
@@ -86,10 +85,7 @@ class CpuDevice:
     def memory(self) -> MemoryFacts:
         """See `Device`."""
         free = free_host_bytes()
-        return MemoryFacts(free=free, total=free, allocated=0, peak=0, reserved=0)
-
-    def reset_peak(self) -> None:
-        """See `Device`."""
+        return MemoryFacts(free=free, total=free, reserved=0)
 
     def give_back(self) -> None:
         """See `Device`."""

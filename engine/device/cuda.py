@@ -1,9 +1,13 @@
 """A CUDA device, or an instance of one (MIG), through torch, which is imported when it is made."""
 
+import contextlib
+import gc
 import mmap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from engine.device.faults import is_shortage
 from engine.device.protocol import Event, Graph, MemoryFacts, Stream
 
 if TYPE_CHECKING:
@@ -89,7 +93,6 @@ class CudaDevice:
     def __init__(self) -> None:
         import torch
 
-        self.name = "cuda"
         self.index = torch.cuda.current_device()
         self.compute: Stream = CudaStream(torch.cuda.current_stream())
         self._captured_in: torch.cuda.Stream | None = None
@@ -100,19 +103,21 @@ class CudaDevice:
         return CudaStream(_new_stream(self.index))
 
     def pinned(self, num_bytes: int) -> "Tensor":
-        """See `Device`. Never given back: the process's end does that.
+        """See `Device`. Given back with its last reference.
 
         torch's own pinned memory is rounded up to a power of two (pytorch#95823, #150517), so that
         33 GiB would take 64.
         """
         import torch
 
-        pages = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        pages = _PinnedPages(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         data = torch.frombuffer(pages, dtype=torch.uint8)
         runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]  # torch's
         failure = int(runtime.cudaHostRegister(data.data_ptr(), num_bytes, 0))
         if failure:
+            self._forget_error()
             raise MemoryError(f"{num_bytes} bytes can't be pinned (CUDA error {failure})")
+        pages.unpin = partial(self._unpin, runtime, data.data_ptr())
         return data
 
     def zeros(self, num_bytes: int) -> "Tensor":
@@ -132,16 +137,25 @@ class CudaDevice:
             self._captured_in = _new_stream(self.index)
             self._graph_pool = torch.cuda.graph_pool_handle()
         aside, graph = self._captured_in, torch.cuda.CUDAGraph()
-        aside.wait_stream(torch.cuda.current_stream())
+        current = torch.cuda.current_stream()
+        aside.wait_stream(current)
         try:
             with torch.cuda.stream(aside):
                 for _ in range(_WARM_UPS):
                     work()
-            torch.cuda.current_stream().wait_stream(aside)
-            with torch.cuda.graph(graph, pool=self._graph_pool, stream=aside):
+            current.wait_stream(aside)
+            with (
+                _no_collection(),
+                torch.cuda.graph(graph, pool=self._graph_pool, stream=aside),
+            ):
                 output = work()
-        except torch.OutOfMemoryError as error:
+        except RuntimeError as error:
+            if not is_shortage(error):
+                raise
             raise MemoryError(str(error)) from error
+        finally:
+            # where a capture ends in an error, torch's context leaves its own stream as the current
+            torch.cuda.set_stream(current)
         return CudaGraph(graph, output)
 
     def memory(self) -> MemoryFacts:
@@ -152,22 +166,58 @@ class CudaDevice:
         return MemoryFacts(
             free=int(free),
             total=int(total),
-            allocated=torch.cuda.memory_allocated(self.index),
-            peak=torch.cuda.max_memory_allocated(self.index),
             reserved=torch.cuda.memory_reserved(self.index),
         )
-
-    def reset_peak(self) -> None:
-        """See `Device`."""
-        import torch
-
-        torch.cuda.reset_peak_memory_stats(self.index)
 
     def give_back(self) -> None:
         """See `Device`."""
         import torch
 
         torch.cuda.empty_cache()
+
+    def _unpin(self, runtime: Any, address: int) -> None:
+        """Let memory be pageable, once no copy that was ordered needs it any more."""
+        import torch
+
+        torch.cuda.synchronize(self.index)
+        runtime.cudaHostUnregister(address)
+
+    def _forget_error(self) -> None:
+        """Take what a refused call of the runtime has left: else the next kernel's check finds it.
+
+        torch has no call for that; its check after a launch takes the error, and raises it.
+        """
+        import torch
+
+        with contextlib.suppress(RuntimeError):
+            torch.full((1,), 0, dtype=torch.uint8, device=f"cuda:{self.index}")
+
+
+class _PinnedPages(mmap.mmap):
+    """Memory that is unpinned before it goes.
+
+    What is unmapped while CUDA has it registered can't be registered when its addresses are had
+    again, or copies go to pages that are nobody's.
+    """
+
+    unpin: Callable[[], object] | None = None
+
+    def __del__(self) -> None:
+        """Before the memory itself is given back."""
+        if self.unpin is not None:
+            self.unpin()
+
+
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """Python's: it might free graphs, events or pinned memory, which ends a capture in an error."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _new_stream(index: int) -> "torch.cuda.Stream":

@@ -1,6 +1,6 @@
-"""Which errors of CUDA leave a process without its device. Pure.
+"""Which errors of CUDA leave a process without its device, and which say that memory lacks. Pure.
 
-After such an error every later call fails with it, until the process ends: its context can't be
+After one of the first every later call fails with it, until the process ends: its context can't be
 mended (CUDA Runtime API, "Error Handling": "must be terminated and relaunched"). torch raises an
 `AcceleratorError` that has the runtime's number, Triton and the libraries words only.
 """
@@ -40,6 +40,16 @@ _WORDS = (
     "cuda error: unknown error",
 )
 
+_OUT_OF_MEMORY = 2
+
+# what torch's own OutOfMemoryError is not raised for: memory that CUDA and its libraries take
+_SHORTAGES = (
+    "cuda out of memory",
+    "cuda error: out of memory",
+    "triton error [cuda]: out of memory",
+    "cublas_status_alloc_failed",
+)
+
 
 def is_sticky(error: BaseException) -> bool:
     """Whether an error, or what it comes of, is one that no later step survives."""
@@ -50,3 +60,10 @@ def is_sticky(error: BaseException) -> bool:
             return True
         seen = seen.__cause__ or seen.__context__
     return False
+
+
+def is_shortage(error: BaseException) -> bool:
+    """Whether an error says that the device's memory did not suffice; a smaller step may do."""
+    text = str(error).lower()
+    is_told = getattr(error, "error_code", None) == _OUT_OF_MEMORY
+    return is_told or any(words in text for words in _SHORTAGES)

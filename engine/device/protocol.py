@@ -16,14 +16,11 @@ if TYPE_CHECKING:
 class MemoryFacts:
     """Bytes. `free` and `total` are the driver's, for the device or instance that is in use.
 
-    `allocated` is what this process's tensors take now, `peak` the most since `reset_peak`,
-    `reserved` what its allocator holds, tensors and memory that it keeps for others.
+    `reserved` is what this process's allocator holds, tensors and memory that it keeps for others.
     """
 
     free: int
     total: int
-    allocated: int
-    peak: int
     reserved: int
 
 
@@ -82,7 +79,6 @@ class Graph(Protocol):
 class Device(Protocol):
     """One device. `compute` is the stream that the model's arithmetic runs in."""
 
-    name: str
     compute: Stream
 
     def stream(self) -> Stream:
@@ -118,10 +114,6 @@ class Device(Protocol):
 
     def memory(self) -> MemoryFacts:
         """What there is, and what this process has of it."""
-        ...
-
-    def reset_peak(self) -> None:
-        """Begin to look for the peak anew."""
         ...
 
     def give_back(self) -> None:

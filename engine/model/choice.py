@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 AnyModel: TypeAlias = "NativeModel | LoadedModel"
 
-# the driver's control device: asking torch would import it
+# the driver's control device: torch, which takes a second to import, is asked only where it is
 _CUDA_DEVICE = Path("/dev/nvidiactl")
 
 _log = logging.getLogger(__name__)
@@ -25,8 +25,8 @@ _log = logging.getLogger(__name__)
 def prepare(spec: ModelSpec, config: EngineConfig) -> AnyModel:
     """Load a model on the fastest path that it and the config allow.
 
-    With `device=auto` torch serves where there is an NVIDIA driver. Torch is imported only when
-    it serves.
+    With `device=auto` torch serves where it finds a CUDA device. Torch is imported only when it
+    serves, or where there is an NVIDIA driver.
 
     Raises:
         ModelFileError: a tensor is missing, has the wrong shape or an unknown type.
@@ -38,7 +38,8 @@ def prepare(spec: ModelSpec, config: EngineConfig) -> AnyModel:
 
 
 def _prepared(spec: ModelSpec, config: EngineConfig) -> AnyModel:
-    reason = why_not_native(spec, config) or _cuda(config)
+    cuda = _cuda(config)
+    reason = why_not_native(spec, config) or cuda
     if reason is None:
         offload_is_torchs(config.weights_offload_layers)
         try:
@@ -48,7 +49,7 @@ def _prepared(spec: ModelSpec, config: EngineConfig) -> AnyModel:
     from engine.model.runner import prepare_model
 
     model = prepare_model(spec, config, why_not_native=reason)
-    if _was_chosen(config):
+    if cuda is not None or _was_chosen(config):
         _log.info("torch runs the model: %s", reason)
     else:
         _log.warning("%s: slower torch operations serve instead", reason)
@@ -61,11 +62,15 @@ def _was_chosen(config: EngineConfig) -> bool:
         config.device == "cuda"
         or config.attention_backend not in ("auto", "native")
         or config.dtype in ("float32", "float16")
-        or _cuda(config) is not None
     )
 
 
 def _cuda(config: EngineConfig) -> str | None:
-    if config.device == "auto" and config.attention_backend != "native" and _CUDA_DEVICE.exists():
-        return "device=auto on a machine with an NVIDIA driver"
+    if config.device != "auto" or config.attention_backend == "native" or not _CUDA_DEVICE.exists():
+        return None
+    import torch
+
+    if torch.cuda.is_available():
+        return "device=auto on a machine with a CUDA device"
+    _log.warning("device=auto: there is an NVIDIA driver, but this torch finds no CUDA device")
     return None

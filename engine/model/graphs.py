@@ -6,7 +6,7 @@ compute is not looked at.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from engine.device.protocol import Device, Event, Graph
+from engine.errors import ConfigError
 from engine.memory.kv_store import KvStore
 from engine.model.attention.protocol import CapturableBackend, FixedAttentionStep
 from engine.model.batch import Batch
@@ -67,6 +68,9 @@ class DecodeGraphs:
         """Capture all, the widest first, so that others find room in its memory; returns how many.
 
         Those that there is no memory for are left out, and steps that want them run as ever.
+
+        Raises:
+            ConfigError: something in a step can't be captured.
         """
         for bucket in sorted(self._buckets, key=lambda one: (-one.rows, -one.longest)):
             try:
@@ -74,6 +78,9 @@ class DecodeGraphs:
             except (MemoryError, torch.OutOfMemoryError) as error:
                 self._device.give_back()
                 _log.warning("no graph of %d rows: %s", bucket.rows, error)
+            except RuntimeError as error:
+                allowed = f"off, as a step can't be captured here: {error}"
+                raise ConfigError("cuda_graphs", "auto", allowed) from error
         self._buckets = list(self._captured)
         return len(self._captured)
 
@@ -82,6 +89,11 @@ class DecodeGraphs:
 
         Steps without prefill are had: all their new tokens are drawn from.
         """
+        replay = self.prepare(batch)
+        return None if replay is None else replay()
+
+    def prepare(self, batch: Batch) -> Callable[[], Tensor] | None:
+        """Bring a step to the device; returns what computes it there, as `run` does."""
         rows = len(batch.token_ids)
         if len(batch.sampled) != rows:
             return None
@@ -95,8 +107,12 @@ class DecodeGraphs:
         if not captured.attention.fill(batch):
             return None
         self._fill(captured, batch)
-        captured.graph.replay()
-        return captured.graph.output[:rows]
+
+        def replay() -> Tensor:
+            captured.graph.replay()
+            return captured.graph.output[:rows]
+
+        return replay
 
     def _fill(self, captured: _Captured, batch: Batch) -> None:
         if self._copied is not None:

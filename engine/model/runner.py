@@ -2,7 +2,7 @@
 
 import contextlib
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +13,7 @@ from torch import Tensor
 from engine.config import EngineConfig
 from engine.device.cpu import CpuDevice
 from engine.device.cuda import CudaDevice
-from engine.device.faults import is_sticky
+from engine.device.faults import is_shortage, is_sticky
 from engine.device.protocol import Device
 from engine.errors import ConfigError, DeviceLostError
 from engine.files.model_spec import ModelSpec
@@ -178,7 +178,12 @@ class TorchRunner:
         with lost_device(), memory_errors():
             logits = self.logits(batch)
             with torch.inference_mode():
-                return sample(logits, wanted) if wanted else []
+                drawn = sample(logits, wanted) if wanted else []
+            if self._device is not None:
+                # nothing was read back if nothing was drawn: the step's time, and its errors, would
+                # be taken for those of the next
+                self._device.compute.synchronize()
+            return drawn
 
     def logits(self, batch: Sequence[SequenceStep], *, every_token: bool = False) -> Tensor:
         """As `execute`, but return logits and draw nothing.
@@ -193,25 +198,53 @@ class TorchRunner:
             logits = None if self._graphs is None or every_token else self._graphs.run(built)
             return self._llama.forward(built, self.store) if logits is None else logits
 
+    def captured(self, batch: Sequence[SequenceStep]) -> Callable[[], Tensor] | None:
+        """What computes a step's logits and takes nothing from the host; None: it is not captured.
+
+        For measurements. To be called in inference mode, before any other step.
+        """
+        if self._graphs is None:
+            return None
+        with torch.inference_mode():
+            return self._graphs.prepare(build_batch(batch, self.store))
+
     def copy_block(self, source: BlockId, target: BlockId) -> None:
         """See engine.step.ModelRunner."""
         with torch.inference_mode():
             self.store.copy_block(source, target)
 
     def _move(self, moves: Sequence[PageMove]) -> None:
-        arithmetic = self._llama.arithmetic
-        at_once = max(1, _MOVED_TOKENS // self.store.block_size)
-        with torch.inference_mode():
-            for start in range(0, len(moves), at_once):
-                chunk = moves[start : start + at_once]
-                shifts = np.array([by for move in chunk for by in move.shifts], dtype=np.int64)
-                tokens = self.store.take([place for move in chunk for place in move.sources])
-                turn = arithmetic.table.back(-shifts)[:, None, None]
-                tokens[:, :, 0] = arithmetic.ops.rotate(tokens[:, :, 0], turn)
+        """See engine.memory.page_move.MovePages. Fewer at a time where there is no memory for more.
+
+        Raises:
+            MemoryError: there is none for a single page.
+        """
+        left, at_once = list(moves), max(1, _MOVED_TOKENS // self.store.block_size)
+        while left:
+            chunk = left[:at_once]
+            try:
+                with lost_device(), memory_errors(), torch.inference_mode():
+                    tokens = self._turned(chunk)
+            except MemoryError:
+                if len(chunk) == 1:
+                    raise
+                at_once = len(chunk) // 2
+                continue
+            with torch.inference_mode():
                 places = [
                     (move.target, slot) for move in chunk for slot in range(len(move.sources))
                 ]
                 self.store.put(places, tokens)
+            del left[: len(chunk)]
+
+    def _turned(self, moves: Sequence[PageMove]) -> Tensor:
+        """Copy out KV [n, layers, 2, kv_heads, head_dim] as it is where it goes."""
+        arithmetic = self._llama.arithmetic
+        shifts = np.array([by for move in moves for by in move.shifts], dtype=np.int64)
+        tokens = self.store.take([place for move in moves for place in move.sources])
+        turn = arithmetic.table.back(-shifts)[:, None, None]
+        tokens[:, :, 0] = arithmetic.ops.rotate(tokens[:, :, 0], turn)
+        return tokens
 
     def read_block(self, block: int, into: npt.NDArray[np.uint8]) -> None:
         """See engine.tiers.store.Blocks."""
@@ -247,7 +280,8 @@ def memory_errors() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if not isinstance(error, torch.OutOfMemoryError) and _CPU_SHORTAGE not in str(error):
+        is_known = isinstance(error, torch.OutOfMemoryError) or is_shortage(error)
+        if not is_known and _CPU_SHORTAGE not in str(error):
             raise
         if torch.cuda.is_available():
             torch.cuda.empty_cache()

@@ -36,13 +36,13 @@ def sample(logits: "Tensor", wanted: Sequence[SampleAt]) -> list[int]:
     finite: list[bool] = (torch.isfinite(lowest) & torch.isfinite(highest)).tolist()
     # argmax takes the first of equal values
     tokens: list[int] = logits.argmax(dim=-1).tolist()
-    for row, at in enumerate(wanted):
-        if not finite[row]:
-            tokens[row] = NOT_FINITE
-        elif at.sampling.temperature > 0:
-            scores = logits[row].double().cpu().numpy()
-            tokens[row] = draw(scores, at)
-    return tokens
+    drawn = [row for row, at in enumerate(wanted) if finite[row] and at.sampling.temperature > 0]
+    if drawn:
+        scores = logits[drawn].cpu()  # all at once: from a device each copy waits for it
+        for row, mine in zip(drawn, scores, strict=True):
+            tokens[row] = draw(mine.double().numpy(), wanted[row])
+    pairs = zip(tokens, finite, strict=True)
+    return [token if is_finite else NOT_FINITE for token, is_finite in pairs]
 
 
 def draw(scores: Floats, at: SampleAt) -> int:

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from engine.errors import ConfigError
 from engine.model.attention.declaration import Facts, candidate, choose_attention
 from engine.model.attention.triton.declaration import DECLARATIONS
+from engine.model.law import law_model
 
 ROOT = Path(__file__).parents[2]
 
@@ -96,3 +98,25 @@ def test_without_triton_the_backend_says_what_would_work():
     last = done.stderr.strip().splitlines()[-1]
     assert "ConfigError: attention_backend='triton'" in last
     assert "once the package triton is installed" in last
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("Failed to find C compiler. Please specify via CC environment variable"),
+        subprocess.CalledProcessError(1, ["gcc", "main.c"]),
+        PermissionError("cannot create /home/nobody/.triton"),
+    ],
+)
+def test_where_triton_cant_build_its_launcher_it_is_said_what_would_work(error, monkeypatch):
+    pytest.importorskip("triton")
+    backend = import_module("engine.model.attention.triton.backend")
+
+    def broken(_device):
+        raise error
+
+    monkeypatch.setattr(backend, "shared_bytes", broken)
+    llama = law_model()._llama
+    with pytest.raises(ConfigError, match=r"allowed is torch; or triton, .* C compiler") as caught:
+        backend.build(llama.spec, llama.arithmetic, DECLARATIONS[0])
+    assert str(error) in str(caught.value)

@@ -7,6 +7,8 @@ import torch
 import typer
 from typer.testing import CliRunner
 
+from benchmarks import gpu
+from benchmarks.device import checks
 from benchmarks.device.checks import Check, check_backend
 from benchmarks.device.measures import Goal
 from benchmarks.device.shapes import decode_bytes, matrix_parameters, prefill_operations, shape_of
@@ -14,6 +16,7 @@ from benchmarks.gpu import Result, main
 from engine.config import EngineConfig
 from engine.model.runner import TorchRunner
 from engine.movement import Movement
+from tests.model.flash_models import flash_model
 
 CONFIG = EngineConfig(model="random", device="cpu", dtype="float32", cpu_threads=1)
 
@@ -64,6 +67,29 @@ def test_wrong_logits_fail_the_run_and_nothing_is_measured(run, monkeypatch, tmp
     assert result["rows"] == []
 
 
+def test_a_backend_that_breaks_is_a_fault_and_others_are_measured_all_the_same(
+    run, monkeypatch, tmp_path
+):
+    def broken(config, _seed):
+        raise RuntimeError(f"Triton Error [CUDA]: no kernel for {config.attention_backend}")
+
+    monkeypatch.setattr(gpu, "check_backend", broken)
+    path = tmp_path / "figures.json"
+    ran = run("--attention-backend", "torch", "--attention-backend", "torch", "--json", str(path))
+    assert ran.exit_code == 1, ran.output
+    both = json.loads(path.read_text())["results"]
+    faults = ["RuntimeError: Triton Error [CUDA]: no kernel for torch"]
+    assert [result["faults"] for result in both] == [faults, faults]
+
+
+def test_a_backend_is_checked_in_the_types_that_it_computes_in():
+    halves = ["bfloat16", "float16"]
+    for name, dtypes in (("flash", halves), ("triton", ["float32", *halves])):
+        asked = EngineConfig(model="random", attention_backend=name)
+        assert gpu._dtypes(asked) == dtypes
+    assert gpu._dtypes(EngineConfig(model="random", dtype="float16")) == ["float16"]
+
+
 def test_an_unknown_backend_is_told_what_there_is(run):
     ran = run("--attention-backend", "abacus")
     assert ran.exit_code == 2
@@ -92,3 +118,13 @@ def test_the_floors_of_a_7b_step():
     assert least == pytest.approx(14.2e9 + 8.6e9, rel=0.01)
     # twice the weights for each token, and half of 8,192 squared scores and sums in each head
     assert prefill_operations(spec, 8192) == pytest.approx(1.143e14 + 1.76e13, rel=0.01)
+
+
+@pytest.mark.parametrize("version", ["3", "4 on Hopper"])
+def test_a_backend_that_reads_whole_pages_is_checked_on_values_that_it_may_meet(version):
+    loaded, _ = flash_model(version, 16)
+    ids = list(range(1, 71))
+    logits = checks._logits(loaded, ids, (33, 1, 36), range(64))
+    assert logits.isfinite().all()
+    whole = checks._logits(loaded, ids, (70,), range(63, -1, -1))
+    torch.testing.assert_close(logits, whole, atol=1e-4, rtol=0)

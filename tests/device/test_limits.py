@@ -12,7 +12,7 @@ MIB = 2**20
 
 
 def facts(free: int, total: int, reserved: int = 0) -> MemoryFacts:
-    return MemoryFacts(free=free, total=total, allocated=reserved, peak=reserved, reserved=reserved)
+    return MemoryFacts(free=free, total=total, reserved=reserved)
 
 
 @pytest.mark.parametrize(

@@ -140,10 +140,7 @@ class FakeDevice:
     seed: int = 0
     eager_compute: bool = False
     pace: int = 0
-    facts: MemoryFacts = field(
-        default_factory=lambda: MemoryFacts(free=0, total=0, allocated=0, peak=0, reserved=0)
-    )
-    name: str = "cuda"
+    facts: MemoryFacts = field(default_factory=lambda: MemoryFacts(free=0, total=0, reserved=0))
     queries: int = 0
     graphs: list[FakeGraph] = field(default_factory=list)
 
@@ -167,9 +164,6 @@ class FakeDevice:
 
     def memory(self) -> MemoryFacts:
         return self.facts
-
-    def reset_peak(self) -> None:
-        """Facts are what the test says."""
 
     def give_back(self) -> None:
         """Nothing is kept."""

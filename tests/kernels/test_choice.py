@@ -6,6 +6,7 @@ import sys
 
 import msgspec
 import pytest
+import torch
 from gguf import GGMLQuantizationType as Kind
 
 from engine.config import EngineConfig
@@ -40,6 +41,18 @@ def test_the_operator_chooses_the_threads(tiny, library_path, monkeypatch):
     chosen = choice.prepare(spec, EngineConfig(model=config.model, device="cpu", cpu_threads=3))
     assert isinstance(chosen, NativeModel)
     assert chosen.threads == 3
+
+
+@pytest.mark.usefixtures("built")
+def test_a_driver_without_a_device_for_torch_leaves_the_native_kernels(
+    tiny, tmp_path, monkeypatch, caplog
+):
+    spec, config = tiny
+    automatic = msgspec.structs.replace(config, device="auto")
+    monkeypatch.setattr(choice, "_CUDA_DEVICE", tmp_path)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert isinstance(choice.prepare(spec, automatic), NativeModel)
+    assert "this torch finds no CUDA device" in caplog.text
 
 
 def test_without_the_library_torch_serves_with_one_warning(tiny, tmp_path, monkeypatch, caplog):

@@ -129,7 +129,7 @@ def start_on(monkeypatch, tmp_path, *, prepare=None, activation_peak=None, memor
     """Start an engine whose model says it is on a GPU with 16 GiB free of 80."""
     folder = write_tiny_model(tmp_path / "tiny", vocab_size=300)
     toy.write_folder(folder)
-    facts = MemoryFacts(free=16 * 2**30, total=80 * 2**30, allocated=0, peak=0, reserved=2**30)
+    facts = MemoryFacts(free=16 * 2**30, total=80 * 2**30, reserved=2**30)
     device = FakeDevice(facts=facts)
     device.index = 0
     device.memory = memory or device.memory
@@ -166,3 +166,14 @@ def test_a_gpus_pool_is_what_its_limit_leaves(monkeypatch, tmp_path):
 def test_what_a_gpu_can_not_hold_is_told_with_what_would_work(monkeypatch, tmp_path, how, words):
     with pytest.raises(ConfigError, match=words):
         start_on(monkeypatch, tmp_path, **how)
+
+
+def test_a_gpu_that_does_not_tell_its_memory_is_refused_before_graphs_are_measured(
+    monkeypatch, tmp_path
+):
+    def unknown(*_args):
+        raise RuntimeError("CUDA error: invalid argument")
+
+    monkeypatch.setattr(OnCuda, "measure_graphs", unknown)
+    with pytest.raises(ConfigError, match=r"device='cuda': .*CUDA_DEVICE_MEMORY_LIMIT"):
+        start_on(monkeypatch, tmp_path, memory=unknown)

@@ -183,3 +183,17 @@ def test_full_blocks_are_attached_at_a_border_only() -> None:
     table = table_of(4)
     table.attach([9], [(4, 8, 0)])
     assert table.next_pos == 8
+
+
+def test_pages_that_moved_up_are_given_back_from_where_they_lie_now() -> None:
+    table = table_of(19)  # blocks 0 to 4
+    table.reserve([7])
+    assert table.compact(1, [9, 2, 3], 14) == [1, 4, 7]
+    assert table.entries[1:] == (
+        PageEntry(9, 0, 3, 4),
+        PageEntry(2, 0, 3, 8),
+        PageEntry(3, 0, 1, 12),
+    )
+    assert (table.kept_len, table.next_pos) == (14, 14)
+    assert table.blocks == [0, 9, 2, 3]
+    assert list(table.truncate(0)) == [0, 9, 2, 3]

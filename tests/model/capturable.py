@@ -1,7 +1,10 @@
 """A backend that can be captured, and shows what a graph would get wrong. On the CPU."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from engine.memory.kv_store import KvStore
 from engine.model.attention.gather import GatherAttention
@@ -63,3 +66,16 @@ def capturable_llama() -> Llama:
     """The law model: float64, sums in one order, so that equal means every bit."""
     llama = law_model()._llama
     return Llama(llama.spec, llama.weights, Capturable(llama.attention), llama.arithmetic)
+
+
+_WITH_THE_HOST = {"tensor", "as_tensor", "from_numpy", "item", "tolist", "cpu", "numpy", "nonzero"}
+
+
+class NothingWithTheHost(TorchFunctionMode):
+    """Refuses what a capture on a card can't have: values from the host, or for it."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        del types
+        name = getattr(func, "__name__", "")
+        assert name not in _WITH_THE_HOST, f"{name} while a step is captured"
+        return func(*args, **(kwargs or {}))

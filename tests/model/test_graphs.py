@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from engine.errors import ConfigError
 from engine.memory.kv_store import KvStore
 from engine.model.graph_buckets import make_buckets
 from engine.model.graphs import DecodeGraphs, graph_bytes
@@ -174,6 +175,21 @@ def test_what_is_staged_is_let_be_until_it_has_been_copied():
     assert seen == [[19], [20], [21]]
 
 
+def test_a_captured_step_can_be_computed_again_without_the_host(stack, eager):
+    ids, blocks = random_ids(24), range(2)
+    for runner in (stack.runner, eager):
+        runner.execute([step(ids[:23], 0, blocks)])
+    steps = [step(ids, 23, blocks, sample=draw())]
+    compute = stack.runner.captured(steps)
+    copies = stack.device.compute.copies
+    with torch.inference_mode():
+        for _ in range(2):
+            assert torch.equal(compute(), eager.logits(steps))
+    assert stack.device.compute.copies == copies
+    assert stack.runner.captured([step(ids, 20, blocks, sample=draw())]) is None
+    assert eager.captured(steps) is None
+
+
 @pytest.mark.parametrize("error", [MemoryError, torch.OutOfMemoryError])
 def test_graphs_that_find_no_memory_are_left_out_and_their_steps_run_as_ever(eager, error):
     class Scarce(FakeDevice):
@@ -189,12 +205,21 @@ def test_graphs_that_find_no_memory_are_left_out_and_their_steps_run_as_ever(eag
     assert stack.replays == 2, "a wider one serves"
 
 
+def test_where_a_step_cant_be_captured_it_is_said_what_would_work():
+    class Refusing(FakeDevice):
+        def capture(self, work):
+            raise RuntimeError("operation not permitted when stream is capturing")
+
+    with pytest.raises(ConfigError, match=r"cuda_graphs='auto': allowed is off, .*not permitted"):
+        Stack(device=Refusing(eager_compute=True))
+
+
 def test_what_graphs_take_is_what_the_driver_has_less(stack):
     class Shrinking(FakeDevice):
         def memory(self):
             facts = super().memory()
             left = 1000 - 10 * len(self.graphs)
-            return type(facts)(free=left, total=1000, allocated=0, peak=0, reserved=0)
+            return type(facts)(free=left, total=1000, reserved=0)
 
     device = Shrinking(eager_compute=True)
     graphs = DecodeGraphs(

@@ -6,9 +6,11 @@ import pytest
 import torch
 
 from engine.files.spec_reader import read_spec
+from engine.model.llama import FixedInputs
 from engine.model.weights import quantized
 from engine.model.weights.gguf import GgufTensors
 from engine.model.weights.quantized import QUANTIZED, QuantizedMatrix, QuantizedRows
+from tests.model.capturable import NothingWithTheHost
 from tests.model.gguf_files import HIDDEN, MLP, Kind, raw_blocks, weights, write
 from tests.model.support import greedy_reply, load, prefill_logits, random_ids
 
@@ -77,6 +79,24 @@ def test_kept_weights_are_rounded_as_dequantised_ones_are(tmp_path, dtype):
     logits = [prefill_logits(model.runner(5), IDS, range(5), 17) for model in models]
     assert torch.equal(*logits)
     assert logits[0].isfinite().all()
+
+
+class NoAttention:
+    def attend(self, _layer, queries):
+        return queries.flatten(1)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_a_step_with_kept_weights_can_be_captured(tmp_path, kind):
+    path = write(tmp_path / "m.gguf", weights(), kind)
+    model = load(path, weights="native", attention_backend="torch")
+    llama, store = model._llama, model.runner(2).store
+    inputs = FixedInputs(
+        table=torch.zeros((4, 3), dtype=torch.int64), lines=llama.arithmetic.table.from_zero(10)
+    )
+    with torch.inference_mode(), NothingWithTheHost():
+        logits = llama.forward_fixed(inputs, NoAttention(), store)
+    assert logits.isfinite().all()
 
 
 def test_float_tensors_among_quantised_ones_are_dense(tmp_path):

@@ -176,3 +176,41 @@ def test_many_pages_move_as_each_one_alone():
             assert torch.equal(one[:43], other[:43])
     keys, _ = stores[0].layer(0)
     assert not torch.equal(keys[0, :5], keys[1, 5:10])
+
+
+def test_a_step_that_draws_nothing_has_been_carried_out_too():
+    device, done = FakeDevice(), []
+    model = law_model()
+    runner = TorchRunner(model._llama, model.runner(4).store, device)
+    device.compute.run(lambda: done.append("what the step ordered"))
+    assert runner.execute([step(IDS[:20], 0, range(2))]) == []
+    assert done
+
+
+def test_fewer_pages_move_at_a_time_where_there_is_no_memory_for_more(monkeypatch):
+    model = law_model(position_form="absolute")
+    size, moves = model.block_size, []
+    for number in range(4):
+        sources = [(BlockId(number + 1), slot) for slot in range(size)]
+        moves.append(
+            PageMove(target=BlockId(number), sources=sources, shifts=[-size] * len(sources))
+        )
+    usual, scarce = model.runner(5), model.runner(5)
+    for runner in (usual, scarce):
+        prefill_logits(runner, random_ids(5 * size), range(5))
+    usual.move_pages(moves)
+    take, asked = scarce.store.take, []
+
+    def short(places):
+        asked.append(len(places) // size)
+        if len(places) > size:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return take(places)
+
+    monkeypatch.setattr(scarce.store, "take", short)
+    scarce.move_pages(moves)
+    assert asked == [4, 2, 1, 1, 1, 1]
+    assert torch.equal(scarce.store.bytes, usual.store.bytes)
+    monkeypatch.setattr(scarce.store, "take", lambda _: torch.empty(2**60, dtype=torch.uint8))
+    with pytest.raises(MemoryError):
+        scarce.move_pages(moves)

@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.overrides import TorchFunctionMode
 
 from engine.messages import Sampling
 from engine.model.sampler import candidates, sample, uniform
@@ -135,3 +136,25 @@ def test_logits_that_are_no_numbers_are_told_for_their_row_only(bad, temperature
     assert second == NOT_FINITE
     assert first in range(5)
     assert third in range(5)
+
+
+class Copies(TorchFunctionMode):
+    """Counts copies to the host: on a card each waits until all that was ordered is done."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        del types
+        self.count += func.__name__ in {"cpu", "tolist", "item"}
+        return func(*args, **(kwargs or {}))
+
+
+def test_as_many_rows_as_there_are_are_copied_to_the_host_at_once():
+    logits = torch.randn(9, 50).to(torch.bfloat16)
+    wanted = [at(temperature=0.5 * (row % 3), seed=row) for row in range(9)]
+    expected = [sample(logits[row : row + 1], [one])[0] for row, one in enumerate(wanted)]
+    with Copies() as copies:
+        assert sample(logits, wanted) == expected
+    assert copies.count == 3

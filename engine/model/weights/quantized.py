@@ -113,8 +113,12 @@ def _nibbles(block_bytes: Tensor, run: int) -> Tensor:
 
 
 def _shifted(block_bytes: Tensor, run: int, shifts: tuple[int, ...]) -> Tensor:
-    by = torch.tensor(shifts, dtype=torch.uint8, device=block_bytes.device)[:, None]
-    return (block_bytes.reshape(len(block_bytes), -1, 1, run) >> by).flatten(1)
+    """Each run of bytes shifted by one number after the other.
+
+    Numbers, no tensor of them: that would come from the host, which a step that is captured can't.
+    """
+    runs = block_bytes.reshape(len(block_bytes), -1, run)
+    return torch.stack([runs >> by for by in shifts], 2).flatten(1)
 
 
 # to float32 from blocks [blocks, bytes of a block]

@@ -1,5 +1,7 @@
 """The `triton` backend. Loop thread only. Imported only where it was chosen."""
 
+from subprocess import CalledProcessError
+
 import numpy as np
 import torch
 
@@ -32,8 +34,19 @@ from engine.model.attention.triton.steps import FixedStep, TritonStep
 
 
 def build(spec: ModelSpec, arithmetic: Arithmetic, declaration: Declaration) -> "TritonAttention":
-    """See engine.model.attention.registry.BackendModule."""
-    return TritonAttention(spec, arithmetic, name=declaration.name)
+    """See engine.model.attention.registry.BackendModule.
+
+    Raises:
+        ConfigError: Triton can't reach the device here; mostly it finds no C compiler.
+    """
+    try:
+        return TritonAttention(spec, arithmetic, name=declaration.name)
+    except (RuntimeError, OSError, CalledProcessError) as error:
+        allowed = (
+            "torch; or triton, once there are a C compiler (gcc, or what CC names), Python's "
+            f"headers and a folder for its cache (TRITON_CACHE_DIR): {error}"
+        )
+        raise ConfigError("attention_backend", declaration.name, allowed) from error
 
 
 class TritonAttention:
