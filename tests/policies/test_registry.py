@@ -1,5 +1,6 @@
 """Policies by name: built in, and brought by installed packages."""
 
+import importlib
 import sys
 from pathlib import Path
 
@@ -77,7 +78,9 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
             "Metadata-Version: 2.1\nName: first-and-last\nVersion: 1.0\n"
         )
         (info / "entry_points.txt").write_text(f"[sessiond.context_policies]\n{points}\n")
-        monkeypatch.syspath_prepend(str(tmp_path))
+        # not by `syspath_prepend`, which asks a pkg_resources that other tests may have put in place
+        monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+        importlib.invalidate_caches()
 
     yield install
     sys.modules.pop("first_and_last", None)
