@@ -78,7 +78,7 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
             "Metadata-Version: 2.1\nName: first-and-last\nVersion: 1.0\n"
         )
         (info / "entry_points.txt").write_text(f"[sessiond.context_policies]\n{points}\n")
-        # not by `syspath_prepend`, which asks a pkg_resources that other tests may have put in place
+        # not by `syspath_prepend`: it asks whichever pkg_resources other tests have put in place
         monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
         importlib.invalidate_caches()
 
