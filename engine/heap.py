@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-_EVERYTHING_EVERY_S = 3600.0
+_EVERYTHING_EVERY_S = 300.0  # what is left in circles meanwhile is kept so long
 _FEW = 10_000  # objects: a collection looks at so many in a millisecond or two
 _FULL = 2  # the generation of all that lives
 
