@@ -52,6 +52,11 @@ class Lanes(Generic[JobT]):
         for jobs in self._jobs.values():
             yield from jobs
 
+    def cancel(self) -> None:
+        """End the workers where they are; `all_jobs` then tells what has not ended."""
+        for worker in self._workers:
+            worker.cancel()
+
     async def idle(self) -> None:
         """Wait until every lane is empty."""
         while self._workers:

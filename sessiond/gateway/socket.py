@@ -7,6 +7,7 @@ received, so a reader that generated would be closed for being silent.
 import asyncio
 import logging
 from collections.abc import Awaitable
+from dataclasses import dataclass
 from typing import assert_never
 
 import msgspec
@@ -57,13 +58,19 @@ TRY_AGAIN_LATER = 1013
 INTERNAL_FAULT = 1011
 
 
-class SocketEnded(Exception):  # noqa: N818 -- how a socket ends, mostly no error
-    """Ends all tasks of a socket. `close_code` None: the peer is gone, there is none to tell."""
+@dataclass(frozen=True, slots=True)
+class SocketEnded:
+    """How a socket ends. `close_code` None: the peer is gone, there is none to tell.
 
-    def __init__(self, close_code: int | None, reason: str) -> None:
-        super().__init__(reason)
-        self.close_code = close_code
-        self.reason = reason
+    No exception: a group of those refers to the frames that hold it, and so a socket's memory would
+    wait for the garbage collector.
+    """
+
+    close_code: int | None
+    reason: str
+
+
+_FAULT = SocketEnded(INTERNAL_FAULT, "a fault of the server")
 
 
 class SocketEndpoint:
@@ -108,6 +115,8 @@ class SocketConnection:
         self._attachment = AttachmentId(gateway.new_id("sock"))
         # full: lanes wait, their turns' deltas merge; without progress the writer closes 1013
         self._outbound: asyncio.Queue[Json] = asyncio.Queue(gateway.limits.max_outbound_events)
+        self._ended: SocketEnded | None = None
+        self._reading = asyncio.timeout(None)  # cut by `_end`
 
     async def run(self) -> None:
         """Serve until either side ends it; then let go of the sessions and say why."""
@@ -122,30 +131,42 @@ class SocketConnection:
 
     async def _serve(self, leave: asyncio.Event) -> SocketEnded:
         lanes: Lanes[Job] | None = None
-        ended = SocketEnded(INTERNAL_FAULT, "a fault of the server")
         try:
             async with asyncio.TaskGroup() as tasks:
                 limits = self._gateway.limits
                 lanes = Lanes(tasks, max_lanes=limits.max_lanes, max_jobs=limits.max_lane_frames)
-                tasks.create_task(self._write())
-                tasks.create_task(self._leave(leave, lanes))
-                tasks.create_task(self._expel())
-                await self._read(lanes)
-        except* SocketEnded as endings:
-            first = endings.exceptions[0]
-            ended = first if isinstance(first, SocketEnded) else ended
+                others = [self._write(), self._leave(leave, lanes), self._expel()]
+                beside = [tasks.create_task(other) for other in others]
+                try:
+                    async with self._reading:
+                        await self._read(lanes)
+                except TimeoutError:
+                    pass  # `_ended` says why
+                finally:
+                    self._ended = self._ended or _FAULT
+                lanes.cancel()
+                for task in beside:
+                    task.cancel()
         except* Exception:
             logger.exception("socket broke off")
+            self._ended = _FAULT
         for job in lanes.all_jobs() if lanes is not None else ():
             await job.abandon()
-        return ended
+        return self._ended or _FAULT
+
+    def _end(self, close_code: int | None, reason: str) -> None:
+        """End all tasks of the socket. The first one's word holds."""
+        if self._ended is None:
+            self._ended = SocketEnded(close_code, reason)
+            self._reading.reschedule(0)
 
     async def _read(self, lanes: Lanes[Job]) -> None:
         while True:
             message = await self._websocket.receive()
             if message["type"] == "websocket.disconnect":
                 self._service.leave(self._attachment)  # before tasks are ended and rows written
-                raise SocketEnded(None, f"closed by the peer: {message.get('code')}")
+                self._end(None, f"closed by the peer: {message.get('code')}")
+                return
             await self._handle(message.get("text"), lanes)
 
     async def _handle(self, text: str | None, lanes: Lanes[Job]) -> None:
@@ -253,10 +274,12 @@ class SocketConnection:
                 async with asyncio.timeout(self._gateway.limits.send_timeout_s):
                     await self._websocket.send_text(encode(event).decode())
             except TimeoutError:
-                raise SocketEnded(TRY_AGAIN_LATER, "events are not read fast enough") from None
+                self._end(TRY_AGAIN_LATER, "events are not read fast enough")
+                return
             except WebSocketDisconnect as gone:
                 self._service.leave(self._attachment)
-                raise SocketEnded(None, f"the peer is gone: {gone.code}") from None
+                self._end(None, f"the peer is gone: {gone.code}")
+                return
             self._outbound.task_done()
 
     async def _leave(self, leave: asyncio.Event, lanes: Lanes[Job]) -> None:
@@ -267,11 +290,11 @@ class SocketConnection:
                 await self._outbound.join()
         except TimeoutError:
             logger.warning("a socket is closed with events unsent")
-        raise SocketEnded(GOING_AWAY_FOR_RESTART, "the server restarts")
+        self._end(GOING_AWAY_FOR_RESTART, "the server restarts")
 
     async def _expel(self) -> None:
         await self._revoked.wait()
-        raise SocketEnded(NOT_ALLOWED, "the API key was revoked")
+        self._end(NOT_ALLOWED, "the API key was revoked")
 
     async def _close(self, code: int, reason: str) -> None:
         try:

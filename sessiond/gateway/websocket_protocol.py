@@ -74,6 +74,7 @@ class GatewayWebSocketProtocol(WebSocketsSansIOProtocol):
         super().connection_lost(exc)
         if self._abort_timer is not None:
             self._abort_timer.cancel()
+        self.conn.parser.close()  # a generator that refers to what refers to it
 
     def keepalive_timeout(self) -> None:
         """Close 1011, and drop the connection even if what was written can't be delivered."""

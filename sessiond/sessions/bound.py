@@ -72,3 +72,9 @@ class BoundTurn:
         self.is_told.set()
         if self._stop is not None:
             turn.cancel(*self._stop)
+
+    def end(self) -> None:
+        """Nothing of the turn is left to do."""
+        self.is_told.set()
+        self.ended.set()
+        self._turn = None  # which refers to this: both wait for no collector of garbage

@@ -211,8 +211,7 @@ class TurnRunner:
         del self._bound[bound.response_id]
         self._demand.leave(bound.response_id)
         self._drain_rate.ended(self._ticks())
-        bound.is_told.set()
-        bound.ended.set()
+        bound.end()
 
     def _full(self) -> RequestError:
         most = self._limits.max_outstanding

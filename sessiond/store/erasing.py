@@ -23,6 +23,9 @@ from sessiond.store.token_ids import unpack
 _DEAD_ENDS = 64  # a pool that is used has long taken the blocks of older ones
 _PARTS = 500  # ids in one statement: fewer than any database's limit of parameters
 _ROWS_AT_ONCE = 100  # of forgotten sessions: more than one goes with each that closes
+# Made once: an alias has columns of its own, a thousand objects that refer to each other.
+_CHILD, _PARENT = turns.alias("child"), turns.alias("parent")
+_TIP, _OWNER = sessions.alias("tip"), sessions.alias("owner")
 _TURN: tuple[sa.ColumnElement[Any], ...] = (
     turns.c.id,
     turns.c.parent_id,
@@ -95,7 +98,6 @@ async def dead_ends(
     They end in turns that were rewound, failed or cancelled. Of a reply that was lost nothing is
     known.
     """
-    child = turns.alias("child")
     rows = await connection.execute(
         sa.select(
             turns.c.id,
@@ -108,7 +110,7 @@ async def dead_ends(
             turns.c.session_id == session_id,
             turns.c.user_id == user_id,
             turns.c.id.is_distinct_from(tip_id),
-            ~sa.exists().where(child.c.parent_id == turns.c.id),
+            ~sa.exists().where(_CHILD.c.parent_id == turns.c.id),
         )
         .order_by(turns.c.created_at.desc(), turns.c.id.desc())
         .limit(_DEAD_ENDS)
@@ -124,33 +126,29 @@ async def dead_ends(
 
 def _is_tip() -> sa.Exists:
     """Whether an open session stands on the turn."""
-    tip = sessions.alias("tip")
-    return sa.exists().where(tip.c.tip_id == turns.c.id, tip.c.closed_at.is_(None))
+    return sa.exists().where(_TIP.c.tip_id == turns.c.id, _TIP.c.closed_at.is_(None))
 
 
 def _is_closed(session_id: sa.ColumnElement[str]) -> sa.Exists:
-    owner = sessions.alias("owner")
-    return sa.exists().where(owner.c.id == session_id, owner.c.closed_at.is_not(None))
+    return sa.exists().where(_OWNER.c.id == session_id, _OWNER.c.closed_at.is_not(None))
 
 
 async def _doomed(
     connection: AsyncConnection, session_id: str
 ) -> Sequence[sa.Row[*tuple[Any, ...]]]:
     """Turns of a closed session that nothing outside is built on."""
-    child = turns.alias("child")
     has_other_child = sa.exists().where(
-        child.c.parent_id == turns.c.id, child.c.session_id != session_id
+        _CHILD.c.parent_id == turns.c.id, _CHILD.c.session_id != session_id
     )
     needed = (
         sa.select(turns.c.id, turns.c.parent_id)
         .where(turns.c.session_id == session_id, sa.or_(has_other_child, _is_tip()))
         .cte("needed", recursive=True)
     )
-    parent = turns.alias("parent")
     needed = needed.union(
-        sa.select(parent.c.id, parent.c.parent_id)
-        .join(needed, parent.c.id == needed.c.parent_id)
-        .where(parent.c.session_id == session_id)
+        sa.select(_PARENT.c.id, _PARENT.c.parent_id)
+        .join(needed, _PARENT.c.id == needed.c.parent_id)
+        .where(_PARENT.c.session_id == session_id)
     )
     rows = await connection.execute(
         sa.select(*_TURN).where(
@@ -186,8 +184,7 @@ async def _lines(
 
     Only of closed sessions. Lines of several ends that meet end below the place.
     """
-    child = turns.alias("child")
-    below = sa.exists().where(child.c.parent_id == turns.c.id)
+    below = sa.exists().where(_CHILD.c.parent_id == turns.c.id)
     found: list[sa.Row[*tuple[Any, ...]]] = []
     for some in _in_parts(ends):
         line = (
@@ -199,7 +196,7 @@ async def _lines(
             sa.select(*_TURN)
             .join(line, turns.c.id == line.c.parent_id)
             .where(
-                ~below.where(child.c.id != line.c.id), ~_is_tip(), _is_closed(turns.c.session_id)
+                ~below.where(_CHILD.c.id != line.c.id), ~_is_tip(), _is_closed(turns.c.session_id)
             )
         )
         found += (await connection.execute(sa.select(line))).all()

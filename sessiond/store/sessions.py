@@ -27,6 +27,7 @@ from sessiond.store.user_salt import new_salt
 
 _SOME_FORKS = 64  # of which one is looked for that nobody holds
 _IDS_AT_ONCE = 1000
+_FIRST, _PARENT, _RUNNING = (turns.alias(name) for name in ("first", "parent", "running"))
 _LATEST_FIRST = (sessions.c.last_active_at.desc(), sessions.c.id.desc())
 _STANDING: dict[Standing, tuple[sa.ColumnElement[bool], ...]] = {
     "open": (sessions.c.closed_at.is_(None),),
@@ -168,16 +169,15 @@ def batched(ids: Sequence[str], size: int) -> list[Sequence[str]]:
 
 async def idle_forks(connection: AsyncConnection, user_id: str) -> tuple[str, ...]:
     """Some open forks of the user in which no turn runs, the one used least recently first."""
-    first, parent, running = turns.alias("first"), turns.alias("parent"), turns.alias("running")
     began_elsewhere = sa.or_(
         turns.c.session_id != sessions.c.id,
         sa.exists().where(
-            first.c.session_id == sessions.c.id,
-            first.c.parent_id == parent.c.id,
-            parent.c.session_id != sessions.c.id,
+            _FIRST.c.session_id == sessions.c.id,
+            _FIRST.c.parent_id == _PARENT.c.id,
+            _PARENT.c.session_id != sessions.c.id,
         ),
     )
-    runs = sa.exists().where(running.c.session_id == sessions.c.id, is_running(running))
+    runs = sa.exists().where(_RUNNING.c.session_id == sessions.c.id, is_running(_RUNNING))
     rows = await connection.execute(
         sa.select(sessions.c.id)
         .join(turns, turns.c.id == sessions.c.tip_id)
