@@ -1,6 +1,7 @@
-"""Builds the native kernels where a C compiler is there; all else is in pyproject.toml.
+"""Builds the C libraries where a C compiler is there; all else is in pyproject.toml.
 
-Without a compiler the package installs all the same: the torch path serves then.
+Without a compiler the package installs all the same: the torch path serves then, and blocks are
+given back one by one.
 """
 
 import sys
@@ -12,33 +13,40 @@ from setuptools.errors import CompileError
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))  # an isolated build does not
 
-from engine.model.kernels.build import LIBRARY_NAME, BuildError, build, sources
+from engine.c_compiler import BuildError
+from engine.memory import give_build
+from engine.model.kernels import build as kernels_build
 
+HERE = Path(__file__).resolve().parent
 KERNELS = "engine.model.kernels.libsessiond_kernels"
+BLOCKS = "engine.memory.libsessiond_blocks"
+BUILDS = {KERNELS: kernels_build, BLOCKS: give_build}
 
 
-class BuildKernels(build_ext):
-    """Compiles each kernel once per instruction set, which an Extension can't say."""
+class BuildLibraries(build_ext):
+    """Compiles what is loaded, not imported; each kernel once per instruction set."""
 
     def get_ext_filename(self, fullname: str) -> str:
-        """Name the library as what it is: one that is loaded, not imported."""
-        return str(Path(*fullname.split(".")[:-1]) / LIBRARY_NAME)
+        """Name the library as what it is."""
+        return str(Path(*fullname.split("."))) + ".so"
 
     def build_extension(self, ext: Extension) -> None:
         """Compile; a failure is a warning, because the extension is optional."""
         try:
-            build(Path(self.get_ext_fullpath(ext.name)))
+            BUILDS[ext.name].build(Path(self.get_ext_fullpath(ext.name)))
         except BuildError as error:
-            raise CompileError(f"native kernels were not built: {error}") from error
+            raise CompileError(f"{ext.name} was not built: {error}") from error
+
+
+def library(name: str, sources: list[Path]) -> Extension:
+    """One that the package can do without."""
+    return Extension(name, sources=[str(path.relative_to(HERE)) for path in sources], optional=True)
 
 
 setup(
     ext_modules=[
-        Extension(
-            KERNELS,
-            sources=[str(path.relative_to(Path(__file__).resolve().parent)) for path in sources()],
-            optional=True,
-        )
+        library(KERNELS, kernels_build.sources()),
+        library(BLOCKS, [give_build.SOURCE]),
     ],
-    cmdclass={"build_ext": BuildKernels},
+    cmdclass={"build_ext": BuildLibraries},
 )

@@ -22,7 +22,6 @@ import gc
 import json
 import multiprocessing
 import os
-import signal
 import tempfile
 import time
 from asyncio.events import Handle
@@ -38,17 +37,15 @@ from rich.table import Table
 from websockets.asyncio.client import connect
 
 from benchmarks.machine import describe_machine
+from benchmarks.own_server import PATIENCE_S, own_server
 from benchmarks.scrape import open_sessions, time_requests
 from engine.bootstrap import build_engine
 from engine.config import EngineConfig
 from engine.driver import Emit, Loop
-from engine.heap import ShortPauses
 from engine.messages import Command, EngineInfo
 from engine.questions import Answer, Query
 from engine.worker_client import WorkerEngine
-from sessiond.assembly import build_server, load_text_format
 from sessiond.cli.model import pull_with_progress
-from sessiond.cli.server import ServerHooks, bind, serve_until_signal, url_of
 from sessiond.settings import Settings
 from sessiond.store.migrate import upgrade
 
@@ -58,7 +55,6 @@ _BLOCK_BYTES = 400 * 1024  # of the default model, more or less: room for all, s
 _SCRAPES_PER_S = 10
 _NAMED = 5
 _STORY_TOKENS = 2000
-_PATIENCE_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,7 +212,7 @@ async def _talk(url: str, sessions: int, seconds: float, parent: Connection) -> 
     writing = await connect(ws_url, proxy=None, compression=None)
     question = {"input": "Tell a long story.", "max_output_tokens": _STORY_TOKENS}
     told: list[float] = []
-    async with asyncio.timeout(seconds + _PATIENCE_S):
+    async with asyncio.timeout(seconds + PATIENCE_S):
         until_s = time.monotonic() + seconds
         await writing.send(json.dumps({"type": "response.create", **question}))
         while time.monotonic() < until_s:
@@ -250,33 +246,13 @@ async def measure(
     os.environ[_TIMES_FILE] = str(folder / "engine.json")
     engine = WorkerEngine(
         settings.engine_config(),
-        stop_grace_s=_PATIENCE_S,  # it has to write down what was measured
+        stop_grace_s=PATIENCE_S,  # it has to write down what was measured
         loop_factory="benchmarks.many_sessions:timed_engine",
     )
-    callbacks, collections, scrapes = Callbacks(), Collections(), [0.0]
-    ShortPauses().begin()  # as `sessiond serve` does
-    await engine.start()
-    try:
-        server = build_server(settings, engine, load_text_format(model))
-        with contextlib.closing(bind("127.0.0.1", 0)) as listener:
-            listening = asyncio.Event()
-            hooks = ServerHooks(
-                on_listening=listening.set,
-                on_drain=lambda: None,
-                drain=server.drain,
-                drain_limit_s=_PATIENCE_S,
-            )
-            serving = asyncio.create_task(
-                serve_until_signal(server.app, server.gateway.limits, listener, hooks)
-            )
-            await listening.wait()
-            collections.begin()
-            scrapes = await _attend(url_of(listener), sessions, seconds, callbacks)
-            signal.raise_signal(signal.SIGTERM)
-            await serving
-        await server.close()
-    finally:
-        await engine.stop()
+    callbacks, collections = Callbacks(), Collections()
+    async with own_server(settings, model, engine) as url:
+        collections.begin()
+        scrapes = await _attend(url, sessions, seconds, callbacks)
     taken: dict[str, list[float]] = json.loads((folder / "engine.json").read_text())
     rows = [
         times_of("gateway callback", callbacks.seconds),

@@ -2,24 +2,25 @@
 
 Two tables, each at idle and at full load:
 
-(a) the release inside the engine: how long its thread takes to give back all blocks of a session,
-    by the number of tokens that it holds, when the client has gone in its reply (`disconnect`) or
-    at rest (`release`). The engine's own loop, pool, prefix cache and a tier, without the model's
+(a) the release inside the engine: how long after it is told its thread has given back all blocks
+    of a session (`until free`), and has noted all that goes with it (`in all`), by the number of
+    tokens that it holds, when the client has gone in its reply (`disconnect`) or at rest
+    (`release`). The engine's own loop, pool, prefix cache and a tier, without the model's
     arithmetic: it has no part in it. Full load: 31 others decode, and a thousand sessions of the
     same user are idle.
 (b) from the drop of a client's socket to its blocks being free, on a server of the default model,
-    alone and while 31 others decode, as `benchmarks.disconnect` measures it, less the rest of the
-    step that runs at that moment: so this is what is added to the step in flight.
+    beside one other stream and beside 31: by the clocks of client, gateway and engine
+    (`benchmarks.lost_sockets`). A step can't be stopped; whoever is lost so shortly before its end
+    that the engine is told after it waits for the next one. `added` counts that.
 """
 
-import asyncio
 import gc
 import json
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from itertools import count
+from itertools import count, product
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,11 +29,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.disconnect import Reclaim, measure
+from benchmarks.lost_sockets import lost_sockets
 from benchmarks.machine import describe_machine
-from benchmarks.server_process import running_server
 from engine.config import EngineConfig
 from engine.files.catalog import DEFAULT_MODEL, resolve_model
+from engine.heap import ShortPauses
 from engine.ids import BlockId, SessionId, TurnId
 from engine.loop import EngineLoop
 from engine.messages import (
@@ -151,6 +152,9 @@ class Bench:
             emit=lambda _: None,
             clock=time.perf_counter,
         )
+        pool = self._loop._memory.pool  # noqa: SLF001 -- tells nobody when it has got blocks
+        self._give, self._given_s = pool.give, 0.0
+        pool.give = self._note_give  # type: ignore[method-assign]
         self._dice = np.random.default_rng(1)
         self._names = count(1)
         if load:
@@ -159,9 +163,15 @@ class Bench:
                 self._run()
             for _ in range(_OTHERS):
                 self._reply(self._open(), 1000, 90_000)
+            for _ in range(_OTHERS):  # more than their prompts take
+                self._loop.step()
 
-    def release_us(self, way: str, tokens: int) -> float:
-        """Open a session that holds so many tokens, and take the time of its end."""
+    def release_us(self, way: str, tokens: int) -> tuple[float, float]:
+        """Open a session that holds so many tokens, and end it.
+
+        Returns:
+            After how long all its blocks were free, and after how long all was done.
+        """
         session = self._open()
         turn = self._reply(session, tokens - 8, 100 if way == "disconnect" else 1)
         for _ in range(tokens // 2048 + 8):
@@ -172,15 +182,22 @@ class Bench:
         started_s = self._clock()
         for command in commands:
             self._loop.handle(command)
-        took_us = 1e6 * (self._clock() - started_s)
+        done_s, given_s = self._clock(), self._given_s
+        if given_s < started_s:
+            raise RuntimeError("the pool is full: the session had lost its blocks before")
         self._loop.handle(CloseContext(session=session))
         for _ in range(3):
             self._loop.step()
-        return took_us
+        return 1e6 * (given_s - started_s), 1e6 * (done_s - started_s)
 
     def close(self) -> None:
         """End the tier's threads."""
         self._loop.close()
+
+    def _note_give(self, blocks: Sequence[int]) -> None:
+        self._give(blocks)
+        if len(blocks):
+            self._given_s = self._clock()
 
     def _open(self) -> SessionId:
         session = SessionId(f"s{next(self._names)}")
@@ -212,18 +229,18 @@ def in_engine(
     load: bool, times: int, clock: Callable[[], float], tokens: Sequence[int] = TOKENS
 ) -> list[Spread]:
     """Table (a)."""
-    bench = Bench(load, clock)
     rows = []
-    try:
-        for way in WAYS:
-            for size in tokens:
-                bench.release_us(way, size)  # the first one finds cold caches
-                gc.collect()
-                values = [bench.release_us(way, size) for _ in range(times)]
-                name = f"{way}, {size} tokens"
-                rows.append(spread(name, _load_name(load), "us", values))
-    finally:
-        bench.close()
+    for way, size in product(WAYS, tokens):
+        bench = Bench(load, clock)  # a new one: the others' replies fill the pool
+        try:
+            bench.release_us(way, size)  # the first one finds cold caches
+            gc.collect()
+            took = [bench.release_us(way, size) for _ in range(times)]
+        finally:
+            bench.close()
+        free, done = zip(*took, strict=True)
+        for what, values in (("until free", free), ("in all", done)):
+            rows.append(spread(f"{way}, {size}, {what}", _load_name(load), "us", values))
     return rows
 
 
@@ -232,21 +249,20 @@ def in_engine(
 
 def from_socket(times: int, others: int) -> list[Spread]:
     """Table (b)."""
-    flags = ["--ignore-eos", "--max-num-seqs", str(others + 2), "--turn-timeout", "0"]
     rows = []
-    with tempfile.TemporaryDirectory() as folder, running_server(Path(folder), flags) as server:
-        for crowd in (1, others):
-            reclaims = asyncio.run(measure(server.url, "decode", times, crowd))
-            load = "idle but for one stream" if crowd == 1 else f"{crowd} streams"
-            measures: dict[str, Callable[[Reclaim], float]] = {
-                "disconnect to free": lambda row: row.free_ms,
-                "the step in flight": lambda row: max(0.0, row.step_end_ms),
-                "what is added to it": lambda row: row.free_ms - max(0.0, row.step_end_ms),
-            }
-            rows += [
-                spread(name, load, "ms", [value(row) for row in reclaims])
-                for name, value in measures.items()
-            ]
+    for crowd in (1, others):
+        with tempfile.TemporaryDirectory() as folder:
+            found = lost_sockets(Path(folder), times, crowd)
+        load = "beside one stream" if crowd == 1 else f"beside {crowd} streams"
+        in_time = [one.added for one in found if not one.late]
+        measures = {
+            "drop to free": [one.free for one in found],
+            "drop to the end of its step": [one.step for one in found],
+            "drop to the engine being told": [one.told for one in found],
+            "added to the step": [one.added for one in found],
+            "added if told within the step": in_time,
+        }
+        rows += [spread(name, load, "ms", values) for name, values in measures.items() if values]
     return rows
 
 
@@ -275,6 +291,7 @@ def main(
     """Measure both, print the tables."""
     console = Console()
     console.print(describe_machine())
+    ShortPauses().begin()  # as the engine's process does
     clock = time.thread_time if cpu_time else time.perf_counter
     inside = [*in_engine(False, times, clock), *in_engine(True, times, clock)]
     console.print(show(inside, "(a) Release inside the engine"))

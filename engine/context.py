@@ -176,7 +176,7 @@ class Context:
         """
         if length > len(self.ids):
             raise CutTooLong(self.session, length, len(self.ids))
-        dropped = array("q")
+        dropped = array("i")
         if length < self._partition.sealed_len:
             dropped = self.forget_edits()
         self._forget_ids(length)
@@ -287,7 +287,7 @@ class Context:
             Blocks that are referred to no longer, in the table's order.
         """
         if not self._partition.is_edited:
-            return array("q")
+            return array("i")
         plain = self.history.plain.copy()
         kept = 0
         if not self.stages:

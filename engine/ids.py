@@ -9,4 +9,4 @@ TurnId = NewType("TurnId", str)
 TokenId = NewType("TokenId", int)
 
 BlockArray: TypeAlias = "array[int]"
-"""Many block ids in a row, of type code q: numpy takes them for indexes as they are."""
+"""Many block ids in a row, of type code i, as the pool's own lists have them."""

@@ -102,11 +102,10 @@ class Slot:
             times.add((now_s - self._last_token_s) / count, count)
         self._last_token_s = now_s
 
-    def counts(self, *, now_s: float, kv_bytes_per_block: int) -> TurnCounts:
-        """What the turn has taken up to now."""
+    def counts(self, *, now_s: float, blocks: int, kv_bytes_per_block: int) -> TurnCounts:
+        """What the turn has taken up to now, and so many blocks."""
         queued_until_s = now_s if self.started_s is None else self.started_s
         first_s = self.first_token_s
-        blocks = self.context.table.block_count
         return TurnCounts(
             reused_tokens=self.reused_tokens,
             restored_tokens=self.restored_tokens,

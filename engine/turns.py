@@ -119,7 +119,7 @@ class Turns:
                 recomputed_tokens=slot.recomputed_tokens,
                 new_tokens=slot.new_tokens,
                 rebuilt_exact=context.rebuilt_exact,
-                queue_ms=self._counts(slot).queue_ms,
+                queue_ms=self._counts(slot, context.table.block_count).queue_ms,
             )
         )
         self._tell_evicted(slot, slot.restored_tokens + slot.recomputed_tokens)
@@ -304,13 +304,14 @@ class Turns:
     def _end_cancelled(
         self, slot: Slot, reason: Literal["cancelled", "deadline", "disconnected"], *, keep: bool
     ) -> None:
-        slot.stream.cut()
         if keep:
+            slot.stream.cut()
             reply = slot.stream.kept_ids
             counts = self._keep(slot, reply, reason)
             kept = [*reply, *slot.command.close_ids]
         else:
             counts = self._roll_back(slot, reason)
+            slot.stream.cut()
             kept = []
         self._emit(
             TurnIncomplete(
@@ -324,14 +325,14 @@ class Turns:
         )
 
     def _roll_back(self, slot: Slot, cause: ReclaimCause) -> TurnCounts:
-        counts = self._counts(slot)
-        self.reclaim(slot.context, cause, length=slot.context.committed)
-        self._expect_next(slot.context, cause)
-        return counts
+        context, blocks = slot.context, slot.context.table.block_count
+        self.reclaim(context, cause, length=context.committed)
+        self._expect_next(context, cause)
+        return self._counts(slot, blocks)
 
     def _keep(self, slot: Slot, reply: list[int], cause: ReclaimCause) -> TurnCounts:
-        counts = self._counts(slot)
         context = slot.context
+        counts = self._counts(slot, context.table.block_count)
         same = common_prefix(slot.output, reply)
         self.reclaim(context, cause, length=slot.prompt_len + same)
         context.append(reply[same:])
@@ -354,24 +355,25 @@ class Turns:
         A turn of it that has not ended leaves the queue: its ending is the caller's to tell.
         """
         started_s = self._clock()
-        slot = self.queue.of_session(context.session)
-        if slot is not None:
-            self.queue.remove(slot)
-            self._memory.tally.litter.add(slot)  # and the ids it was submitted with
         release = release or not self._config.retain_kv
         if length < len(context.ids) or not release:
             self._memory.cut(context, length)
         if release:
             self._memory.release(context)
-        else:
-            self._memory.movement.parked.look(context)
+        # From here on the blocks are free. What is left to be noted does not hold them back.
         context.last_used_s = self._clock()
-        if slot is not None:
-            self._memory.eviction.note_idle(context)
         self._counters.reclaimed(cause, context.last_used_s - started_s)
+        slot = self.queue.of_session(context.session)
+        if slot is not None:
+            self.queue.remove(slot)
+            self._memory.tally.litter.add(slot)  # and the ids it was submitted with
+            self._memory.eviction.note_idle(context)
+        self._memory.movement.parked.look(context)
 
-    def _counts(self, slot: Slot) -> TurnCounts:
-        return slot.counts(now_s=self._clock(), kv_bytes_per_block=self._kv_bytes_per_block)
+    def _counts(self, slot: Slot, blocks: int) -> TurnCounts:
+        return slot.counts(
+            now_s=self._clock(), blocks=blocks, kv_bytes_per_block=self._kv_bytes_per_block
+        )
 
 
 def _why_full(slot: Slot) -> _Full:

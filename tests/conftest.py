@@ -5,7 +5,8 @@ import os
 import pytest
 from hypothesis import HealthCheck, settings
 
-from engine.model.kernels.build import HERE, LIBRARY_NAME, BuildError, build, find_compiler, sources
+from engine.c_compiler import BuildError, find_compiler
+from engine.model.kernels.build import HERE, LIBRARY_NAME, build, sources
 from tests.soak import SOAK
 
 pytest_plugins = ["tests.databases", "tests.sql_texts"]

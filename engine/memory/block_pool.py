@@ -7,23 +7,17 @@ A block is in one of three states:
 Free blocks are taken first, then the cached block that was given back longest ago.
 """
 
-import sys
 from array import array
+from collections import Counter
 from collections.abc import Callable, Sequence
 
-import numpy as np
-import numpy.typing as npt
-
 from engine.errors import Corruption
-from engine.ids import BlockArray, BlockId
-
-_Ids = npt.NDArray[np.int64]
-_IDS, _NUMBERS = np.dtype(np.int64), np.dtype(np.intc)
-_LOW = 0 if sys.byteorder == "little" else 1  # the half of an id that is its number
+from engine.ids import BlockId
+from engine.memory.give_library import GiveMany, Library, load
 
 _NONE = -1
-_NO_ONE, _ONE = (array("i", [number]).tobytes() for number in (_NONE, 1))
-_FEW = 64  # blocks: for fewer than these numpy's calls take longer than a loop
+_FEW = 16  # blocks: for fewer than these a call of the library takes longer than a loop
+_LIBRARY = load()
 
 
 class RefcountBelowZero(Corruption):
@@ -58,7 +52,13 @@ class BlockPool:
     `reference_count`: references to all blocks together.
     """
 
-    def __init__(self, total: int, forget: Callable[[BlockId], None]) -> None:
+    def __init__(
+        self,
+        total: int,
+        forget: Callable[[BlockId], None],
+        *,
+        library: Library | None = _LIBRARY,
+    ) -> None:
         self.total = total
         self._forget = forget
         self._references = array("i", bytes(4 * total))
@@ -70,11 +70,15 @@ class BlockPool:
         self._oldest = _NONE
         self._newest = _NONE
         self._cached_count = 0
-        # The same memory, for lists of many blocks: a long session is given back in one go.
-        self._references_of = np.frombuffer(self._references, dtype=np.intc)
-        self._hashed_of = np.frombuffer(self._hashed, dtype=np.bool_)
-        self._older_of = np.frombuffer(self._older, dtype=np.intc)
-        self._newer_of = np.frombuffer(self._newer, dtype=np.intc)
+        self._native: GiveMany | None = None
+        if library is not None:  # which looks at these arrays: they stay as long as they are
+            self._native = GiveMany(
+                library,
+                references=self._references,
+                hashed=self._hashed,
+                older=self._older,
+                newer=self._newer,
+            )
         self.reference_count = 0  # of all blocks
 
     @property
@@ -146,9 +150,9 @@ class BlockPool:
         if len(blocks) >= _FEW and self._give_many(blocks):
             return
         one_by_one = [BlockId(block) for block in blocks]
-        for block in one_by_one:
+        for block, times in Counter(one_by_one).items():
             self._check(block)
-            if self._references[block] < 1:
+            if self._references[block] < times:
                 raise RefcountBelowZero(block)
         # Tail first: it is taken first again, and so prefixes, which more can share, last longest.
         for block in reversed(one_by_one):
@@ -216,85 +220,35 @@ class BlockPool:
         return block
 
     def _give_one(self, block: BlockId) -> None:
-        left = self._references[block] - 1
-        if left < 0:  # the same block twice in one list
-            raise RefcountBelowZero(block)
-        self._references[block] = left
+        self._references[block] -= 1
         self.reference_count -= 1
-        if left:
+        if self._references[block]:
             return
         if self._hashed[block]:
-            self._join(block, block, 1)
+            self._link(block)
         else:
             self._free.append(block)
 
     def _give_many(self, blocks: Sequence[int]) -> bool:
-        """The same for many at once; False, and nothing done, if one is there twice or is wrong.
-
-        Where it can it only indexes, and compares bytes: the first arithmetic on arrays after a
-        while takes longer than all of that.
-        """
-        row = blocks if isinstance(blocks, array) else array("q", blocks)
-        ids, count = np.ndarray(len(row), _IDS, row), len(row)
-        if _halves(row, 1 - _LOW) != bytes(4 * count):
-            return False  # negative, or far too large
-        try:
-            held = self._references_of[ids]
-        except IndexError:
+        """The same for many at once; False, and nothing done: one can't be given back."""
+        if self._native is None:
             return False
-        are_sole = held.tobytes() == _ONE * count
-        if not (are_sole or held.all()) or not self._chain(row, ids):
+        given = self._native(blocks, self._oldest, self._newest, self._cached_count)
+        if given is None:
             return False
-        self.reference_count -= count
-        if are_sole:
-            self._references_of[ids] = 0
-            self._put_away(row, ids)
-        else:
-            self._references_of[ids] = held - 1
-            gone = array("q", ids[held == 1].tobytes())
-            ids = np.ndarray(len(gone), _IDS, gone)
-            self._chain(gone, ids)
-            self._put_away(gone, ids)
+        freed, self._oldest, self._newest, self._cached_count = given
+        self._free.extend(freed)
+        self.reference_count -= len(blocks)
         return True
 
-    def _chain(self, row: BlockArray, ids: _Ids) -> bool:
-        """Link blocks to each other, the first as the newest; False: one is there twice.
-
-        They are in no list of the pool yet, so their links are nobody's.
-        """
-        numbers, count = _halves(row, _LOW), len(row)
-        older = numbers[4:] + _NO_ONE
-        self._older_of[ids] = np.ndarray(count, _NUMBERS, older)
-        if self._older_of[ids].tobytes() != older:  # two can't have the same, nor both have none
-            return False
-        self._newer_of[ids] = np.ndarray(count, _NUMBERS, _NO_ONE + numbers[:-4])
-        return True
-
-    def _put_away(self, row: BlockArray, ids: _Ids) -> None:
-        """Add blocks that are linked, and that nobody refers to any more, to the pool's lists."""
-        hashed = self._hashed_of[ids]
-        marks = hashed.tobytes()
-        first = marks.find(0)  # mostly the tail, which is seldom full, and what was reserved
-        if first >= 0:
-            if marks.find(1, first) >= 0:
-                row = array("q", np.concatenate((ids[hashed], ids[~hashed])).tobytes())
-                first = marks.count(1)
-                self._chain(row, np.ndarray(len(row), _IDS, row))
-            self._free.extend(reversed(row[first:]))
-            row = row[:first]
-        if row:
-            self._join(BlockId(row[0]), BlockId(row[-1]), len(row))
-
-    def _join(self, newest: BlockId, oldest: BlockId, count: int) -> None:
-        """Add blocks that are linked to each other to the cached ones."""
-        self._older[oldest] = self._newest
+    def _link(self, block: BlockId) -> None:
+        self._older[block], self._newer[block] = self._newest, _NONE
         if self._newest == _NONE:
-            self._oldest = oldest
+            self._oldest = block
         else:
-            self._newer[self._newest] = oldest
-        self._newest = newest
-        self._newer[newest] = _NONE
-        self._cached_count += count
+            self._newer[self._newest] = block
+        self._newest = block
+        self._cached_count += 1
 
     def _unlink(self, block: BlockId) -> None:
         older, newer = self._older[block], self._newer[block]
@@ -311,8 +265,3 @@ class BlockPool:
     def _check(self, block: BlockId) -> None:
         if not 0 <= block < self.total:
             raise UnknownBlock(block, self.total)
-
-
-def _halves(row: BlockArray, which: int) -> bytes:
-    """One of the two C ints that each id consists of. Quicker than to convert them."""
-    return np.ndarray(2 * len(row), _NUMBERS, row)[which::2].tobytes()

@@ -68,8 +68,8 @@ class PageTable:
         self.kept_len = 0
         self.next_pos = 0
         self._entries: list[PageEntry] = []
-        self._blocks = array("q")  # those of the entries, to be given back without a look at each
-        self._reserved = array("q")
+        self._blocks = array("i")  # those of the entries, to be given back without a look at each
+        self._reserved = array("i")
         self._sealed = 0  # as many of the first entries
         self._tallied_tokens = 0
         self._tallied_blocks = 0
@@ -177,7 +177,7 @@ class PageTable:
             Blocks that the table refers to once more, and those that it refers to no longer
             (reserved ones included), in its order.
         """
-        old, self._entries, self._blocks = self._entries, [], array("q")
+        old, self._entries, self._blocks = self._entries, [], array("i")
         again: list[BlockId] = []
         used: set[int] = set()
         for source, (start, stop, first) in pieces:
@@ -209,7 +209,7 @@ class PageTable:
 
     def release_reserved(self) -> BlockArray:
         """Returns the blocks for tokens to come, which the table refers to no longer."""
-        reserved, self._reserved = self._reserved, array("q")
+        reserved, self._reserved = self._reserved, array("i")
         self._count()
         return reserved
 
@@ -262,7 +262,7 @@ class PageTable:
     def _drop_after(self, count: int) -> BlockArray:
         """Keep the first `count` entries; returns the blocks of the others."""
         if count == len(self._entries):
-            return array("q")
+            return array("i")
         gone, self._entries = self._entries, self._entries[:count]
         dropped, self._blocks = self._blocks[count:], self._blocks[:count]
         self.tally.litter.add(gone)

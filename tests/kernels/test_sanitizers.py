@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.model.kernels.build import HERE, LIBRARY_NAME, BuildError, build, find_compiler
+from engine.c_compiler import BuildError, find_compiler
+from engine.model.kernels.build import HERE, LIBRARY_NAME, build
 
 
 def sanitizer_runtime(name):

@@ -12,14 +12,22 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from engine.errors import Corruption
 from engine.memory import block_pool
 from engine.memory.block_pool import BlockNotAlive, BlockPool, RefcountBelowZero, UnknownBlock
+from engine.memory.give_library import Library
 from tests.fresh_process import in_fresh_process
+from tests.memory.giving import assert_alike, give_library
 
 TOTAL = 12
 
 
-def make_pool(total: int = TOTAL) -> tuple[BlockPool, list[int]]:
+def make_pool(total: int = TOTAL, library: Library | None = None) -> tuple[BlockPool, list[int]]:
     forgotten: list[int] = []
-    return BlockPool(total, forgotten.append), forgotten
+    return BlockPool(total, forgotten.append, library=library), forgotten
+
+
+@pytest.fixture(params=["loop", "library"])
+def library(request: pytest.FixtureRequest) -> Library | None:
+    """How long lists are given back."""
+    return give_library() if request.param == "library" else None
 
 
 class PoolAgainstModel(RuleBasedStateMachine):
@@ -126,6 +134,7 @@ class PoolThatTakesAllAsMany(PoolAgainstModel):
 
     def __init__(self) -> None:
         super().__init__()
+        self.pool = BlockPool(TOTAL, self.forgotten.append, library=give_library())
         self.few, block_pool._FEW = block_pool._FEW, 1
 
     def teardown(self) -> None:
@@ -142,7 +151,8 @@ def test_what_is_given_back_as_an_array_is_as_if_given_one_by_one(
     data: st.DataObject, total: int
 ) -> None:
     """Order of both lists, counts and marks, with any mix of shared, hashed and repeated blocks."""
-    pools, logs = zip(*(make_pool(total) for _ in range(2)), strict=True)
+    libraries = (None, give_library())
+    pools, logs = zip(*(make_pool(total, library) for library in libraries), strict=True)
     held: list[list[int]] = []
     for _ in range(data.draw(st.integers(1, 8))):
         count = data.draw(st.integers(0, total))
@@ -164,29 +174,27 @@ def test_what_is_given_back_as_an_array_is_as_if_given_one_by_one(
             pools[0].give(blocks)
             few, block_pool._FEW = block_pool._FEW, 1
             try:
-                pools[1].give(array("q", blocks))
+                pools[1].give(array("i", blocks))
             finally:
                 block_pool._FEW = few
-        one, other = pools
-        assert one.free_blocks() == other.free_blocks()
-        assert one.cached_blocks() == other.cached_blocks()
-        assert one.snapshot() == other.snapshot()
-        assert one.reference_count == other.reference_count == sum(map(len, held))
-        assert one.cached_count == other.cached_count
+        assert_alike(*pools)
+        assert pools[0].reference_count == sum(map(len, held))
     assert logs[0] == logs[1]
 
 
 @pytest.mark.parametrize("wrong", [2**31, 2**32, 2**32 + 1, -(2**31), -(2**32)])
-def test_a_number_that_fits_no_block_is_refused_in_a_long_list(wrong: int) -> None:
-    pool, _ = make_pool(200)
+def test_a_number_that_fits_no_block_is_refused_in_a_long_list(
+    wrong: int, library: Library | None
+) -> None:
+    pool, _ = make_pool(200, library)
     blocks = pool.try_take(100)
     with pytest.raises(UnknownBlock):
         pool.give([*blocks, wrong])
     assert (pool.active_count, pool.reference_count) == (100, 100)
 
 
-def test_a_long_list_with_a_wrong_block_is_refused_whole() -> None:
-    pool, _ = make_pool(200)
+def test_a_long_list_with_a_wrong_block_is_refused_whole(library: Library | None) -> None:
+    pool, _ = make_pool(200, library)
     blocks = pool.try_take(100)
     pool.mark_hashed(blocks[7])
     for wrong, error in (

@@ -6,13 +6,12 @@ By hand: `python -m engine.model.kernels.build [--sanitize]`.
 
 import os
 import platform
-import shutil
-import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+from engine.c_compiler import find_compiler, run_compiler
 
 HERE = Path(__file__).resolve().parent
 LIBRARY_NAME = "libsessiond_kernels.so"
@@ -49,25 +48,9 @@ _X86_SETS = {
 }
 
 
-class BuildError(Exception):
-    """The kernels can't be compiled here. The message is the compiler's."""
-
-
 def sources() -> list[Path]:
     """Return all files that the library is made of."""
     return sorted((*HERE.glob("*.c"), *HERE.glob("*.h")))
-
-
-def find_compiler() -> str:
-    """Return the C compiler: $CC, or the first of cc, gcc, clang.
-
-    Raises:
-        BuildError: there is none.
-    """
-    for name in (os.environ.get("CC"), "cc", "gcc", "clang"):
-        if name and shutil.which(name.split()[0]):
-            return name
-    raise BuildError("no C compiler (cc, gcc or clang) was found")
 
 
 def build(target: Path, *, sanitize: bool = False) -> None:
@@ -82,10 +65,10 @@ def build(target: Path, *, sanitize: bool = False) -> None:
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         units = _units(Path(folder))
         with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as threads:
-            list(threads.map(lambda unit: _run([*compiler, *flags, *unit]), units))
+            list(threads.map(lambda unit: run_compiler([*compiler, *flags, *unit]), units))
         objects = [str(path) for path in sorted(Path(folder).glob("*.o"))]
         library = Path(folder) / LIBRARY_NAME
-        _run([*compiler, *flags, "-shared", *objects, "-o", str(library), "-lm"])
+        run_compiler([*compiler, *flags, "-shared", *objects, "-o", str(library), "-lm"])
         library.replace(target)
 
 
@@ -105,12 +88,6 @@ def _units(folder: Path) -> list[list[str]]:
 
 def _unit(source: str, folder: Path, suffix: str) -> list[str]:
     return ["-c", str(HERE / f"{source}.c"), "-o", str(folder / f"{source}{suffix}.o")]
-
-
-def _run(command: Sequence[str]) -> None:
-    result = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 -- the compiler
-    if result.returncode:
-        raise BuildError(result.stderr.strip() or f"{command[0]} failed")
 
 
 def main() -> None:
