@@ -18,8 +18,8 @@ from engine.memory import give_build
 from engine.model.kernels import build as kernels_build
 
 HERE = Path(__file__).resolve().parent
-KERNELS = "engine.model.kernels.libsessiond_kernels"
-BLOCKS = "engine.memory.libsessiond_blocks"
+KERNELS = f"engine.model.kernels.{Path(kernels_build.LIBRARY_NAME).stem}"
+BLOCKS = f"engine.memory.{Path(give_build.LIBRARY_NAME).stem}"
 BUILDS = {KERNELS: kernels_build, BLOCKS: give_build}
 
 

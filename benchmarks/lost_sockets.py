@@ -65,7 +65,7 @@ class LostSocket:
 
     `told`: from the drop until the gateway has told the engine. `free`: until all blocks are free.
     `step`: until the end of the step in which the socket was dropped. `late`: the engine was told
-    when that had ended, so that the next one had begun.
+    when that had ended, and the next one may have begun.
     """
 
     told: float

@@ -37,9 +37,11 @@ async def own_server(settings: Settings, model: Path, engine: WorkerEngine) -> A
                 serve_until_signal(server.app, server.gateway.limits, listener, hooks)
             )
             await listening.wait()
-            yield url_of(listener)
-            signal.raise_signal(signal.SIGTERM)
-            await serving
-        await server.close()
+            try:
+                yield url_of(listener)
+            finally:
+                signal.raise_signal(signal.SIGTERM)
+                await serving
+                await server.close()
     finally:
         await engine.stop()

@@ -29,10 +29,10 @@ class ShortPauses:
     That of 10,000 sessions would take a tenth of a second, in which nobody is served.
 
     What has survived a full collection is left out of those that follow, once it is more than a
-    `few` objects: else circles of what is in work just then (turns, sockets) would add up. Nearly
-    all of it ends without the collector, by its last reference; for what does not, everything is
-    looked at again every `everything_every_s`. Owns a hook of the process's collector from `begin`
-    to `end`.
+    `few` objects: else circles of what is in work just then would add up. Nearly all of it, sockets
+    and turns too, ends without the collector, by its last reference; for what does not, everything
+    is looked at again every `everything_every_s`. Owns a hook of the process's collector from
+    `begin` to `end`.
     """
 
     def __init__(

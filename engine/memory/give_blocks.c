@@ -1,7 +1,7 @@
 /* Gives back many blocks in one call: what BlockPool._give_one does, one by one, in the same order.
  *
  * No Python objects and no locks: the caller owns the pool's arrays and is the only one who looks at
- * them. Every number is checked before it is used as an index.
+ * them. Every block's number is checked before it is used as an index.
  */
 #include <stdint.h>
 
@@ -33,6 +33,13 @@ static void link_newest(Lists *lists, int32_t block)
         lists->newer[lists->newest] = block;
     lists->newest = block;
     lists->cached++;
+}
+
+/* What a caller has to find before it trusts its own idea of `Lists`. */
+__attribute__((visibility("default")))
+int32_t sessiond_lists_bytes(void)
+{
+    return (int32_t)sizeof(Lists);
 }
 
 /* `blocks`: in the order of a page table; the last goes first. Those that are free now are written

@@ -29,13 +29,16 @@ class _Lists(Structure):
 
 
 def load(path: Path = LIBRARY) -> Library | None:
-    """The library; None where it was not compiled: then blocks are given back one by one.
+    """The library; None where none was compiled, or another's: blocks are given back one by one.
 
     It keeps the interpreter's lock: a call takes microseconds.
     """
     try:
         library = Library(str(path))
-    except OSError:
+        is_ours = library.sessiond_lists_bytes() == ctypes.sizeof(_Lists)
+    except (OSError, AttributeError):
+        return None
+    if not is_ours:
         return None
     function = library.sessiond_give_blocks
     function.argtypes = (ctypes.c_void_p, ctypes.c_void_p, c_int32, ctypes.c_void_p)

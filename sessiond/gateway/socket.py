@@ -116,7 +116,9 @@ class SocketConnection:
         # full: lanes wait, their turns' deltas merge; without progress the writer closes 1013
         self._outbound: asyncio.Queue[Json] = asyncio.Queue(gateway.limits.max_outbound_events)
         self._ended: SocketEnded | None = None
-        self._reading = asyncio.timeout(None)  # cut by `_end`
+        self._reading = asyncio.timeout(None)  # cut by `_end`, as the tasks beside it are
+        self._beside: list[asyncio.Task[None]] = []
+        self._lanes: Lanes[Job] | None = None
 
     async def run(self) -> None:
         """Serve until either side ends it; then let go of the sessions and say why."""
@@ -136,29 +138,38 @@ class SocketConnection:
                 limits = self._gateway.limits
                 lanes = Lanes(tasks, max_lanes=limits.max_lanes, max_jobs=limits.max_lane_frames)
                 others = [self._write(), self._leave(leave, lanes), self._expel()]
-                beside = [tasks.create_task(other) for other in others]
-                try:
-                    async with self._reading:
-                        await self._read(lanes)
-                except TimeoutError:
-                    pass  # `_ended` says why
-                finally:
-                    self._ended = self._ended or _FAULT
-                lanes.cancel()
-                for task in beside:
-                    task.cancel()
+                self._lanes, self._beside = lanes, [tasks.create_task(other) for other in others]
+                await self._read_until_cut(lanes)
+                self._cut()  # what the last frame began
         except* Exception:
             logger.exception("socket broke off")
-            self._ended = _FAULT
+        self._lanes, self._beside = None, []  # they refer to this
         for job in lanes.all_jobs() if lanes is not None else ():
             await job.abandon()
         return self._ended or _FAULT
 
     def _end(self, close_code: int | None, reason: str) -> None:
-        """End all tasks of the socket. The first one's word holds."""
+        """End all tasks of the socket, now. The first one's word holds."""
         if self._ended is None:
             self._ended = SocketEnded(close_code, reason)
-            self._reading.reschedule(0)
+            self._reading.reschedule(0)  # which may first have to hear of a transaction's end
+            self._cut()
+
+    def _cut(self) -> None:
+        if self._lanes is not None:
+            self._lanes.cancel()
+        for task in self._beside:
+            task.cancel()
+
+    async def _read_until_cut(self, lanes: Lanes[Job]) -> None:
+        try:
+            async with self._reading:
+                await self._read(lanes)
+        except TimeoutError:
+            if not self._reading.expired():  # nobody cut it: a fault
+                raise
+        finally:
+            self._ended = self._ended or _FAULT
 
     async def _read(self, lanes: Lanes[Job]) -> None:
         while True:

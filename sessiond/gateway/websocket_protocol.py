@@ -5,7 +5,7 @@ peer that answers no pings, or reads nothing while the connection closes, is for
 when TCP gives it up; bad UTF-8 closes 1007 with the frame that shows it, without a traceback in the
 log; a close or a ping amid a message in fragments is one like any other; fragments take the memory
 of their bytes, not of their number; a denial response counts as a finished handshake; pongs that
-are not read don't pile up.
+are not read don't pile up; a peer that was just closed for a wrong frame is gone to whoever writes.
 """
 
 import codecs
@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Literal
 
 from uvicorn._types import ASGISendEvent
 from uvicorn.config import Config
+from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
 from websockets.exceptions import PayloadTooBig
@@ -114,7 +115,13 @@ class GatewayWebSocketProtocol(WebSocketsSansIOProtocol):
             self.transport.write(owed)
 
     async def send(self, message: ASGISendEvent) -> None:
-        """Send; a close goes out behind what a slow reader has not read, and is bounded."""
+        """Send; a close goes out behind what a slow reader has not read, and is bounded.
+
+        Raises:
+            ClientDisconnected: the peer is gone, or was just told so for a frame that is wrong.
+        """
+        if self.close_sent and message["type"] == "websocket.send":
+            raise ClientDisconnected  # of which the base class makes a fault of who sends
         if message["type"] == "websocket.close":
             self.writable.set()
             self._abort_in(self.close_timeout + ABORT_AFTER_S)

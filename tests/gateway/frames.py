@@ -3,6 +3,8 @@
 import asyncio
 import json
 
+from websockets.exceptions import ConnectionClosed
+
 from tests.gateway.schemas import validate_event
 from tests.gateway.scripted import reply
 
@@ -40,3 +42,12 @@ def text_of(request):
 
 def echo(request):
     return reply("you said ", text_of(request))
+
+
+async def closed(ws):
+    """Read to the close; returns its code."""
+    try:
+        while True:
+            await asyncio.wait_for(ws.recv(), 60)
+    except ConnectionClosed:
+        return ws.close_code

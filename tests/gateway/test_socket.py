@@ -5,13 +5,13 @@ import json
 
 import httpx
 import pytest
-from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.exceptions import InvalidStatus
 
 from sessiond.app import drain
 from sessiond.errors import RequestError
 from sessiond.facts import TurnBegun, TurnError, TurnFinished, TurnQueued
 from sessiond.store.errors import StoreError
-from tests.gateway.frames import create, echo, hear, hear_turn, say, text_of
+from tests.gateway.frames import closed, create, echo, hear, hear_turn, say, text_of
 from tests.gateway.scripted import USAGE, ScriptedService, reply
 from tests.gateway.serving import gateway_of, serving
 
@@ -252,14 +252,6 @@ async def test_turns_of_a_lost_socket_are_cancelled_before_anything_else_is_done
         assert set(service.left) == service.attached
         gate.set()
         await asyncio.wait_for(service.detached.get(), 60)
-
-
-async def closed(ws):
-    try:
-        while True:
-            await asyncio.wait_for(ws.recv(), 60)
-    except ConnectionClosed:
-        return ws.close_code
 
 
 async def test_a_frame_over_the_limit_closes_1009_and_neighbours_live():

@@ -14,6 +14,7 @@ import pytest
 from websockets.frames import Opcode
 
 from sessiond.app import drain
+from tests.fakes.fake_model import Draw
 from tests.gateway.frames import create, hear, hear_turn, say
 from tests.sockets.raw_peer import close, frame, raw_peer
 
@@ -81,6 +82,20 @@ async def test_a_socket_of_whatever_end(stack, words):
             refs = connections(running.served)
             peer.send(*words)
         await gone(*refs)
+
+
+@pytest.mark.parametrize("words", LAST_WORDS.values(), ids=LAST_WORDS)
+async def test_a_socket_of_whatever_end_amid_a_reply(stack, words, caplog):
+    endless = Draw(stop_every=0)
+    async with stack(max_frame_bytes=1000, draw=endless) as running:
+        async with raw_peer(running.served.ws_url) as peer:
+            peer.send(frame(Opcode.TEXT, b'{"type": "response.create", "input": "a"}'))
+            for _ in range(6):
+                await peer.next()
+            refs = connections(running.served)
+            peer.send(*words)
+        await gone(*refs)
+    assert "broke off" not in caplog.text
 
 
 async def test_a_socket_that_leaves_amid_its_turns_and_the_turns(stack):
