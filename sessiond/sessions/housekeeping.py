@@ -111,6 +111,7 @@ class Housekeeping:
                 self._retention.reap()
                 self._runner.replays.reap(self._ticks())
                 await self._erase_dead()
+                await self._placer.unerased.settle()
                 await self._repeats.reap()
                 await self._end_abandoned()
             except Exception:

@@ -14,6 +14,7 @@ from sessiond.sessions.live import LiveSession, Placement
 from sessiond.sessions.parts import Parts
 from sessiond.sessions.planning import TurnPlan
 from sessiond.sessions.retention import hint_of
+from sessiond.sessions.unerased import Unerased
 from sessiond.store.records import SessionHints, StoredContext
 
 _TRIES = 5
@@ -48,6 +49,7 @@ class Placer:
         self._store = parts.store
         self._sessions = parts.sessions
         self._ready_timeout_s = parts.limits.engine_ready_timeout_s
+        self.unerased = Unerased(parts.engine)
 
     async def submit(self, live: LiveSession, plan: TurnPlan, command: SubmitTurn) -> TurnEvents:
         """Place the context that the plan starts from, then submit.
@@ -96,25 +98,37 @@ class Placer:
     async def erase(self, live: LiveSession) -> None:
         """Let the engine overwrite KV of all ids that the session ever had, as far as known.
 
-        What it has forgotten it is told again. An engine that is away has no KV.
+        What it has forgotten it is told again, and so is, where KV outlives an engine, the next one
+        if this is away or lost before it has done so.
 
         Raises:
             StoreError: the ids can't be read.
         """
         known = await self._store.dead_ends(live.user_id, live.id, live.tip_id)
+        dead = [_set_command(live, stored) for stored in known]
+        may_last = self.unerased.may_be and not live.volatile
         is_forgotten = not live.is_placed(self._engine.epoch)
-        if is_forgotten and live.tip_id is not None and live.prompt is not None:
-            known.append(await self._store.context(live.user_id, live.prompt.id, live.tip_id))
+        whole = await self._whole(live) if may_last or is_forgotten else []
         close = CloseContext(session=live.id, erase=True)
+        epoch = self._engine.epoch
+        is_placed = live.is_placed(epoch)
         try:
-            if live.is_placed(self._engine.epoch):
+            if is_placed:
                 self._engine.send(close)
-            for stored in known:
-                self._engine.send(_set_command(live, stored))
+            for context in dead if is_placed else dead + whole:
+                self._engine.send(context)
                 self._engine.send(close)
         except EngineUnavailableError:
-            pass
+            epoch = 0
+        if may_last:
+            self.unerased.note(dead + whole, epoch=epoch)
         live.placement = None
+
+    async def _whole(self, live: LiveSession) -> list[SetContext]:
+        if live.tip_id is None or live.prompt is None:
+            return []
+        stored = await self._store.context(live.user_id, live.prompt.id, live.tip_id)
+        return [_set_command(live, stored)]
 
     def _send_fork(self, live: LiveSession, parent: _Parent, wanted: Placement) -> None:
         self._engine.send(

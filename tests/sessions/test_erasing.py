@@ -4,9 +4,11 @@ import asyncio
 
 import pytest
 import sqlalchemy as sa
+from msgspec.structs import replace
 
 from engine.messages import CloseContext, SetContext
 from engine.questions import GetStats
+from engine.tier_reports import TierInfo
 from sessiond.store.schema import items, metadata, sessions, system_prompts, turns
 from tests.sessions.rig import Rig, StepGate, greedy
 from tests.sessions.world import ANN, BOB, SOCKET, World, ask, finish, until
@@ -121,6 +123,41 @@ async def test_with_the_engine_away_a_session_is_deleted_all_the_same(world, eng
     await world.service.close_session(ANN, session)
     assert await counts(world) == {"turns": 0, "items": 0, "summaries": 0}
     engine.come_back()
+
+
+@pytest.fixture
+async def disk_world(url, engine):
+    disk = TierInfo(name="disk", bytes=2**20)
+    engine.info = replace(engine.info, tiers=(disk,))
+    world = await World.start(url, engine, reap_every_s=0.01)
+    yield world
+    await world.stop()
+
+
+@pytest.mark.parametrize("is_away", [True, False], ids=["away", "lost behind it"])
+async def test_an_engine_that_is_new_erases_what_the_last_may_have_left_on_disk(
+    disk_world, engine, is_away
+):
+    world = disk_world
+    session, _ = await told(world, "a")
+    context = await world.context(session)
+    if is_away:
+        engine.lose(back=False)
+    else:
+        engine.hangs = True
+    await world.service.close_session(ANN, session)
+    assert await counts(world) == {"turns": 0, "items": 0, "summaries": 0}
+    if not is_away:
+        engine.hangs = False
+        engine.lose(back=False)
+    engine.commands.clear()
+    engine.come_back()
+    await until(lambda: engine.commands)
+    assert [type(command) for command in engine.commands] == [SetContext, CloseContext]
+    assert engine.commands[0].ids == context
+    assert engine.commands[1].erase
+    await until(lambda: not len(world.service._housekeeping._placer.unerased))
+    assert len(engine.commands) == 2
 
 
 async def test_items_of_a_conversation_without_a_turn_go_too(world):
