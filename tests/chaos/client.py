@@ -5,7 +5,7 @@ import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 
-from tests.chaos.engine import MAX_MODEL_LEN
+from tests.chaos.engine import POOL_TOKENS
 from tests.chaos.talk import INSTRUCTIONS, Asked, Said, Talk
 from tests.chaos.wire import Heard, Wire
 
@@ -19,7 +19,7 @@ FAULTS = {
     "cut",
 }
 _MAX_TALKS = 4
-_LONGEST = MAX_MODEL_LEN - 240
+_LONGEST = POOL_TOKENS - 368  # with a turn and its reply, in parts of blocks, it fits the pool
 _PRIORITIES = ("high", "normal", "normal", "low")
 _RUNNING = ("running", "in_progress", "queued")
 _WORDS = ["tell", "me", "more", "of", "the", "sea", "and", "its", "old", "ships,", "parrot"]

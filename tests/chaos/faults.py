@@ -113,11 +113,13 @@ async def _limit_pages(stack: ChaosStack, pages: int) -> None:
 async def _lock(stack: ChaosStack) -> AsyncIterator[None]:
     path = stack.url.partition(":///")[2]
     connection = sqlite3.connect(path, isolation_level=None, timeout=30, check_same_thread=False)
+    begun = asyncio.ensure_future(asyncio.to_thread(connection.execute, "BEGIN IMMEDIATE"))
     try:
-        await asyncio.to_thread(connection.execute, "BEGIN IMMEDIATE")
+        await asyncio.shield(begun)
         yield
         connection.execute("ROLLBACK")
     finally:
+        await asyncio.wait([begun])  # SQLite crashes if a connection is closed that a thread is in
         connection.close()
 
 

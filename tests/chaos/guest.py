@@ -7,7 +7,7 @@ import random
 from websockets.exceptions import ConnectionClosed
 
 from tests.chaos.client import FAULTS, Ledger
-from tests.chaos.engine import MAX_MODEL_LEN
+from tests.chaos.engine import POOL_TOKENS
 from tests.chaos.talk import INSTRUCTIONS, Asked, Talk
 from tests.chaos.wire import PATIENCE_S, Heard, Wire
 
@@ -38,10 +38,12 @@ class Guest:
         await self._wire.close()
 
     async def ask_for_too_much(self) -> None:
-        """T29: refused at once, and the next runs."""
-        heard = await self._hear("x" * (MAX_MODEL_LEN + 1))
-        allowed = FAULTS | {"context_length_exceeded"}
-        assert heard.outcome in allowed, heard
+        """T29: what the model would take and the pool can't is refused at once; the next runs."""
+        heard = await self._hear("x" * POOL_TOKENS)
+        if heard.outcome == "request_too_large":
+            assert heard.events == ["error"], heard
+        else:
+            assert heard.outcome in FAULTS, heard
         assert not heard.text, heard
         await self._whole_turn()
 

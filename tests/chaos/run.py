@@ -183,6 +183,7 @@ class Run:
                 await asyncio.sleep(0.05)
         account = await stack.store.quotas.account("local")
         assert account.use.turns == 0, account
+        await _forget_all(stack)
         await _until(lambda: len(asyncio.all_tasks()) <= start.tasks + 1, "tasks are left")
         spare = start.descriptors + _SPARE_DESCRIPTORS
         await _until(lambda: _descriptors() <= spare, "descriptors are left")
@@ -214,6 +215,19 @@ async def _idle(stack: ChaosStack) -> None:
     audit = await stack.engine.ask(GetAudit())
     assert isinstance(audit, AuditReport)
     assert audit.violations == []
+
+
+async def _forget_all(stack: ChaosStack) -> None:
+    """Close every conversation: then the engine knows of none, as before the first."""
+    wire = Wire(stack.served)
+    while sessions := (await wire.ask("GET", "/v1/sessions")).json()["data"]:
+        for session in sessions:
+            answer = await wire.ask("DELETE", f"/v1/sessions/{session['id']}")
+            assert answer.status_code in (200, 404), answer.text
+    stats = await stack.engine.ask(GetStats())
+    assert isinstance(stats, EngineStats)
+    assert stats.contexts == 0, stats
+    await _idle(stack)
 
 
 async def _until(condition, words: str) -> None:

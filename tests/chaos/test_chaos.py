@@ -61,6 +61,6 @@ async def test_without_faults_every_turn_is_whole(migrated_file, tmp_path):
     report = await Run(plan).go(f"sqlite+aiosqlite:///{path}", tmp_path)
     told = set(report.ledger.outcomes)
     # a socket that is cut by its client ends a turn, too, and one socket keeps another waiting
-    asked_for = {"cancelled", "cut", "turn_in_progress", "context_length_exceeded"}
+    asked_for = {"cancelled", "cut", "turn_in_progress", "request_too_large"}
     assert told <= {"completed", "max_output_tokens", *asked_for}
     assert (report.restarts, report.injected) == (0, 0)

@@ -1,5 +1,6 @@
 """The ladder as clients and operators see it: events, refusals, metrics, capacity."""
 
+import asyncio
 import threading
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -97,6 +98,26 @@ async def test_a_turn_that_waits_is_told_and_counted(stack):
         await hear_until(other, "response.in_progress")
         # asked while the engine is free: it answers between steps
         assert (await steps(running))["queue"] >= 1
+
+
+async def test_a_turn_that_waited_too_long_is_told_and_counted(stack):
+    limits = ServiceLimits(queue_timeout_s=0.2, **LIMITS)
+    async with (
+        stack(service_limits=limits, engine_config={"max_num_seqs": 1}) as running,
+        socket_of(running) as one,
+        socket_of(running) as other,
+    ):
+        running.model.gate = gate = threading.Event()
+        await one.say(type="response.create", model="fake", input="x", max_output_tokens=4)
+        await hear_until(one, "response.in_progress")
+        await other.say(type="response.create", model="fake", input="y", max_output_tokens=4)
+        await hear_until(other, "response.queued")
+        await asyncio.sleep(0.4)  # twice the bound; the engine hears of it when its step has ended
+        gate.set()
+        failed = (await hear_until(other, "response.failed"))[-1]
+        assert failed["response"]["error"]["code"] == "queue_timeout"
+        assert (await steps(running))["queue_timeout"] == 1
+        assert (await other.turn("y"))[-1]["type"] != "error"
 
 
 async def test_whoever_gives_way_hears_of_it_and_loses_nothing(stack):
