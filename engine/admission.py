@@ -19,13 +19,14 @@ class Refusal:
 class AdmissionView:
     """What is known when a turn arrives. `context_tokens` is None for an unknown session.
 
-    Limits of 0 are none.
+    `is_first`: its owner has no turn that runs or waits. Limits of 0 are none.
     """
 
     context_tokens: int | None
     busy: bool
     turns: int
     max_turns: int
+    is_first: bool = False
     total_blocks: int
     block_size: int
     max_model_len: int
@@ -75,6 +76,6 @@ def _too_large(command: SubmitTurn, view: AdmissionView, tokens: int) -> Refusal
 
 
 def _no_place(view: AdmissionView) -> Refusal | None:
-    if view.turns < view.max_turns:
-        return None
+    if view.turns < view.max_turns or view.is_first:
+        return None  # one beyond, for an owner that others' turns would keep out
     return Refusal(code="queue_full", message=f"{view.turns} turns run or wait already")

@@ -50,6 +50,11 @@ class RunQueue:
         """Bring a turn to the foreground."""
         self._background.discard(slot.turn)
 
+    def has_turn_of(self, salt: bytes) -> bool:
+        """Whether an owner has a turn that somebody waits for. O(turns)."""
+        slots = self._by_turn.values()
+        return any(slot.context.salt == salt and not self.is_background(slot) for slot in slots)
+
     def of_turn(self, turn: TurnId) -> Slot | None:
         """The slot of a turn that has not ended."""
         return self._by_turn.get(turn)

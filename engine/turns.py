@@ -79,7 +79,7 @@ class Turns:
     def submit(self, command: SubmitTurn) -> None:
         """Queue a turn, or refuse it before any work."""
         context = self._memory.contexts.get(command.session)
-        refused = refusal(command, self._admission_view(context))
+        refused = refusal(command, self._admission_view(command, context))
         if refused is not None:
             self._emit(
                 TurnFailed(
@@ -187,14 +187,23 @@ class Turns:
         )
         self.queue.enqueue(slot)
 
-    def _admission_view(self, context: Context | None) -> AdmissionView:
-        pool = self._memory.pool
-        context_tokens = None if context is None else len(context.ids)
+    def _admission_view(self, command: SubmitTurn, context: Context | None) -> AdmissionView:
+        pool, queue = self._memory.pool, self.queue
+        turns, max_turns = (
+            queue.foreground_count,
+            self._config.max_num_seqs + self._config.max_num_waiting,
+        )
+        context_tokens, is_first = None, False
+        if context is not None:
+            context_tokens = len(context.ids)
+            is_late = turns >= max_turns and not command.background
+            is_first = is_late and not queue.has_turn_of(context.salt)
         return AdmissionView(
             context_tokens=context_tokens,
             busy=context is not None and context.activity is not Activity.IDLE,
-            turns=self.queue.foreground_count,
-            max_turns=self._config.max_num_seqs + self._config.max_num_waiting,
+            turns=turns,
+            max_turns=max_turns,
+            is_first=is_first,
             total_blocks=pool.total,
             block_size=self._config.block_size,
             max_model_len=self._max_model_len,

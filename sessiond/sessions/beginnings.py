@@ -34,7 +34,7 @@ class Beginnings:
         resends: bool = False,
     ) -> BoundTurn:
         """Decide at receipt where the turn belongs, and hold that place; see `Binder.bind`."""
-        self._runner.check_room()
+        self._runner.check_room(None if request.background else caller.user_id)
         bound = await self._binder.bind(
             caller, request, attachment=attachment, lane=lane, resends=resends
         )

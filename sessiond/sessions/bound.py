@@ -58,6 +58,11 @@ class BoundTurn:
         """The session that the turn will be part of."""
         return self.live.id
 
+    @property
+    def owner(self) -> str | None:
+        """The user who waits for it; None: it is in the background."""
+        return None if self.request.background else self.caller.user_id
+
     def stop(self, keep: bool, reason: CancelReason = "cancelled") -> None:
         """Cancel the turn, now or as soon as the engine has it. The first word holds."""
         if self._stop is None:

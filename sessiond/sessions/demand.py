@@ -16,8 +16,9 @@ class Demand:
     """What turns that run or wait for the engine have in their contexts, in tokens.
 
     Idle sessions don't count: they give way. At the warning watermark the log says so, once until
-    it is calm again; turns that would go beyond the high one are refused, unless no other is there:
-    it fits the pool. `warnings` counts.
+    it is calm again; turns that would go beyond the high one are refused, unless no other of their
+    user is there: it fits the pool, and who asks for one turn does not pay for those that another
+    asks for. `warnings` counts.
     """
 
     def __init__(self, limits: ServiceLimits, drain_rate: DrainRate) -> None:
@@ -25,6 +26,7 @@ class Demand:
         self._high = limits.demand_high_watermark
         self._drain_rate = drain_rate
         self._tokens: dict[str, int] = {}
+        self._users: dict[str, str | None] = {}  # of the same turns
         self._total = 0
         self._pool_tokens = 1
         self._is_calm = True
@@ -50,8 +52,12 @@ class Demand:
         """Whether the warning holds."""
         return not self._is_calm
 
-    def admit(self, turn_id: str, tokens: int, *, pool_tokens: int, now_s: float) -> None:
+    def admit(
+        self, turn_id: str, tokens: int, *, user_id: str | None, pool_tokens: int, now_s: float
+    ) -> None:
         """Count a turn that is about to begin, or is planned anew.
+
+        `user_id` None: it is in the background, and nobody waits for it.
 
         Raises:
             RequestError: it would go beyond the high watermark. It is not counted then.
@@ -59,7 +65,8 @@ class Demand:
         self.leave(turn_id)
         self._pool_tokens = pool_tokens
         most = self._high * pool_tokens
-        if self._high and self._tokens and self._total + tokens > most:
+        is_above = bool(self._high and self._tokens) and self._total + tokens > most
+        if is_above and (user_id is None or user_id in self._users.values()):
             excess = self._total + tokens - most
             ends = ceil(excess * len(self._tokens) / max(1, self._total))
             raise RequestError(
@@ -68,7 +75,7 @@ class Demand:
                 f"new ones are taken up to {most:.0f} ({self._high:g} pools)",
                 retry_after_s=self._drain_rate.retry_after_s(now_s, ends),
             )
-        self._tokens[turn_id] = 0
+        self._tokens[turn_id], self._users[turn_id] = 0, user_id
         self.grow(turn_id, tokens)
 
     def grow(self, turn_id: str, tokens: int) -> None:
@@ -92,5 +99,6 @@ class Demand:
     def leave(self, turn_id: str) -> None:
         """A turn has ended, or never began."""
         self._total -= self._tokens.pop(turn_id, 0)
+        self._users.pop(turn_id, None)
         if self.ratio < _CALM * self._warn_at:
             self._is_calm = True

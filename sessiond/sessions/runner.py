@@ -52,14 +52,14 @@ class TurnRunner:
 
     # --- places ----------------------------------------------------------------------------------
 
-    def check_room(self) -> None:
-        """See whether one more turn may be bound.
+    def check_room(self, owner: str | None) -> None:
+        """See whether one more turn may be bound; `owner` as in `BoundTurn`.
 
         Raises:
             RequestError: the server drains, or as many turns as may be run or wait.
         """
         self._check_draining()
-        if len(self._bound) >= self._limits.max_outstanding:
+        if self._is_full(owner):
             raise self._full()
 
     def add(self, bound: BoundTurn) -> None:
@@ -68,12 +68,18 @@ class TurnRunner:
         Raises:
             RequestError: the last place went to another while this one was bound.
         """
-        is_full = len(self._bound) >= self._limits.max_outstanding
+        is_full = self._is_full(bound.owner)
         self._bound[bound.response_id] = bound
         if is_full:
             refusal = self._full()
             self.drop(bound, refusal)
             raise refusal
+
+    def _is_full(self, owner: str | None) -> bool:
+        """Whoever has no turn at work finds a place: others' turns are not theirs to wait for."""
+        if len(self._bound) < self._limits.max_outstanding:
+            return False
+        return owner is None or any(bound.owner == owner for bound in self._bound.values())
 
     def find(self, response_id: str) -> BoundTurn | None:
         """A bound turn that has not ended."""

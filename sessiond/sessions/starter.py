@@ -103,6 +103,7 @@ class TurnStarter:
             self._demand.admit(
                 bound.response_id,
                 plan.start_tokens + len(plan.input_ids),
+                user_id=bound.owner,
                 pool_tokens=self._engine.info.total_blocks * self._engine.info.block_size,
                 now_s=self._ticks(),
             )

@@ -41,6 +41,8 @@ def code(fields: dict[str, object], **command: object) -> str | None:
         ({"context_tokens": 111}, {"generate": False}, "request_too_large"),
         ({"turns": 3}, {}, None),
         ({"turns": 4}, {}, "queue_full"),
+        ({"turns": 4, "is_first": True}, {}, None),
+        ({"turns": 4, "is_first": True}, {"max_output_tokens": 109}, "request_too_large"),
         ({"turns": 4}, {"max_output_tokens": 109}, "request_too_large"),
     ],
 )

@@ -165,6 +165,18 @@ def test_a_turn_that_could_never_fit_is_refused_and_one_too_many_too(make_engine
     assert all(engine.kept(turn) for turn in turns[:2])
 
 
+def test_who_has_no_turn_at_work_is_taken_though_others_fill_the_queue(make_engine) -> None:
+    engine = make_engine(num_blocks=20, max_num_seqs=1, max_num_waiting=1, **QUIET)
+    flood = [begin(engine, name, 6, 30) for name in "ab"]
+    for name in "xy":
+        engine.open(name, salt=b"another")
+    first, second = (engine.submit(name, [1] * 6, max_output_tokens=4) for name in "xy")
+    assert engine.ending(first) is None
+    assert engine.ending(second).code == "queue_full"
+    engine.run()
+    assert all(engine.kept(turn) for turn in [*flood, first])
+
+
 def test_a_turn_that_only_prefills_is_waited_for(make_engine) -> None:
     engine = make_engine(num_blocks=12, max_preemptions=0, max_num_batched_tokens=32, **QUIET)
     engine.open("b")

@@ -3,10 +3,12 @@
 import asyncio
 import threading
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from sessiond.sessions.service import ServiceLimits
 from tests.fakes.fake_model import Draw
+from tests.gateway.tenants import ENDINGS, Person
 from tests.gateway.test_policies import http_of, socket_of
 
 LIMITS = {"http_hold_s": 0.05, "reap_every_s": 0.02}
@@ -69,11 +71,34 @@ async def test_above_the_high_watermark_new_turns_are_told_when_to_come_again(st
         )
 
 
+@pytest.mark.parametrize("bound", [{"max_outstanding": 2}, {"demand_high_watermark": 0.5}])
+async def test_a_user_whose_turns_fill_the_server_keeps_nobody_else_out(stack, bound):
+    async with stack(keys=True, service_limits=ServiceLimits(**bound, **LIMITS)) as running:
+        ada, bob = [await Person.join(running, name) for name in ("ada", "bob")]
+        async with ada.socket() as flood, bob.socket() as other:
+            running.model.gate = gate = threading.Event()
+            for lane in "ab":
+                await flood.create("x" * 800, max_output_tokens=100, stream_id=lane)
+            for _ in range(2):
+                await flood.hear("response.created")
+            await flood.create("y" * 600, stream_id="c")
+            assert (await flood.hear("error"))["error"]["code"] == "queue_full"
+            await other.create("h" * 600, max_output_tokens=8)
+            await other.hear("response.created")
+            await other.create("z" * 600, max_output_tokens=8, stream_id="b")
+            assert (await other.hear("error"))["error"]["code"] == "queue_full"
+            gate.set()
+            assert (await other.hear(*ENDINGS))["type"] in {
+                "response.completed",
+                "response.incomplete",
+            }
+
+
 async def test_capacity_and_metrics_warn_early(stack):
     limits = ServiceLimits(demand_warn_watermark=0.3, demand_high_watermark=0.5, **LIMITS)
     async with stack(num_blocks=12, service_limits=limits) as running:
         demand = running.served.gateway.service.demand
-        demand.admit("a", 60, pool_tokens=192, now_s=0)
+        demand.admit("a", 60, user_id="u", pool_tokens=192, now_s=0)
         assert await pressure(running) == (
             True,
             {"level": "warning", "demand_tokens": 60, "demand_ratio": 0.312},

@@ -20,8 +20,8 @@ def demand(warn: float = 0.0, high: float = 0.0, ends: tuple[float, ...] = ()) -
     return Demand(ServiceLimits(demand_warn_watermark=warn, demand_high_watermark=high), rate)
 
 
-def admit(of: Demand, turn: str, tokens: int, now_s: float = 0.0) -> None:
-    of.admit(turn, tokens, pool_tokens=POOL, now_s=now_s)
+def admit(of: Demand, turn: str, tokens: int, now_s: float = 0.0, user: str | None = "ada") -> None:
+    of.admit(turn, tokens, user_id=user, pool_tokens=POOL, now_s=now_s)
 
 
 def test_it_is_what_turns_at_work_have_in_their_contexts() -> None:
@@ -55,6 +55,22 @@ def test_beyond_the_high_watermark_turns_are_refused_until_enough_have_ended() -
     assert wanted.tokens == 120
     admit(wanted, "d", 30)
     assert wanted.is_high
+
+
+def test_who_has_no_turn_at_work_is_taken_beyond_it_once() -> None:
+    wanted = demand(high=1.0)
+    admit(wanted, "a", 100)
+    with pytest.raises(RequestError):
+        admit(wanted, "b", 10)
+    with pytest.raises(RequestError):
+        admit(wanted, "b", 10, user=None)
+    admit(wanted, "c", 10, user="bob")
+    with pytest.raises(RequestError):
+        admit(wanted, "d", 10, user="bob")
+    admit(wanted, "c", 20, user="bob")  # planned anew
+    assert wanted.tokens == 120
+    wanted.leave("c")
+    admit(wanted, "d", 10, user="bob")
 
 
 def test_alone_a_turn_is_never_refused_for_its_size() -> None:
