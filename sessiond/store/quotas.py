@@ -170,12 +170,23 @@ async def admit_session(connection: AsyncConnection, user_id: str) -> None:
         _check_sessions(user_id, found, Wanted(tokens=0, turns=0, sessions=1))
 
 
-async def settle(
-    connection: AsyncConnection, user_id: str, turn_id: str, *, used: int, now: float
+async def settle(  # noqa: PLR0913 -- whose, which, and what of it
+    connection: AsyncConnection,
+    user_id: str,
+    turn_id: str,
+    *,
+    used: int,
+    now: float,
+    once: bool = False,
 ) -> None:
-    """A turn has ended: what it did not need goes back to the windows that it was taken from."""
+    """A turn has ended: what it did not need goes back to the windows that it was taken from.
+
+    `once`: it may have been done, and a turn without a reservation is one that was settled.
+    """
     gone = await connection.execute(_END_RESERVATION, {"of_turn": turn_id, "of_user": user_id})
     held = gone.one_or_none()
+    if held is None and once:
+        return
     if held is None:  # it had expired, and was given back whole
         await _give_back(connection, user_id, windows_at(now), turns=0, held=0, used=used)
     else:

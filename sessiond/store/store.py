@@ -174,11 +174,10 @@ class Store(StoreReader):
 
         if not is_volatile(turn.session_id):
             await self._database.write(work, adds_rows=True)
-        elif await self._memory.write(
-            lambda connection: self._keep(connection, turn), adds_rows=True
-        ):
-            used = charged_tokens(turn.usage)
-            await self._settle(turn.user_id, turn.id, used, turn.finished_at)
+            return
+        await self._memory.write(lambda connection: self._keep(connection, turn), adds_rows=True)
+        used = charged_tokens(turn.usage)  # also if it had been kept, and this had failed then
+        await self._settle(turn.user_id, turn.id, used, turn.finished_at)
 
     async def lose_turn(self, turn: LostTurn) -> None:
         """End a turn that joins no context."""
@@ -191,8 +190,9 @@ class Store(StoreReader):
         if not is_volatile(turn.id):
             await self._database.write(work)
             return
-        await self._memory.write(lambda connection: turns.lose(connection, turn))
+        # first, for a turn that has ended is not ended again: what it had reserved would stay so
         await self._settle(turn.user_id, turn.id, used, turn.finished_at)
+        await self._memory.write(lambda connection: turns.lose(connection, turn))
 
     async def append_turn(self, turn: NewTurn, kept: KeptTurn, *, prompt: NewPrompt | None) -> None:
         """Both commits in one: a turn that no engine works on.
@@ -345,8 +345,11 @@ class Store(StoreReader):
     # --- parts of transactions -------------------------------------------------------------------
 
     async def _settle(self, user_id: str, turn_id: str, used: int, now: float) -> None:
+        """Of a volatile turn, whose row lies elsewhere and can't tell whether this was done."""
         await self._database.write(
-            lambda connection: quotas.settle(connection, user_id, turn_id, used=used, now=now)
+            lambda connection: quotas.settle(
+                connection, user_id, turn_id, used=used, now=now, once=True
+            )
         )
 
     async def _keep(self, connection: AsyncConnection, turn: KeptTurn) -> bool:

@@ -1,5 +1,7 @@
 """The end of a turn that the database would not take is stored when it takes things again."""
 
+import pytest
+
 from sessiond.store.errors import StoreError
 from tests.sessions.quota_words import refusal_of
 from tests.sessions.world import World, ask, finish
@@ -69,4 +71,59 @@ async def test_a_turn_that_was_refused_though_its_first_commit_held_is_ended(
     monkeypatch.setattr(world.store, "begin_turn", begin)
     _, finished = await world.turn(ask("3", conversation=session))
     assert finished.status == "completed"
+    await world.stop()
+
+
+@pytest.mark.parametrize("ending", ["fails", "is kept"])
+async def test_what_a_volatile_turn_had_reserved_is_given_back_later(
+    url, engine, monkeypatch, ending
+):
+    world = await World.start(url, engine)
+    engine.auto = False
+    turn = await world.begin(ask("hi", store=False))
+    name, settle = turn.accepted.response_id, world.store._settle
+    assert (await world.store.quotas.account("ann")).use.turns == 1
+
+    async def down(*_):
+        world.store._database._failure = "down"
+        raise StoreError("down")
+
+    monkeypatch.setattr(world.store, "_settle", down)
+    if ending == "fails":
+        engine.fail(name, "internal_error")
+    else:
+        engine.begin(name)
+        engine.finish(name)
+    await finish(turn)
+    assert (await world.store.quotas.account("ann")).use.turns == 1
+    monkeypatch.setattr(world.store, "_settle", settle)
+    await world.service._replica.beat()
+    assert (await world.store.quotas.account("ann")).use.turns == 0
+    assert len(world.service._replica._unstored) == 0
+    await world.stop()
+
+
+async def test_what_a_volatile_turn_had_reserved_is_given_back_once_when_it_is_kept_at_last(
+    url, engine, monkeypatch
+):
+    world = await World.start(url, engine)
+    engine.auto = False
+    turn = await world.begin(ask("hi", store=False))
+    name, settle, tries = turn.accepted.response_id, world.store._settle, []
+
+    async def settled_but(*how):
+        tries.append(how)
+        if len(tries) != 2:
+            await settle(*how)
+        if len(tries) < 3:
+            raise StoreError("nobody knows whether it held")
+
+    monkeypatch.setattr(world.store, "_settle", settled_but)
+    engine.begin(name)
+    engine.finish(name)
+    finished = await finish(turn)
+    assert (finished.status, len(tries)) == ("completed", 3)
+    use = (await world.store.quotas.account("ann")).use
+    assert (use.turns, use.total_tokens) == (0, tries[0][2])
+    assert use.day_tokens == use.total_tokens
     await world.stop()
