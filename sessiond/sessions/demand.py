@@ -50,7 +50,7 @@ class Demand:
         """Whether the warning holds."""
         return not self._is_calm
 
-    def admit(self, turn_id: str, tokens: int, *, pool_tokens: int, now_s: float) -> None:
+    def admit(self, turn_id: str, tokens: int, *, pool_tokens: int) -> None:
         """Count a turn that is about to begin, or is planned anew.
 
         Raises:
@@ -66,7 +66,7 @@ class Demand:
                 "queue_full",
                 f"{len(self._tokens)} turns want {self._total} tokens of KV and this one {tokens}; "
                 f"new ones are taken up to {most:.0f} ({self._high:g} pools)",
-                retry_after_s=self._drain_rate.retry_after_s(now_s, ends),
+                retry_after_s=self._drain_rate.retry_after_s(ends),
             )
         self._tokens[turn_id] = 0
         self.grow(turn_id, tokens)

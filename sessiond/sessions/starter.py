@@ -104,7 +104,6 @@ class TurnStarter:
                 bound.response_id,
                 plan.start_tokens + len(plan.input_ids),
                 pool_tokens=self._engine.info.total_blocks * self._engine.info.block_size,
-                now_s=self._ticks(),
             )
             try:
                 account = await self._store_running(bound, plan, accepted)
