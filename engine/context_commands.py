@@ -128,6 +128,7 @@ class ContextCommands:
         parent = self._memory.contexts.get(command.parent)
         if parent is not None and command.length <= parent.committed:
             self._memory.fork(parent, command.session, command.length)
+            self._memory.contexts[command.session].volatile |= command.volatile
 
     def _truncate(self, command: TruncateContext) -> None:
         context = self._memory.contexts.get(command.session)

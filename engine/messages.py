@@ -86,12 +86,13 @@ class HurryContext(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 class ForkContext(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Open `session` as the first `length` tokens of `parent`: blocks shared, tail copied.
 
-    It is volatile if the parent is.
+    It is `volatile` if the parent is, or to be so itself.
     """
 
     session: SessionId
     parent: SessionId
     length: int
+    volatile: bool = False
 
 
 class TruncateContext(msgspec.Struct, frozen=True, kw_only=True, tag=True):

@@ -39,5 +39,5 @@ class ChatApi:
         )
         if body.stream:
             return EventStream(turn, limits, encoder, write=data_only, last=DONE)
-        await play(turn, encoder, request, limits)
+        await play(turn, encoder, request, self._service.drain_rate)
         return json_response(encoder.completion(), headers=response_headers(turn, request))

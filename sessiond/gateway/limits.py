@@ -28,4 +28,3 @@ class GatewayLimits:
     heartbeat_s: float = PING_INTERVAL_S
     request_timeout_s: float = 30.0
     ask_timeout_s: float = 5.0
-    retry_after_s: int = 5

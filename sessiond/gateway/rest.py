@@ -62,7 +62,7 @@ class ResponsesApi:
             return EventStream(turn, limits)
         if body.request.background:
             return json_response(ResponseEncoder(turn.accepted, None).response)
-        return await whole_response(turn, request, limits)
+        return await whole_response(turn, request, self._service.drain_rate)
 
     async def _begin(self, caller: Caller, request: TurnRequest, key: str | None) -> Turn | Replay:
         """The turn, or what became of it when the same request came before."""

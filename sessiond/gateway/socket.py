@@ -224,7 +224,8 @@ class SocketConnection:
                 f"more than {limits.max_lane_frames} frames wait in one lane, "
                 f"or frames in more than {limits.max_lanes} lanes"
             )
-            raise RequestError("queue_full", message, retry_after_s=limits.retry_after_s)
+            retry_after_s = self._service.drain_rate.retry_after_s()
+            raise RequestError("queue_full", message, retry_after_s=retry_after_s)
 
     def _resume(self, frame: ResumeFrame, lanes: Lanes[Job]) -> None:
         self._check_room(frame.stream_id, lanes)

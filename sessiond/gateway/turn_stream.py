@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from sessiond.errors import RequestError
+from sessiond.errors import ErrorCode, RequestError
 from sessiond.facts import TurnError, TurnFact, TurnFinished
 from sessiond.gateway.http import session_header, watch_disconnect
 from sessiond.gateway.limits import GatewayLimits
@@ -22,11 +22,13 @@ from sessiond.gateway.protocol.events import error_event
 from sessiond.gateway.protocol.resources import Json
 from sessiond.gateway.refusal import json_response
 from sessiond.gateway.replaying import Telling, too_slow
+from sessiond.sessions.drain_rate import DrainRate
 from sessiond.sessions.fact_log import FactsLostError
 from sessiond.sessions.replays import Replay
 from sessiond.sessions.service import Turn
 
 HEARTBEAT = b": still here\n\n"
+_ENGINE_IS_BACK_S = 1  # or the next turn waits for it
 
 
 class Teller(Protocol):
@@ -41,19 +43,19 @@ class Teller(Protocol):
         ...
 
 
-async def whole_response(turn: Turn | Replay, request: Request, limits: GatewayLimits) -> Response:
+async def whole_response(turn: Turn | Replay, request: Request, drain_rate: DrainRate) -> Response:
     """Wait for the turn's ending and build the response object.
 
     Raises:
         RequestError: the turn failed, with its code.
     """
     telling = Telling.of(turn.accepted, None)
-    await play(turn, telling, request, limits)
+    await play(turn, telling, request, drain_rate)
     return json_response(telling.encoder.response, headers=response_headers(turn, request))
 
 
 async def play(
-    turn: Turn | Replay, teller: Teller, request: Request, limits: GatewayLimits
+    turn: Turn | Replay, teller: Teller, request: Request, drain_rate: DrainRate
 ) -> None:
     """Let the teller hear the turn to its ending, or end it when its client leaves.
 
@@ -73,7 +75,7 @@ async def play(
         raise RequestError(
             error.code,
             error.message,
-            retry_after_s=_retry_after_s(error, limits),
+            retry_after_s=_retry_after_s(error.code, drain_rate),
             headers=turn.headers,
         )
 
@@ -193,6 +195,11 @@ async def with_silence(
         yield fact
 
 
-def _retry_after_s(error: TurnError, limits: GatewayLimits) -> int | None:
-    is_wait = error.code in {"queue_full", "queue_timeout", "engine_restarted"}
-    return limits.retry_after_s if is_wait else None
+def _retry_after_s(code: ErrorCode, drain_rate: DrainRate) -> int | None:
+    match code:
+        case "queue_full" | "queue_timeout":
+            return drain_rate.retry_after_s()
+        case "engine_restarted":
+            return _ENGINE_IS_BACK_S
+        case _:
+            return None

@@ -52,9 +52,7 @@ class Demand:
         """Whether the warning holds."""
         return not self._is_calm
 
-    def admit(
-        self, turn_id: str, tokens: int, *, user_id: str | None, pool_tokens: int, now_s: float
-    ) -> None:
+    def admit(self, turn_id: str, tokens: int, *, user_id: str | None, pool_tokens: int) -> None:
         """Count a turn that is about to begin, or is planned anew.
 
         `user_id` None: it is in the background, and nobody waits for it.
@@ -73,7 +71,7 @@ class Demand:
                 "queue_full",
                 f"{len(self._tokens)} turns want {self._total} tokens of KV and this one {tokens}; "
                 f"new ones are taken up to {most:.0f} ({self._high:g} pools)",
-                retry_after_s=self._drain_rate.retry_after_s(now_s, ends),
+                retry_after_s=self._drain_rate.retry_after_s(ends),
             )
         self._tokens[turn_id], self._users[turn_id] = 0, user_id
         self.grow(turn_id, tokens)

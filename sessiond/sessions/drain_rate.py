@@ -1,6 +1,7 @@
-"""How fast turns end, for `Retry-After`. Pure; time is passed in."""
+"""How fast turns end, for `Retry-After`. Asyncio thread only."""
 
 from collections import deque
+from collections.abc import Callable
 from math import ceil
 
 _REMEMBERED = 32
@@ -8,18 +9,22 @@ _LONGEST_S = 60
 
 
 class DrainRate:
-    """Remembers when the last turns ended."""
+    """Remembers when the last turns ended; not those that were refused for want of room.
 
-    def __init__(self) -> None:
+    `ticks` gives monotonic seconds.
+    """
+
+    def __init__(self, ticks: Callable[[], float]) -> None:
+        self._ticks = ticks
         self._ends_s: deque[float] = deque(maxlen=_REMEMBERED)
 
-    def ended(self, now_s: float) -> None:
+    def ended(self) -> None:
         """A turn ended."""
-        self._ends_s.append(now_s)
+        self._ends_s.append(self._ticks())
 
-    def retry_after_s(self, now_s: float, places: int = 1) -> int:
+    def retry_after_s(self, places: int = 1) -> int:
         """When so many places will be free, by the mean time between ends: 1 to 60 seconds."""
         if not self._ends_s:
             return 1
-        mean_s = (now_s - self._ends_s[0]) / len(self._ends_s)
+        mean_s = (self._ticks() - self._ends_s[0]) / len(self._ends_s)
         return min(max(ceil(mean_s * places), 1), _LONGEST_S)

@@ -201,7 +201,7 @@ class Quotas:
 
     @property
     def _drain_s(self) -> int:
-        return self._drain_rate.retry_after_s(self._ticks())
+        return self._drain_rate.retry_after_s()
 
     # --- timers ----------------------------------------------------------------------------------
 

@@ -187,12 +187,15 @@ class TurnRunner:
         bound = turn.bound
         if event is Event.ADVANCE:
             await self._foresight.look(turn)
+        rung = None if finished.error is None else rung_of(finished.error.code)
+        if rung is None:
+            self._drain_rate.ended()
+        else:
+            self._watchers.degraded(rung)
         bound.live.leave(bound.claim, event)
         self._settle(bound)
         turn.log.put(finished)  # the session is free: its reader may begin the next turn
         self.replays.end(bound.response_id, self._ticks())
-        if finished.error is not None:
-            self._note_rung(finished.error.code)
         self._watchers.turn_ended(finished)
         if self._watchers.turn_told is not None:
             ended_at = self._clock()
@@ -216,7 +219,6 @@ class TurnRunner:
             self._retention.settle(bound.live, bound.attachment)
         del self._bound[bound.response_id]
         self._demand.leave(bound.response_id)
-        self._drain_rate.ended(self._ticks())
         bound.end()
 
     def _full(self) -> RequestError:
@@ -225,7 +227,7 @@ class TurnRunner:
         return RequestError(
             "queue_full",
             f"{most} turns run or wait, which is the most there may be",
-            retry_after_s=self._drain_rate.retry_after_s(self._ticks()),
+            retry_after_s=self._drain_rate.retry_after_s(),
         )
 
     def _check_draining(self) -> None:

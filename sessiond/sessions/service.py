@@ -94,8 +94,8 @@ class SessionService:
         make_policy: MakePolicy = _BUILT_IN.make,
     ) -> None:
         ticks = ticks or clock
-        drain_rate = DrainRate()
-        self.demand = Demand(limits, drain_rate)
+        self.drain_rate = DrainRate(ticks)
+        self.demand = Demand(limits, self.drain_rate)
         parts = Parts(
             engine=engine,
             store=store,
@@ -106,7 +106,7 @@ class SessionService:
             ticks=ticks,
             new_id=new_id,
             new_seed=new_seed,
-            drain_rate=drain_rate,
+            drain_rate=self.drain_rate,
             demand=self.demand,
             watchers=watchers,
         )

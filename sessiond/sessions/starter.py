@@ -105,7 +105,6 @@ class TurnStarter:
                 plan.start_tokens + len(plan.input_ids),
                 user_id=bound.owner,
                 pool_tokens=self._engine.info.total_blocks * self._engine.info.block_size,
-                now_s=self._ticks(),
             )
             try:
                 account = await self._store_running(bound, plan, accepted)

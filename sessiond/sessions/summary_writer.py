@@ -64,7 +64,11 @@ class Writing:
 
 
 class SummaryWriter:
-    """Knows no state between summaries; leaves no context behind in the engine."""
+    """Knows no state between summaries; leaves no context behind in the engine.
+
+    Nothing of a fork is written to disk: what an engine that is lost would leave there could not be
+    erased with its session, as nobody knows the ids of a reply that was not finished.
+    """
 
     def __init__(self, parts: Parts, *, transcript: Transcript) -> None:
         self._engine = parts.engine
@@ -144,7 +148,9 @@ class SummaryWriter:
             fork, length = SessionId(writing.fork), writing.reading.length
             if self._is_there(writing):
                 parent = writing.live.id
-                self._engine.send(ForkContext(session=fork, parent=parent, length=length))
+                self._engine.send(
+                    ForkContext(session=fork, parent=parent, length=length, volatile=True)
+                )
             elif writing.background:
                 raise NotNowError("its context is not in the engine any more")
             elif stored is None:
@@ -169,7 +175,7 @@ class SummaryWriter:
             ids=stored.ids,
             computed=stored.computed,
             edits=stored.edits,
-            volatile=writing.live.volatile,
+            volatile=True,
         )
         self._engine.send(command)
         self._engine.send(TruncateContext(session=fork, length=writing.reading.length))

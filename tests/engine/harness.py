@@ -114,9 +114,14 @@ class Engine:
         self.run()
         return turn
 
-    def fork(self, session: str, parent: str, length: int) -> None:
+    def fork(self, session: str, parent: str, length: int, *, volatile: bool = False) -> None:
         self.loop.handle(
-            ForkContext(session=SessionId(session), parent=SessionId(parent), length=length)
+            ForkContext(
+                session=SessionId(session),
+                parent=SessionId(parent),
+                length=length,
+                volatile=volatile,
+            )
         )
 
     def edit(self, session: str, edit: Edit) -> None:

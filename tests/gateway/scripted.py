@@ -26,6 +26,7 @@ from sessiond.facts import (
 from sessiond.sessions.demand import Demand
 from sessiond.sessions.drain_rate import DrainRate
 from sessiond.sessions.limits import ServiceLimits
+from tests.fakes.fake_clock import FakeClock
 
 USAGE = TurnUsage(new_tokens=5, output_tokens=2, ttft_ms=1.0, total_ms=2.0)
 INFO = EngineInfo(
@@ -220,7 +221,15 @@ class ScriptedService:
         self.bind_error = None
         self.quotas = ScriptedQuotas()
         self.database_failure = None
-        self.demand = Demand(ServiceLimits(), DrainRate())
+        self.ticks = FakeClock()
+        self.drain_rate = DrainRate(self.ticks)
+        self.demand = Demand(ServiceLimits(), self.drain_rate)
+
+    def end_turn_every(self, seconds):
+        """As if the last turns had ended so long after one another."""
+        for _ in range(32):  # as many are remembered
+            self.drain_rate.ended()
+            self.ticks.advance(seconds)
 
     async def start(self):
         pass
@@ -241,6 +250,9 @@ class ScriptedService:
         bound = ScriptedBound(session, f"resp_{number}", request, lane)
         self.bound.append(bound)
         return bound
+
+    async def bind_chat(self, caller, request):
+        return await self.bind(caller, request, attachment=None, lane=None)
 
     async def run(self, bound):
         script = self._script(bound.request)

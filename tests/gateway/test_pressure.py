@@ -98,7 +98,7 @@ async def test_capacity_and_metrics_warn_early(stack):
     limits = ServiceLimits(demand_warn_watermark=0.3, demand_high_watermark=0.5, **LIMITS)
     async with stack(num_blocks=12, service_limits=limits) as running:
         demand = running.served.gateway.service.demand
-        demand.admit("a", 60, user_id="u", pool_tokens=192, now_s=0)
+        demand.admit("a", 60, user_id="u", pool_tokens=192)
         assert await pressure(running) == (
             True,
             {"level": "warning", "demand_tokens": 60, "demand_ratio": 0.312},

@@ -114,10 +114,32 @@ async def test_a_failed_turn_is_an_http_error_in_json_and_an_event_in_a_stream()
         response = await http.post("/v1/responses", json={"input": "hi"})
         assert response.status_code == 429
         assert response.json()["error"]["code"] == "queue_timeout"
-        assert int(response.headers["Retry-After"]) >= 1
         strict(response.json(), "ErrorResponse")
         response = await http.post("/v1/responses", json={"input": "hi", "stream": True})
         assert (await sse_events(response))[-1]["response"]["error"]["code"] == "queue_timeout"
+
+
+@pytest.mark.parametrize("path", ["/v1/responses", "/v1/chat/completions"])
+async def test_a_turn_that_failed_for_want_of_room_says_when_by_how_fast_turns_end(path):
+    """It was a constant."""
+    codes = ["queue_timeout", "queue_full", "engine_restarted", "internal_error"]
+    failing = iter(codes * 2)
+
+    def script(_):
+        error = TurnError(code=next(failing), message="as the test wants")
+        return [TurnFinished(status="failed", text="", usage=USAGE, error=error)]
+
+    service = ScriptedService(script)
+    body = {"model": "fake", "input": "hi"}
+    if path.endswith("completions"):
+        body = {"model": "fake", "messages": [{"role": "user", "content": "hi"}]}
+    async with serving(gateway_of(service)) as served, client_of(served) as http:
+        for every_s, wait in ((7.0, "7"), (29.5, "30")):
+            service.end_turn_every(every_s)
+            answers = [await http.post(path, json=body) for _ in codes]
+            assert [answer.json()["error"]["code"] for answer in answers] == codes
+            waits = [answer.headers.get("Retry-After") for answer in answers]
+            assert waits == [wait, wait, "1", None]
 
 
 @pytest.mark.parametrize(

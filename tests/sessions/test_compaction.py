@@ -41,7 +41,7 @@ class TestInTheBackground:
         (command,) = talk.submitted
         (fork,) = engine.sent(ForkContext)
         assert fork == ForkContext(
-            session=command.session, parent=talk.session, length=len(talk.visible)
+            session=command.session, parent=talk.session, length=len(talk.visible), volatile=True
         )
         assert command == SubmitTurn(
             turn=turn,

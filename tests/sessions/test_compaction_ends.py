@@ -8,10 +8,11 @@ from engine.messages import (
     CancelTurn,
     CloseContext,
     HurryContext,
+    SetContext,
 )
 from sessiond.sessions.compaction import RETRY_AFTER_TURNS
 from sessiond.store.errors import StoreError
-from tests.sessions.summing_up import TEXT, TOKENS, engine, reasons, talk, talk_of
+from tests.sessions.summing_up import TEXT, TOKENS, engine, is_summary, reasons, talk, talk_of
 from tests.sessions.trimmed import FRONT, changes
 from tests.sessions.world import (
     ANN,
@@ -119,6 +120,22 @@ class TestEnds:
         assert (await finish(turn)).reason == "deadline"
         engine.by_hand = lambda _: False
         assert reasons(await facts(await talk.need_room())) == ["summarized"], "no failure"
+
+
+class TestDisk:
+    async def test_nothing_goes_there_of_one_whose_context_was_lost_either(self, talk, engine):
+        """An engine that is lost would leave there what nobody can erase."""
+        await talk.grow()
+        await talk.writing()
+        live = talk.world.service._parts.sessions.get(talk.session)
+        talk.world.service._retention.unplace(live)
+        await until(lambda: not talk.open_turns)
+        waiting = asyncio.create_task(talk.need_room())
+        turn = await talk.writing()
+        (command,) = filter(is_summary, engine.sent(SetContext))
+        assert command.volatile
+        talk.write(turn)
+        assert reasons(await facts(await waiting)) == ["summarized"]
 
 
 class TestFailures:

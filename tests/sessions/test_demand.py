@@ -8,20 +8,24 @@ from sessiond.errors import RequestError
 from sessiond.sessions.demand import Demand
 from sessiond.sessions.drain_rate import DrainRate
 from sessiond.sessions.limits import ServiceLimits
+from tests.fakes.fake_clock import FakeClock
 from tests.sessions.world import World, ask, finish
 
 POOL = 100
 
 
-def demand(warn: float = 0.0, high: float = 0.0, ends: tuple[float, ...] = ()) -> Demand:
-    rate = DrainRate()
-    for end in ends:
-        rate.ended(end)
+def demand(warn: float = 0.0, high: float = 0.0, every_s: float = 1.0) -> Demand:
+    """Two turns have ended before, one in so many seconds."""
+    clock = FakeClock()
+    rate = DrainRate(clock)
+    for _ in range(2):
+        rate.ended()
+        clock.advance(every_s)
     return Demand(ServiceLimits(demand_warn_watermark=warn, demand_high_watermark=high), rate)
 
 
-def admit(of: Demand, turn: str, tokens: int, now_s: float = 0.0, user: str | None = "ada") -> None:
-    of.admit(turn, tokens, user_id=user, pool_tokens=POOL, now_s=now_s)
+def admit(of: Demand, turn: str, tokens: int, user: str | None = "ada") -> None:
+    of.admit(turn, tokens, user_id=user, pool_tokens=POOL)
 
 
 def test_it_is_what_turns_at_work_have_in_their_contexts() -> None:
@@ -41,16 +45,16 @@ def test_it_is_what_turns_at_work_have_in_their_contexts() -> None:
 
 
 def test_beyond_the_high_watermark_turns_are_refused_until_enough_have_ended() -> None:
-    wanted = demand(high=1.5, ends=(0.0, 2.0))
+    wanted = demand(high=1.5, every_s=2.0)
     admit(wanted, "a", 60)
     admit(wanted, "b", 60)
     assert not wanted.is_high
     with pytest.raises(RequestError, match="2 turns want 120 tokens of KV and this one 90") as told:
-        admit(wanted, "c", 90, now_s=4.0)
+        admit(wanted, "c", 90)
     assert (told.value.code, told.value.status) == ("queue_full", 429)
     assert told.value.retry_after_s == 2, "one of them has to end, and one ends every two seconds"
     with pytest.raises(RequestError) as told:
-        admit(wanted, "c", 900, now_s=4.0)
+        admit(wanted, "c", 900)
     assert told.value.retry_after_s > 20
     assert wanted.tokens == 120
     admit(wanted, "d", 30)

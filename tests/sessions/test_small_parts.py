@@ -15,7 +15,6 @@ from sessiond.facts import (
     TurnRequest,
 )
 from sessiond.sessions.attachments import Attachments
-from sessiond.sessions.drain_rate import DrainRate
 from sessiond.sessions.holds import Holds
 from sessiond.sessions.request_form import pack_request, unpack_request
 from sessiond.sessions.rounds import Rounds
@@ -86,18 +85,6 @@ class TestRounds:
 
     def test_of_nothing_there_is_nothing(self):
         assert Rounds(list).next(3) == []
-
-
-class TestDrainRate:
-    @pytest.mark.parametrize(
-        ("ends", "now", "expected"),
-        [([], 5, 1), ([0, 0.1], 0.2, 1), ([0, 10, 20], 30, 10), ([0], 1000, 60)],
-    )
-    def test_it_is_the_time_until_one_more_place_is_free(self, ends, now, expected):
-        rate = DrainRate()
-        for end in ends:
-            rate.ended(end)
-        assert rate.retry_after_s(now) == expected
 
 
 class TestRequestForm:

@@ -205,6 +205,22 @@ def test_kv_of_volatile_sessions_is_never_written_to_disk(make) -> None:
     assert engine.stats().tiers["host"].blocks >= 6
 
 
+def test_a_fork_may_be_volatile_when_its_parent_is_not(make) -> None:
+    """Such as a summary is written on: the parent's KV goes to disk, before and after it."""
+    engine = make("both")
+    ids = used(engine)
+    engine.fork("b", "a", 100, volatile=True)
+    engine.turn("b", [1] * 60)
+    engine.park("b")
+    engine.run()
+    assert engine.stats().tiers["disk"].blocks == len(ids) // 16
+    assert engine.stats().tiers["host"].blocks > len(ids) // 16
+    again(engine, ids)
+    engine.turn("a", [2] * 60)
+    assert engine.stats().tiers["disk"].blocks > len(ids) // 16
+    assert engine.view("a").disk_blocks == engine.stats().tiers["disk"].blocks
+
+
 def test_a_session_that_was_forgotten_comes_back_for_its_kv(make, tier: str) -> None:
     engine = make(tier)
     ids = used(engine)
