@@ -16,7 +16,7 @@ from engine.questions import GetContext
 _ANSWERS_WITHIN_S = 1.0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Owed:
     """`epoch`: that of the engine that was told of it; 0: none was."""
 
