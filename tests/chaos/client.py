@@ -22,7 +22,7 @@ _MAX_TALKS = 4
 _LONGEST = POOL_TOKENS - 368  # with a turn and its reply, in parts of blocks, it fits the pool
 _HELD_S = 1.0
 _PRIORITIES = ("high", "normal", "normal", "low")
-_RUNNING = ("running", "in_progress", "queued")
+RUNNING = ("running", "in_progress", "queued")
 _WORDS = ["tell", "me", "more", "of", "the", "sea", "and", "its", "old", "ships,", "parrot"]
 
 
@@ -345,7 +345,7 @@ class Client:
         path = f"/v1/responses/{asked.response_id}"
         while asked.response_id is not None:
             answer = await self._wire.ask("GET", path)
-            if answer.status_code == 404 or answer.json()["status"] not in _RUNNING:
+            if answer.status_code == 404 or answer.json()["status"] not in RUNNING:
                 return
 
     async def _checkpoints(self, talk: Talk) -> list[str]:
@@ -357,7 +357,7 @@ class Client:
             if answer.status_code == 404:
                 return []
             assert view == view | talk.hints, (view, talk)
-            if view["state"] not in _RUNNING:
+            if view["state"] not in RUNNING:
                 break
         return [
             turn["response_id"] for turn in view["turns"] if turn["kept"] and turn["role"] == "user"
