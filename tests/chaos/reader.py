@@ -22,7 +22,7 @@ from tests.chaos.engine import HELD
 from tests.chaos.guest import body_of, close, text_of
 from tests.chaos.stack import HEARTBEAT_S, ChaosStack
 from tests.chaos.talk import Asked, Talk
-from tests.chaos.wire import AWAY, PATIENCE_S, Heard, Wire
+from tests.chaos.wire import PATIENCE_S, Heard, Wire
 from tests.sockets.raw_peer import RawPeer, frame, make_small, raw_peer
 
 _LANE = "reader"
@@ -101,24 +101,23 @@ class Reader:
         """T43, T47: while a step is held, streams and sockets are not silent, and probes pass."""
         asked = self._long_turn()
         body = {**body_of(asked), "stream": True, "store": False}
-        try:
-            async with (
-                contextlib.AsyncExitStack() as held,
-                self._wire.http() as http,
-            ):
+        async with self._wire.http() as http, contextlib.AsyncExitStack() as held:
+            request = http.build_request("POST", "/v1/responses", json=body)
+            try:
                 await held.enter_async_context(self._held_steps())
-                async with http.stream("POST", "/v1/responses", json=body) as answer:
-                    if answer.status_code != 200:
-                        assert answer.status_code in (429, 500, 503), answer
-                        return False
-                    stream = _Stream(answer)
-                    is_whole = await stream.is_commented()
-                    if is_whole:
-                        await self._check_probe_and_pings()
-                    await held.aclose()
-                    heard = await stream.heard()
-        except (*AWAY, httpx.TransportError):
-            return False
+                answer = await http.send(request, stream=True)
+            except (OSError, httpx.TransportError):
+                return False
+            async with contextlib.aclosing(answer):
+                if answer.status_code != 200:
+                    assert answer.status_code in (429, 500, 503), answer
+                    return False
+                stream = _Stream(answer)
+                is_whole = await stream.is_commented()
+                if is_whole:
+                    await self._check_probe_and_pings()
+                await held.aclose()
+                heard = await stream.heard()
         self._ledger.count(heard)
         return _is_right(asked, heard) and is_whole
 

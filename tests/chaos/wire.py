@@ -17,7 +17,7 @@ from tests.gateway.serving import Served
 TERMINAL = ("response.completed", "response.incomplete", "response.failed", "error")
 PATIENCE_S = 120.0
 _PAUSE_S = 0.02
-AWAY = (OSError, TimeoutError, InvalidHandshake, InvalidMessage, ConnectionClosed)
+_AWAY = (OSError, TimeoutError, InvalidHandshake, InvalidMessage, ConnectionClosed)
 _NO_CONTEXT = ssl.create_default_context()  # httpx reads files for one, of which there may be none
 
 
@@ -123,7 +123,7 @@ class Wire:
             while True:
                 try:
                     answer = await self._ask(method, path, body, headers)
-                except (*AWAY, httpx.TransportError):
+                except (*_AWAY, httpx.TransportError):
                     answer = None
                 if answer is not None and answer.status_code not in (409, 429, 500, 503):
                     return answer
@@ -131,7 +131,7 @@ class Wire:
 
     async def begin(self, path: str, body: dict) -> None:
         """Post a request for a stream and go when the first of it has come."""
-        with contextlib.suppress(*AWAY, httpx.TransportError):
+        with contextlib.suppress(*_AWAY, httpx.TransportError):
             async with (
                 asyncio.timeout(PATIENCE_S),
                 self.http() as http,
@@ -163,7 +163,7 @@ class Wire:
     async def open(self) -> ClientConnection:
         """The socket: a new one if it was cut."""
         while self._socket is None or self._socket.close_code is not None:
-            with contextlib.suppress(*AWAY):
+            with contextlib.suppress(*_AWAY):
                 self._socket = await self._served.connect(max_queue=None)
                 break
             await asyncio.sleep(_PAUSE_S)
