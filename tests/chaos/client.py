@@ -20,8 +20,9 @@ FAULTS = {
 }
 _MAX_TALKS = 4
 _LONGEST = POOL_TOKENS - 368  # with a turn and its reply, in parts of blocks, it fits the pool
+_HELD_S = 1.0
 _PRIORITIES = ("high", "normal", "normal", "low")
-_RUNNING = ("running", "in_progress", "queued")
+RUNNING = ("running", "in_progress", "queued")
 _WORDS = ["tell", "me", "more", "of", "the", "sea", "and", "its", "old", "ships,", "parrot"]
 
 
@@ -71,6 +72,7 @@ class Client:
             self.park: 5,
             self.close: 2,
             self.all_at_once: 4,
+            self.hint: 3,
         }
 
     async def operate(self) -> None:
@@ -197,6 +199,17 @@ class Client:
         talk = self._chance.choice(self._talks)
         answer = await self._wire.ask("POST", f"/v1/sessions/{talk.session_id}/park")
         assert answer.status_code == 200, answer.text
+        assert answer.json() == answer.json() | talk.hints, (answer.text, talk)
+        await self.say()
+
+    async def hint(self) -> None:
+        """T11, T12: what is said of a session's future holds, whatever is lost; nobody is stuck."""
+        talk = self._chance.choice(self._talks)
+        retention = self._chance.choice(["release", "park", "hold"])
+        hints = {"retention": retention, "priority": self._chance.choice(_PRIORITIES)}
+        told = await self._wire.update(talk.session_id, {**hints, "ttl_s": _HELD_S})
+        assert told == told | {"type": "session.updated", "session": talk.session_id, **hints}
+        talk.hints = hints
         await self.say()
 
     async def close(self) -> None:
@@ -332,7 +345,7 @@ class Client:
         path = f"/v1/responses/{asked.response_id}"
         while asked.response_id is not None:
             answer = await self._wire.ask("GET", path)
-            if answer.status_code == 404 or answer.json()["status"] not in _RUNNING:
+            if answer.status_code == 404 or answer.json()["status"] not in RUNNING:
                 return
 
     async def _checkpoints(self, talk: Talk) -> list[str]:
@@ -343,7 +356,8 @@ class Client:
             view = answer.json()
             if answer.status_code == 404:
                 return []
-            if view["state"] not in _RUNNING:
+            assert view == view | talk.hints, (view, talk)
+            if view["state"] not in RUNNING:
                 break
         return [
             turn["response_id"] for turn in view["turns"] if turn["kept"] and turn["role"] == "user"
@@ -354,6 +368,9 @@ class Client:
         assert heard.end is not None
         response = heard.end["response"]
         usage, ours = response["usage"], response["sessiond"]
+        told = len(heard.text) + (heard.outcome == "completed")  # T19; T24: its end counts once
+        assert usage["output_tokens"] == told <= asked.max_output_tokens, (usage, heard)
+        assert (heard.outcome == "completed") == (len(heard.text) < asked.max_output_tokens)
         cached = usage["input_tokens_details"]["cached_tokens"]
         assert usage["input_tokens"] == len(talk.prompt(asked.user)), (usage, talk)
         assert ours["context"] == ("trimmed" if talk.is_trimmed else "full"), (ours, talk)

@@ -29,6 +29,7 @@ BLOCK_BYTES = 8 * BLOCK_SIZE
 HOST_BYTES = 12 * BLOCK_BYTES
 DISK_BYTES = 101 * 4096
 STEP_FAULTS = ("step-error", "no-memory-for-one", "no-memory-for-all", "nan", "slow-step", "hang")
+HELD = "held"  # no fault: steps wait until who gave the order takes it away
 _SHORT_STEPS = 40
 _FULL_WRITES = 30
 
@@ -60,6 +61,8 @@ class ChaosModel(FakeModel):
         self._short_steps = 0
 
     def execute(self, batch: Sequence[SequenceStep]) -> list[int]:
+        while self._orders.waiting(HELD):
+            time.sleep(0.005)
         kind = self._orders.take(*STEP_FAULTS)
         if kind == "hang":
             hang_for_ever()

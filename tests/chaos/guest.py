@@ -8,7 +8,7 @@ from websockets.exceptions import ConnectionClosed
 
 from tests.chaos.client import FAULTS, Ledger
 from tests.chaos.engine import POOL_TOKENS
-from tests.chaos.talk import INSTRUCTIONS, Asked, Talk
+from tests.chaos.talk import INSTRUCTIONS, Asked, Said, Talk
 from tests.chaos.wire import PATIENCE_S, Heard, Wire
 
 _JUNK = (
@@ -17,6 +17,7 @@ _JUNK = (
     '{"type": "response.create", "input": "hi", "max_output_tokens": -1}',
     '{"type": "no.such.event"}',
 )
+_SPELLINGS = ("X-Session-Id", "x_session_id", "X-SESSION-ID", "X_Session-ID")
 
 
 class Guest:
@@ -29,7 +30,7 @@ class Guest:
 
     async def operate(self) -> None:
         operation = self._chance.choice(
-            [self.ask_for_too_much, self.read_slowly, self.cut_a_request, self.babble]
+            [self.ask_for_too_much, self.name_the_session, self.cut_a_request, self.babble]
         )
         await operation()
         self._ledger.did(operation.__name__)
@@ -47,18 +48,23 @@ class Guest:
         assert not heard.text, heard
         await self._whole_turn()
 
-    async def read_slowly(self) -> None:
-        """T42: what could not be sent in time is told in fewer words, and all of it."""
-        paused = False
-
-        def pause(_heard: dict[str, Heard], event: dict) -> str | None:
-            nonlocal paused
-            if paused or event["type"] != "response.output_text.delta":
-                return None
-            paused = True
-            return "pause"
-
-        await self._whole_turn(pause)
+    async def name_the_session(self) -> None:
+        """T58: a name comes back however its header is spelt, and the reply says what it reused."""
+        talk, sessions = Talk(session_id=""), set()
+        while len(talk.said) < 2:
+            asked = Asked(user=self._words(), max_output_tokens=24)
+            # what was asked for again may have been done before: then the second turn is a fork
+            tip = {"previous_response_id": talk.tip_id} if talk.said else {}
+            name = f"guest-{len(talk.said)}"
+            headers = {self._chance.choice(_SPELLINGS): name}
+            body = {**body_of(asked), **tip}
+            answer = await self._wire.ask("POST", "/v1/responses", body, headers)
+            assert answer.status_code == 200, answer.text
+            assert answer.headers.get_list("x-session-id") == [name], answer.headers
+            check_told(talk, asked, answer.json())
+            sessions.add(answer.json()["conversation"]["id"])
+        for session_id in sessions:
+            await close(self._wire, session_id)
 
     async def cut_a_request(self) -> None:
         """T06: nobody waits for the rest of a stream over HTTP."""
@@ -80,30 +86,61 @@ class Guest:
 
     # --- their parts ---------------------------------------------------------------------------
 
-    async def _whole_turn(self, during=lambda _heard, _event: None) -> None:
+    async def _whole_turn(self) -> None:
         user = self._words()
-        heard = await self._hear(user, during)
+        heard = await self._hear(user)
         if heard.outcome in {"completed", "max_output_tokens"}:
             right = Talk(session_id="").right_reply(Asked(user=user, max_output_tokens=24))
             assert heard.text == right, (heard, right)
         else:
             assert heard.outcome in FAULTS, heard
 
-    async def _hear(self, user: str, during=lambda _heard, _event: None) -> Heard:
-        frame = {
-            "stream_id": "guest",
-            "input": user,
-            "max_output_tokens": 24,
-            "temperature": 0,
-            "instructions": INSTRUCTIONS,
-            "context_management": [{"type": "none"}],
-        }
-        (heard,) = (await self._wire.exchange([frame], during)).values()
+    async def _hear(self, user: str) -> Heard:
+        frame = {"stream_id": "guest", **body_of(Asked(user=user, max_output_tokens=24))}
+        (heard,) = (await self._wire.exchange([frame])).values()
         self._ledger.count(heard)
         if heard.session_id is not None:
-            answer = await self._wire.ask("DELETE", f"/v1/sessions/{heard.session_id}")
-            assert answer.status_code in (200, 404), answer.text
+            await close(self._wire, heard.session_id)
         return heard
 
     def _words(self) -> str:
         return "say " * self._chance.randint(1, 20)
+
+
+def check_told(talk: Talk, asked: Asked, told: dict) -> None:
+    """A response over HTTP is the right one, says what it reused, and is added to the talk."""
+    text = text_of(told)
+    right = talk.right_reply(asked)
+    reason = (told["incomplete_details"] or {}).get("reason")
+    if reason == "memory_pressure":
+        assert right.startswith(text), (told, right)
+    else:
+        assert reason in (None, "max_output_tokens"), told
+        assert text == right, (told, right)
+    usage, ours = told["usage"], told["sessiond"]
+    cached = usage["input_tokens_details"]["cached_tokens"]
+    assert cached == ours["reused_tokens"] + ours["restored_tokens"], told
+    assert usage["input_tokens"] == len(talk.prompt(asked.user)), told
+    assert cached + ours["recomputed_tokens"] <= usage["input_tokens"], told
+    talk.said.append(Said(response_id=told["id"], user=asked.user, reply=text))
+
+
+def text_of(told: dict) -> str:
+    """The text of a response; one that ended at once has no output."""
+    return told["output"][0]["content"][0]["text"] if told["output"] else ""
+
+
+def body_of(asked: Asked) -> dict:
+    """A turn that opens a session of its own."""
+    return {
+        "input": asked.user,
+        "max_output_tokens": asked.max_output_tokens,
+        "temperature": 0,
+        "instructions": INSTRUCTIONS,
+        "context_management": [{"type": "none"}],
+    }
+
+
+async def close(wire: Wire, session_id: str) -> None:
+    answer = await wire.ask("DELETE", f"/v1/sessions/{session_id}")
+    assert answer.status_code in (200, 404), answer.text

@@ -15,6 +15,7 @@ from sessiond.gateway.auth import LOCAL
 from tests.chaos.client import Client, Ledger
 from tests.chaos.faults import Fault, when_possible
 from tests.chaos.guest import Guest
+from tests.chaos.reader import Reader
 from tests.chaos.stack import ChaosStack, chaos_stack
 from tests.chaos.wire import Wire
 
@@ -57,7 +58,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """`operations` of `clients` and a guest together; faults of all kinds come in turn."""
+    """`operations` of `clients`, a guest and a reader; faults of all kinds come in turn."""
 
     seed: int
     operations: int
@@ -81,9 +82,10 @@ class Run:
         started_s = time.monotonic()
         async with chaos_stack(url, folder, self._plan.step_timeout_s) as stack:
             start = await self._warm_up(stack)
-            clients: list[Client | Guest] = [
+            clients: list[Client | Guest | Reader] = [
                 *(self._client(stack) for _ in range(self._plan.clients)),
                 self._guest(stack),
+                self._reader(stack),
             ]
             load = asyncio.gather(*map(self._drive, clients))
             faults = asyncio.create_task(self._inject(stack, load))
@@ -109,7 +111,11 @@ class Run:
         chance = random.Random(self._chance.random())
         return Guest(Wire(stack.served), chance, self._report.ledger)
 
-    async def _drive(self, client: Client | Guest) -> None:
+    def _reader(self, stack: ChaosStack) -> Reader:
+        chance = random.Random(f"reader {self._plan.seed}")  # the others draw as without one
+        return Reader(stack, chance, self._report.ledger)
+
+    async def _drive(self, client: Client | Guest | Reader) -> None:
         while self._done < self._plan.operations:
             self._done += 1
             await client.operate()

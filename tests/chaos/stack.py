@@ -22,6 +22,8 @@ from tests.gateway.real_stack import NO_POLICY, ByteFormat
 from tests.gateway.serving import Served, serving
 
 DB_TIMEOUT_S = 2.0
+HEARTBEAT_S = 0.05
+_PINGS = {"ping_interval_s": 0.25, "ping_timeout_s": 4.0}  # of one loop with all the clients
 
 
 class JumpingClock:
@@ -77,7 +79,7 @@ async def chaos_stack(url: str, folder: Path, step_timeout_s: float):
         service=service,
         engine=engine,
         auth=NoAuth(),
-        limits=GatewayLimits(),
+        limits=GatewayLimits(heartbeat_s=HEARTBEAT_S, **_PINGS),
         connections=Connections(),
         audit_watch=AuditWatch(engine),
         metrics=metrics,

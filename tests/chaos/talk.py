@@ -44,6 +44,7 @@ class Talk:
     inherited: int = 0
     last_turns: int | None = None
     fidelity: str = "exact"
+    hints: dict[str, str] = field(default_factory=dict)
 
     @property
     def tip_id(self) -> str:
@@ -108,7 +109,9 @@ class Talk:
 
     def up_to(self, count: int, session_id: str) -> "Talk":
         """A fork behind the first `count` turns."""
-        return replace(self, session_id=session_id, said=self.said[:count], inherited=count)
+        return replace(
+            self, session_id=session_id, said=self.said[:count], inherited=count, hints={}
+        )
 
 
 def _turn_ids(turn: Said) -> list[int]:

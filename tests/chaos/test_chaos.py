@@ -4,12 +4,16 @@
 """
 
 import asyncio
+import random
 
 import pytest
 
 from sessiond.store import migrate
+from tests.chaos.client import Ledger
 from tests.chaos.faults import ANYWHERE, SQLITE, postgres_faults
+from tests.chaos.reader import Reader
 from tests.chaos.run import Plan, Run
+from tests.chaos.stack import chaos_stack
 from tests.soak import SOAK, seed_of
 
 SEED = seed_of("CHAOS_SEED")
@@ -64,3 +68,18 @@ async def test_without_faults_every_turn_is_whole(migrated_file, tmp_path):
     asked_for = {"cancelled", "cut", "turn_in_progress", "request_too_large"}
     assert told <= {"completed", "max_output_tokens", *asked_for}
     assert (report.restarts, report.injected) == (0, 0)
+
+
+@pytest.mark.parametrize("operation", ["read_slowly", "vanish", "wait_in_silence"])
+async def test_a_reader_in_calm_is_told_all(migrated_file, tmp_path, operation):
+    """Under faults some of its checks are broken off, here by a machine that is slow at most."""
+    path = tmp_path / "calm.db"
+    path.write_bytes(migrated_file.read_bytes())
+    async with chaos_stack(f"sqlite+aiosqlite:///{path}", tmp_path, 60.0) as stack:
+        reader = Reader(stack, random.Random(SEED), Ledger())
+        for _ in range(10):
+            if await getattr(reader, operation)():
+                break
+        else:
+            pytest.fail("no check of ten was whole")
+        await reader.leave()

@@ -17,7 +17,6 @@ from tests.gateway.serving import Served
 TERMINAL = ("response.completed", "response.incomplete", "response.failed", "error")
 PATIENCE_S = 120.0
 _PAUSE_S = 0.02
-_UNREAD_S = 0.3
 _AWAY = (OSError, TimeoutError, InvalidHandshake, InvalidMessage, ConnectionClosed)
 _NO_CONTEXT = ssl.create_default_context()  # httpx reads files for one, of which there may be none
 
@@ -81,8 +80,7 @@ class Wire:
     ) -> dict[str, Heard]:
         """Send `response.create` frames, each in a lane of its own, and hear all to their ends.
 
-        `during` sees each event; what it returns is sent, "cut" cuts the socket, and at "pause"
-        nobody reads from it for a moment.
+        `during` sees each event; what it returns is sent, and "cut" cuts the socket.
         """
         heard = {frame["stream_id"]: Heard() for frame in frames}
         async with asyncio.timeout(PATIENCE_S):
@@ -97,23 +95,34 @@ class Wire:
                     answer = during(heard, event)
                     if answer == "cut":
                         socket.transport.abort()
-                    elif answer == "pause":
-                        socket.transport.pause_reading()
-                        asyncio.get_running_loop().call_later(
-                            _UNREAD_S, socket.transport.resume_reading
-                        )
                     elif answer is not None:
                         await socket.send(json.dumps(answer))
             except ConnectionClosed:
                 self._socket = None
         return heard
 
-    async def ask(self, method: str, path: str, body: dict | None = None) -> httpx.Response:
+    async def update(self, session_id: str, hints: dict) -> dict:
+        """`session.update`, sent again until it is told that it holds."""
+        frame = json.dumps({"type": "session.update", "session": session_id, **hints})
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                socket = await self.open()
+                with contextlib.suppress(ConnectionClosed):
+                    await socket.send(frame)
+                    event = json.loads(await socket.recv())
+                    if event["type"] != "error":
+                        return event
+                    assert event["status"] == 500, event
+                await asyncio.sleep(_PAUSE_S)
+
+    async def ask(
+        self, method: str, path: str, body: dict | None = None, headers: dict | None = None
+    ) -> httpx.Response:
         """A request that is made again until something other than a fault of the moment comes."""
         async with asyncio.timeout(PATIENCE_S):
             while True:
                 try:
-                    answer = await self._ask(method, path, body)
+                    answer = await self._ask(method, path, body, headers)
                 except (*_AWAY, httpx.TransportError):
                     answer = None
                 if answer is not None and answer.status_code not in (409, 429, 500, 503):
@@ -125,7 +134,7 @@ class Wire:
         with contextlib.suppress(*_AWAY, httpx.TransportError):
             async with (
                 asyncio.timeout(PATIENCE_S),
-                self._http() as http,
+                self.http() as http,
                 http.stream("POST", path, json=body) as answer,
             ):
                 async for _ in answer.aiter_bytes():
@@ -140,11 +149,13 @@ class Wire:
             self._socket.transport.abort()
             self._socket = None
 
-    async def _ask(self, method: str, path: str, body: dict | None) -> httpx.Response:
-        async with self._http() as http:
-            return await http.request(method, path, json=body)
+    async def _ask(
+        self, method: str, path: str, body: dict | None, headers: dict | None
+    ) -> httpx.Response:
+        async with self.http() as http:
+            return await http.request(method, path, json=body, headers=headers)
 
-    def _http(self) -> httpx.AsyncClient:
+    def http(self) -> httpx.AsyncClient:
         return httpx.AsyncClient(
             base_url=self._served.http_url, trust_env=False, timeout=PATIENCE_S, verify=_NO_CONTEXT
         )

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import socket
+import sys
 
 from websockets.client import ClientProtocol
 from websockets.frames import Frame, Opcode
@@ -89,6 +90,15 @@ class RawPeer:
                 return True
             before.append(found)
         return False
+
+
+def make_small(connection):
+    """Let a connection of the server be blocked by few bytes that its peer does not read."""
+    kernels = connection.transport.get_extra_info("socket")
+    kernels.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    if sys.platform == "linux":  # a busy machine may take longer than TCP would wait
+        kernels.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 0)
+    connection.transport.set_write_buffer_limits(high=1024, low=512)
 
 
 @contextlib.asynccontextmanager

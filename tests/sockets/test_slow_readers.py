@@ -3,8 +3,6 @@
 import asyncio
 import gc
 import json
-import socket
-import sys
 import threading
 from contextlib import AsyncExitStack
 
@@ -12,7 +10,7 @@ from websockets.frames import Opcode
 
 from sessiond.gateway.socket import SocketConnection
 from tests.gateway.hooks import Submits
-from tests.sockets.raw_peer import frame, raw_peer
+from tests.sockets.raw_peer import frame, make_small, raw_peer
 
 SLOW = 64
 REPLY = 400  # tokens of a slow reader
@@ -108,14 +106,9 @@ def is_small(connection):
     return connection.transport.get_write_buffer_limits()[1] == 1024
 
 
-def make_small(running):
-    """Let the sockets that are open be blocked by few bytes that nobody reads."""
+def make_all_small(running):
     for connection in running.served.server.server_state.connections:
-        kernels = connection.transport.get_extra_info("socket")
-        kernels.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-        if sys.platform == "linux":  # a busy machine may take longer than TCP would wait
-            kernels.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 0)
-        connection.transport.set_write_buffer_limits(high=1024, low=512)
+        make_small(connection)
 
 
 async def test_t42_64_slow_readers_change_no_other_streams_steps_between_tokens(stack):
@@ -127,7 +120,7 @@ async def test_t42_64_slow_readers_change_no_other_streams_steps_between_tokens(
             await sockets.enter_async_context(raw_peer(ws_url, receive_buffer=4096))
             for _ in range(SLOW)
         ]
-        make_small(running)
+        make_all_small(running)
         fast = await sockets.enter_async_context(raw_peer(ws_url))
         submits = Submits(running)
         hold(running)
@@ -168,7 +161,7 @@ async def test_t42_who_reads_nothing_is_closed_1013_and_its_blocks_come_back(sta
         stack(num_blocks=64, **limits) as running,
         raw_peer(running.served.ws_url, receive_buffer=4096) as peer,
     ):
-        make_small(running)
+        make_all_small(running)
         submits = Submits(running)
         hold(running)
         await block(running, [peer])
