@@ -47,7 +47,7 @@ sanitize: $(VENV)/.installed-dev
 clean:
 	rm -rf $(VENV) build *.egg-info
 
-# the kernels are compiled by the install
+# the C libraries are compiled by the install
 $(VENV)/.installed: pyproject.toml constraints.txt setup.py $(wildcard engine/model/kernels/*.[ch] engine/memory/*.c)
 	@echo "Setting up $(VENV) (once; about a minute) ..."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

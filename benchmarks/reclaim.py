@@ -32,7 +32,6 @@ from rich.table import Table
 from benchmarks.lost_sockets import lost_sockets
 from benchmarks.machine import describe_machine
 from engine.config import EngineConfig
-from engine.files.catalog import DEFAULT_MODEL, resolve_model
 from engine.heap import ShortPauses
 from engine.ids import BlockId, SessionId, TurnId
 from engine.loop import EngineLoop
@@ -297,7 +296,6 @@ def main(
     console.print(show(inside, "(a) Release inside the engine"))
     outside: list[Spread] = []
     if drops:
-        resolve_model(DEFAULT_MODEL)
         outside = from_socket(drops, others)
         console.print(show(outside, "(b) From a lost socket to free blocks"))
     if output is not None:

@@ -188,11 +188,8 @@ class Turns:
         self.queue.enqueue(slot)
 
     def _admission_view(self, command: SubmitTurn, context: Context | None) -> AdmissionView:
-        pool, queue = self._memory.pool, self.queue
-        turns, max_turns = (
-            queue.foreground_count,
-            self._config.max_num_seqs + self._config.max_num_waiting,
-        )
+        pool, queue, config = self._memory.pool, self.queue, self._config
+        turns, max_turns = queue.foreground_count, config.max_num_seqs + config.max_num_waiting
         context_tokens, is_first = None, False
         if context is not None:
             context_tokens = len(context.ids)
@@ -205,10 +202,10 @@ class Turns:
             max_turns=max_turns,
             is_first=is_first,
             total_blocks=pool.total,
-            block_size=self._config.block_size,
+            block_size=config.block_size,
             max_model_len=self._max_model_len,
-            max_session_blocks=self._config.max_resident_blocks,
-            max_user_blocks=self._config.max_user_resident_blocks,
+            max_session_blocks=config.max_resident_blocks,
+            max_user_blocks=config.max_user_resident_blocks,
         )
 
     # --- tokens --------------------------------------------------------------------------------

@@ -1,8 +1,6 @@
 """The C library that gives back many blocks: under sanitizers, and where there is none."""
 
-import os
-import subprocess
-import sys
+from functools import partial
 
 import pytest
 
@@ -10,30 +8,18 @@ from engine.c_compiler import BuildError
 from engine.memory import give_build
 from engine.memory.give_build import LIBRARY_NAME, build
 from engine.memory.give_library import load
-from tests.kernels.test_sanitizers import sanitizer_runtime
 from tests.memory.giving import give_library
+from tests.sanitizers import drive
 
 
 def test_no_access_out_of_bounds_and_nothing_undefined(tmp_path):
-    runtime = sanitizer_runtime("libasan.so")
-    if runtime is None:
-        pytest.skip("the compiler has no sanitizers")
-    library = tmp_path / LIBRARY_NAME
-    build(library, ["-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"])
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.memory.giving", str(library)],
-        env={
-            **os.environ,
-            "LD_PRELOAD": runtime,
-            "ASAN_OPTIONS": "detect_leaks=0",  # the interpreter keeps memory on purpose
-            "PYTHONMALLOC": "malloc",  # its own arenas would hide what lies beside an array
-        },
-        capture_output=True,
-        text=True,
-        check=False,
+    said = drive(
+        "tests.memory.giving",
+        tmp_path / LIBRARY_NAME,
+        partial(build, flags=["-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]),
+        PYTHONMALLOC="malloc",  # its own arenas would hide what lies beside an array
     )
-    assert done.returncode == 0, done.stderr[-4000:]
-    assert "clean" in done.stdout
+    assert "clean" in said
 
 
 def test_where_nothing_was_compiled_there_is_no_library(tmp_path):
