@@ -38,7 +38,12 @@ class ScriptedServer:
     def running(self) -> Iterator["ScriptedServer"]:
         """Listen on a free port of 127.0.0.1."""
         with serve(
-            self._talk, "127.0.0.1", 0, process_request=self._answer, compression=None
+            self._talk,
+            "127.0.0.1",
+            0,
+            process_request=self._answer,
+            compression=None,
+            close_timeout=0.1,  # clients under test may be gone without a word
         ) as server:
             self.url = f"http://127.0.0.1:{server.socket.getsockname()[1]}"
             thread = threading.Thread(target=server.serve_forever)
