@@ -7,9 +7,10 @@ from hypothesis import HealthCheck, settings
 
 from engine.c_compiler import BuildError, find_compiler
 from engine.model.kernels.build import HERE, LIBRARY_NAME, build, sources
+from tests.run_folder import locked, run_folder
 from tests.soak import SOAK
 
-pytest_plugins = ["tests.databases", "tests.sql_texts"]
+pytest_plugins = ["tests.rings", "tests.databases", "tests.sql_texts"]
 
 # Before torch is imported, as the engine's process does: threads that spin at a barrier collapse
 # when another process wants a core.
@@ -42,6 +43,8 @@ def library_path(tmp_path_factory):
         find_compiler()
     except BuildError:
         pytest.skip("no C compiler")
-    path = tmp_path_factory.mktemp("kernels") / LIBRARY_NAME
-    build(path)
+    path = run_folder() / LIBRARY_NAME
+    with locked(path):
+        if not path.exists():
+            build(path)
     return path

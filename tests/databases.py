@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from sessiond.store import migrate
+from tests.run_folder import run_folder
+from tests.soak import SOAK
 
 KINDS = ("sqlite", "postgres")
 
@@ -16,6 +18,21 @@ PATIENCE_S = 240.0
 
 # What rows leave behind adds up, though they are deleted.
 MOST_USES = 10
+
+# Above the store, these alone run on both kinds in the first ring: who owns a conversation, what is
+# reserved of a quota, what is done once only, and what is erased, hang on SQL.
+ON_BOTH = {
+    f"sessions/{name}.py"
+    for name in (
+        "test_commit_two",
+        "test_erasing",
+        "test_ownership",
+        "test_quota_limits",
+        "test_quotas",
+        "test_repeats",
+        "test_uncertain_commit",
+    )
+}
 
 # Between them and SQL lie the sessions, which are tested on both kinds.
 ABOVE_SQL = ("gateway", "sockets", "cli", "docs", "observability")
@@ -39,8 +56,11 @@ def pytest_addoption(parser):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Tests far above SQL run on SQLite alone unless asked for: each kind takes as long again."""
-    if config.getoption("--all-databases"):
+    """Tests above the store run on Postgres in the second ring; those far above when asked for."""
+    for item in items:
+        if not _is_first(item):
+            item.add_marker("second")
+    if config.getoption("--all-databases") or SOAK:
         return
     above = {Path(__file__).parent / name for name in (*ABOVE_SQL, *ABOVE_SQL_TOO)}
     left_out = [
@@ -54,6 +74,16 @@ def pytest_collection_modifyitems(config, items):
     items[:] = [item for item in items if item not in set(left_out)]
 
 
+def _is_first(item):
+    folder = Path(__file__).parent
+    if getattr(item, "callspec", None) is None:
+        return True
+    if item.callspec.params.get("database_kind") != "postgres":
+        return True
+    file = item.path.relative_to(folder)
+    return file.parts[0] == "store" or file.as_posix() in ON_BOTH
+
+
 def sqlite_url(path):
     return f"sqlite+aiosqlite:///{path}"
 
@@ -62,11 +92,10 @@ def sqlite_url(path):
 def postgres():
     """A Postgres server of the whole run."""
     pytest.importorskip("psycopg", reason="psycopg is not installed: nothing is tested on Postgres")
-    from tests.store.postgres import PostgresUnavailableError, running_postgres
+    from tests.store.postgres import PostgresUnavailableError, shared_postgres
 
     try:
-        with running_postgres() as server:
-            yield server
+        return shared_postgres(run_folder())
     except PostgresUnavailableError as error:
         pytest.skip(str(error))
 

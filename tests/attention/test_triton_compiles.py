@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.second
+
 pytest.importorskip("triton")
 
 KIB = 1024

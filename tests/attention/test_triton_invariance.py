@@ -9,6 +9,8 @@ from tests.attention.entries import straight
 from tests.attention.paged import DEVICE, WINDOW, Paged, spec_of
 from tests.model.support import table
 
+pytestmark = pytest.mark.second
+
 
 @pytest.fixture(autouse=True)
 def short_splits(monkeypatch):

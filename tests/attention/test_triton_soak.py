@@ -15,6 +15,8 @@ from tests.attention.test_triton_laws import STOP, triton_runner
 from tests.laws.backend import reply_alone
 from tests.laws.engine_laws import EngineLaws
 
+pytestmark = pytest.mark.second
+
 EVERY = [
     case(kernel, arch, page=page, dim=dim, group=group, dtype=dtype, kv=kv, window=window)
     for arch in SHARED_BYTES

@@ -10,6 +10,8 @@ from engine.model.weights.load import Keeping, load_weights
 from engine.text.chat_template import load_chat_format
 from engine.text.tokenizer import load_tokenizer
 
+pytestmark = pytest.mark.second
+
 
 @pytest.mark.real_model
 def test_weights_tokens_and_template_survive(tmp_path):

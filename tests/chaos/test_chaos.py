@@ -16,6 +16,8 @@ from tests.chaos.run import Plan, Run
 from tests.chaos.stack import chaos_stack
 from tests.soak import SOAK, seed_of
 
+pytestmark = pytest.mark.second
+
 SEED = seed_of("CHAOS_SEED")
 SHORT = sorted({"engine killed", "step error", "no memory for one", "nan", "SQLite locked",
                 "disk tier corrupted", "clock back", "no descriptors"})  # fmt: skip

@@ -14,6 +14,8 @@ from tests.e2e.support import assert_all_blocks_come_back
 from tests.e2e.test_engine_death import engine_pid, until_first_text
 from tests.soak import SOAK, seed_of
 
+pytestmark = pytest.mark.second
+
 SEED = seed_of("CHAOS_SEED")
 FAULTS = 20 if SOAK else 2
 STREAMS = 4 if SOAK else 2

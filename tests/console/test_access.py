@@ -6,7 +6,7 @@ from playwright.async_api import expect
 from tests.console.console import Console
 from tests.gateway.tenants import Person
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
+pytestmark = [pytest.mark.second, pytest.mark.asyncio(loop_scope="session")]
 
 CANARY = '<img src=x onerror="window.pwned=1"><script>window.pwned=1</script>\'"&amp;'
 

@@ -3,7 +3,7 @@
 import pytest
 from playwright.async_api import expect
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
+pytestmark = [pytest.mark.second, pytest.mark.asyncio(loop_scope="session")]
 
 SEA = "Say something about the sea, the wind and the birds above it. " * 3
 

@@ -11,7 +11,7 @@ from tests.console.console import memory_of
 from tests.gateway.hooks import Cancels, Steps
 from tests.gateway.test_tiers import tiers
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
+pytestmark = [pytest.mark.second, pytest.mark.asyncio(loop_scope="session")]
 
 SEA = "Say something about the sea, the wind and the birds above it."
 

@@ -12,7 +12,7 @@ from tests.console.console import number
 from tests.fakes.fake_model import Draw
 from tests.gateway.test_tiers import tiers
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
+pytestmark = [pytest.mark.second, pytest.mark.asyncio(loop_scope="session")]
 
 SEA = "Say something about the sea, the wind and the birds above it. " * 3
 SYSTEM = "You are brief."

@@ -9,6 +9,7 @@ from benchmarks.server_process import ServerProcess
 from tests.console.console import Console, memory_of
 
 pytestmark = [
+    pytest.mark.second,
     pytest.mark.asyncio(loop_scope="session"),
     pytest.mark.e2e,
     pytest.mark.real_model,

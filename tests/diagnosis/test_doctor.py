@@ -14,6 +14,8 @@ from tests.diagnosis import own_server as own
 from tests.gateway import real_stack as stacks
 from tests.gateway.real_stack import real_stack
 
+pytestmark = pytest.mark.second
+
 BUSY_LOOP = "import time; time.sleep(600)"
 
 

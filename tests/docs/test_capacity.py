@@ -11,6 +11,8 @@ from sessiond.__main__ import build_cli
 from tests.docs.blocks import code_blocks_of_section, table_rows
 from tests.planning.test_memory_plan import LLAVA
 
+pytestmark = pytest.mark.second
+
 PLANS = [
     line.split("#")[0].strip()
     for code in code_blocks_of_section(

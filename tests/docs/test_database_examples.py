@@ -70,6 +70,7 @@ def test_sqlite_is_migrated_and_copied(examples, tmp_path):
     assert context(f"sqlite+aiosqlite:///{tmp_path / 'backup.db'}") == [1, 2, 3, 4, 5]
 
 
+@pytest.mark.second
 def test_postgres_is_migrated_dumped_and_restored(examples, tmp_path, postgres):
     upgrade, backup = examples["postgres"]
     variables = postgres.variables | {"PATH": f"{postgres.programs}:{os.environ['PATH']}"}

@@ -1,12 +1,11 @@
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from benchmarks.server_process import NO_REUSE, running_server
 
-JS = Path(__file__).parent / "js"
+EXTRA = Path(__file__).parents[2] / "build" / "extra"
+JS = EXTRA / "js"
 
 
 def pytest_collection_modifyitems(items):
@@ -14,6 +13,8 @@ def pytest_collection_modifyitems(items):
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.e2e)
             item.add_marker(pytest.mark.real_model)
+            if item.path.name != "test_smoke.py" and not item.get_closest_marker("extra"):
+                item.add_marker(pytest.mark.second)
 
 
 @pytest.fixture(scope="session")
@@ -37,10 +38,16 @@ def recomputing_server(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def node():
-    """The node command, with the packages of js/package.json installed."""
-    if not (shutil.which("node") and shutil.which("npm")):
-        pytest.skip("node and npm are not installed: the JavaScript client is not tested")
+    """The node command, with the packages of constraints/js installed."""
     if not (JS / "node_modules" / "openai").is_dir():
-        command = ["npm", "install", "--no-package-lock", "--no-audit", "--no-fund"]
-        subprocess.run(command, cwd=JS, check=True, timeout=240, capture_output=True)
+        pytest.skip("the JavaScript client is not installed: make test-extra-js")
     return "node"
+
+
+@pytest.fixture(scope="session")
+def agents_python():
+    """A Python with OpenAI's Agents SDK."""
+    python = EXTRA / "agents" / "bin" / "python"
+    if not python.is_file():
+        pytest.skip("openai-agents is not installed: make test-extra-agents")
+    return str(python)

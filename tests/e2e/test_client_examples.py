@@ -48,6 +48,7 @@ def test_python_comes_back_to_a_response(server, tmp_path):
     assert_all_blocks_come_back(server)
 
 
+@pytest.mark.extra(stack="js")
 @pytest.mark.parametrize("which", [0, 1])
 def test_javascript_chats(server, node, which):
     code = code_blocks(PAGE, "js")[which]

@@ -6,6 +6,8 @@ from benchmarks.connect_storm import storm
 from benchmarks.server_process import running_server
 from tests.soak import SOAK
 
+pytestmark = pytest.mark.serial
+
 COUNT = 5000 if SOAK else 300
 PER_MINUTE = 5000
 

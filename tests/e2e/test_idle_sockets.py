@@ -6,6 +6,8 @@ from benchmarks.idle_sockets import measure, open_sockets
 from benchmarks.server_process import running_server
 from tests.soak import SOAK
 
+pytestmark = pytest.mark.serial
+
 COUNT = 10_000 if SOAK else 2000
 MOST_KIB = 45
 

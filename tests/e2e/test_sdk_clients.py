@@ -1,5 +1,6 @@
 import json
 import subprocess
+from pathlib import Path
 
 import pytest
 from openai import OpenAI
@@ -124,6 +125,7 @@ def test_a_chat_on_torch_in_float32_costs_only_new_tokens_too(tmp_path):
         assert_answers_as_if_nothing_were_kept(turns, recomputed, messages)
 
 
+@pytest.mark.extra(stack="js")
 def test_javascript_chat_of_six_turns_costs_only_new_tokens(server, recomputing_server, node):
     messages = messages_of("Grace")
     turns = javascript_chat(server, node, messages)
@@ -131,3 +133,26 @@ def test_javascript_chat_of_six_turns_costs_only_new_tokens(server, recomputing_
     assert_only_new_tokens_cost(turns)
     assert_all_blocks_come_back(server)
     assert_answers_as_if_nothing_were_kept(turns, recomputing_server, messages)
+
+
+@pytest.mark.extra(stack="agents")
+def test_a_chat_of_the_agents_sdk_costs_only_new_tokens(server, agents_python):
+    script = Path(__file__).with_name("agents_chat.py")
+    command = [agents_python, str(script), f"{server.url}/v1", json.dumps(messages_of("Barbara"))]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    turns = [
+        ChatTurn(
+            response_id=response_id,
+            text=text,
+            input_tokens=input_tokens,
+            cached_tokens=cached_tokens,
+            output_tokens=output_tokens,
+        )
+        for response_id, text, input_tokens, cached_tokens, output_tokens in map(
+            json.loads, done.stdout.splitlines()
+        )
+    ]
+    assert len(turns) == len(messages_of("Barbara"))
+    assert_only_new_tokens_cost(turns)
+    assert_all_blocks_come_back(server)

@@ -13,10 +13,13 @@ import sys
 from pathlib import Path
 
 import httpx
+import pytest
 
 from tests.gateway.real_stack import MODEL
 from tests.gateway.tenants import Person
 from tests.soak import SOAK
+
+pytestmark = pytest.mark.second
 
 CONFIG = Path(__file__).with_name("schemathesis.toml")
 EXAMPLES = 200 if SOAK else 3

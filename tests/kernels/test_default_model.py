@@ -11,6 +11,7 @@ from engine.files.spec_reader import read_spec
 from engine.model.kernels.library import load_library
 from engine.model.native import prepare_native_model
 from tests.kernels.laws import by_chunks, part, together
+from tests.processors import each_isa
 
 pytestmark = pytest.mark.real_model
 
@@ -21,7 +22,7 @@ BLOCKS = np.random.default_rng(2).permutation(160).tolist()
 DIALOGUE = [int(word) for word in (Path(__file__).parent / "dialogue_ids.txt").read_text().split()]
 
 
-@pytest.fixture(scope="module", params=["portable", "avx2", "avx512"])
+@pytest.fixture(scope="module", params=each_isa())
 def model(request, library_path):
     if not load_library(library_path).engine_supports(request.param.encode()):
         pytest.skip(f"the processor has no {request.param}")

@@ -10,6 +10,8 @@ from engine.c_compiler import find_compiler
 from engine.model.kernels.build import HERE, LIBRARY_NAME, build
 from tests.sanitizers import drive, sanitizer_runtime
 
+pytestmark = pytest.mark.second
+
 
 @pytest.mark.timeout(900)
 def test_no_access_out_of_bounds_and_nothing_undefined(tmp_path):

@@ -18,7 +18,7 @@ from tests.engine.harness import Engine
 from tests.model.support import load, prefill_logits
 from tests.model.test_default_model import MODEL
 
-pytestmark = pytest.mark.real_model
+pytestmark = [pytest.mark.second, pytest.mark.real_model]
 
 LOGIT_TOLERANCE = 1e-3
 SHARE_TOLERANCE = 2e-3  # of the distribution, at a logit tolerance of 1e-3

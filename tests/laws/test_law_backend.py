@@ -13,6 +13,8 @@ from tests.laws.backend import reply_alone
 from tests.laws.engine_laws import EngineLaws
 from tests.soak import SOAK
 
+pytestmark = pytest.mark.second
+
 _DENSE_BLOCKS = 40
 
 

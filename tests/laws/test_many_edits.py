@@ -20,6 +20,8 @@ from tests.engine.harness import Engine
 from tests.model.support import load
 from tests.model.test_default_model import MODEL
 
+pytestmark = pytest.mark.second
+
 BLOCK = 16
 EDITS = 64
 POOL = 80

@@ -14,7 +14,7 @@ from gguf import GGMLQuantizationType as Kind
 from engine.config import EngineConfig, KvDtype
 from engine.files.spec_reader import read_spec
 from engine.messages import Sampling
-from engine.model.kernels.library import ISA_VARIABLE, ISAS, load_library
+from engine.model.kernels.library import ISA_VARIABLE, load_library
 from engine.model.native import NativeModel, NativeRunner, prepare_native_model
 from engine.sizes.native import BLOCK_TOKENS
 from engine.step import ModelRunner, SequenceStep
@@ -22,6 +22,7 @@ from tests.kernels.test_tensors import write_gguf
 from tests.kernels.tiny_model import write_tiny_model
 from tests.laws.backend import reply_alone
 from tests.laws.engine_laws import EngineLaws
+from tests.processors import each_isa
 from tests.soak import SOAK
 
 _DENSE_BLOCKS = 40
@@ -93,7 +94,7 @@ class NativeBackend:
         )
 
 
-@pytest.fixture(scope="class", params=ISAS)
+@pytest.fixture(scope="class", params=each_isa())
 def isa(request: pytest.FixtureRequest, library_path: Path) -> Iterator[str]:
     """The instruction set that is chosen while a model is prepared; the laws hold on each."""
     name: str = request.param

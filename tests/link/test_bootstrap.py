@@ -20,6 +20,8 @@ from tests.fakes.fake_device import FakeDevice
 from tests.kernels.tiny_model import write_tiny_model
 from tests.text import toy
 
+pytestmark = pytest.mark.second
+
 MODEL = "smollm2-135m-instruct"
 MIB = 2**20
 

@@ -15,6 +15,8 @@ from engine.worker_client import STEP_TIMEOUT_S, WorkerEngine
 from sessiond.settings import Settings
 from tests.link.test_worker_client import QUICK, alive, ending_of, submit
 
+pytestmark = pytest.mark.serial
+
 HANG_S = 6.0  # looked at every 0.75 s
 
 
@@ -52,6 +54,7 @@ def test_a_step_may_take_minutes_by_default():
     assert Settings().step_timeout_s == STEP_TIMEOUT_S == 300.0
 
 
+@pytest.mark.second
 @pytest.mark.parametrize("how", ["stopped", "endless step"])
 async def test_a_hung_engine_is_killed_and_the_next_turn_works(caplog, how: str):
     engine = worker("echo", step_timeout_s=HANG_S)

@@ -14,7 +14,7 @@ from tests.model.support import draw, load, prefill_logits, step
 transformers = pytest.importorskip("transformers")
 tokenizers = pytest.importorskip("tokenizers")
 
-pytestmark = pytest.mark.real_model
+pytestmark = [pytest.mark.second, pytest.mark.real_model]
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 MODEL = CACHE / "sessiond/models/smollm2-135m-instruct/SmolLM2-135M-Instruct.Q4_1.gguf"

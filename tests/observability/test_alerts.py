@@ -8,6 +8,8 @@ import yaml
 from tests.docs.blocks import ROOT
 from tests.observability.expressions import unknown_names
 
+pytestmark = pytest.mark.second
+
 FOLDER = ROOT / "deploy" / "prometheus"
 RULES = yaml.safe_load((FOLDER / "alerts.yml").read_text())["groups"][0]["rules"]
 

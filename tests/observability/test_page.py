@@ -13,6 +13,8 @@ import yaml
 from benchmarks.server_process import free_port
 from tests.docs.blocks import ROOT, code_blocks, table_column
 
+pytestmark = pytest.mark.second
+
 PAGE = "docs/observability.md"
 SERVER = "http://127.0.0.1:8080"
 CURL, SERVE, PROMTOOL, WRITE = code_blocks(PAGE, "bash")

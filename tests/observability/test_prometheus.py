@@ -6,7 +6,7 @@ import pytest
 
 from tests.observability.scenario import NUM_BLOCKS
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
+pytestmark = [pytest.mark.second, pytest.mark.asyncio(loop_scope="session")]
 TYPES = {
     "sessiond_sessions": "gauge", "sessiond_websocket_connections": "gauge",
     "sessiond_kv_blocks": "gauge", "sessiond_kv_bytes": "gauge",

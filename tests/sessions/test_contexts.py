@@ -317,6 +317,7 @@ def delta(said, *, generate):
     return [*ids, 259] if generate else ids
 
 
+@pytest.mark.second
 @pytest.mark.timeout(3600 if SOAK else 900)
 @settings(
     max_examples=2000 if SOAK else 30,

@@ -19,6 +19,8 @@ from tests.sessions.world import (
     until,
 )
 
+pytestmark = pytest.mark.second
+
 FRONT = message("system", DEFAULT)
 WINDOW = 1024
 

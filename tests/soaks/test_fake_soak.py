@@ -17,7 +17,12 @@ from tests.soak import SOAK
 from tests.soaks.curve import KIB, Curve, Sample
 from tests.soaks.runs import soak_engine, soak_stack
 
-pytestmark = [pytest.mark.soak, pytest.mark.timeout(4 * 3600 if SOAK else 900)]
+pytestmark = [
+    pytest.mark.serial,
+    pytest.mark.second,
+    pytest.mark.soak,
+    pytest.mark.timeout(4 * 3600 if SOAK else 900),
+]
 
 ENGINE_TURNS = 50_000 if SOAK else 17_000
 STACK_TURNS = 50_000 if SOAK else 3_000

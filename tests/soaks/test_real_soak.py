@@ -10,6 +10,8 @@ from tests.soaks.curve import KIB
 from tests.soaks.real import soak_server
 
 pytestmark = [
+    pytest.mark.serial,
+    pytest.mark.second,
     pytest.mark.soak,
     pytest.mark.e2e,
     pytest.mark.real_model,

@@ -6,6 +6,7 @@ machine's own packages. It refuses to run as root, so root gives it to the user 
 
 import contextlib
 import importlib.util
+import json
 import os
 import pwd
 import shutil
@@ -21,6 +22,7 @@ import psycopg
 from psycopg import sql
 
 from benchmarks.server_process import free_port
+from tests.run_folder import locked
 
 _STARTS_WITHIN_S = 240.0
 _POLL_S = 0.05
@@ -64,11 +66,13 @@ class PostgresUnavailableError(Exception):
 class PostgresServer:
     """One cluster. It may be stopped and started again on the same data and port."""
 
-    def __init__(self, folder: Path, programs: Path, user: str | None) -> None:
+    def __init__(
+        self, folder: Path, programs: Path, user: str | None, *, port: int | None = None
+    ) -> None:
         self._folder = folder
         self.programs = programs
-        self._user = user
-        self._port = free_port()
+        self.user = user
+        self._port = port or free_port()
         self._process: subprocess.Popen[bytes] | None = None
         self._numbers = count(1)
 
@@ -88,7 +92,7 @@ class PostgresServer:
 
     def create(self, template: str | None = None) -> str:
         """Make a database, empty or as a copy of another that nobody uses; returns its name."""
-        name = f"test_{next(self._numbers)}"
+        name = f"test_{os.getpid()}_{next(self._numbers)}"
         copied = template or "template0"
         self._execute(
             sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(
@@ -115,7 +119,7 @@ class PostgresServer:
             command += ["-c", f"{name}={value}"]
         with (self._folder / "postgres.log").open("ab") as log:
             self._process = subprocess.Popen(
-                command, cwd=self._folder, stdout=log, stderr=log, **_as_user(self._user)
+                command, cwd=self._folder, stdout=log, stderr=log, **_as_user(self.user)
             )
         deadline_s = time.monotonic() + _STARTS_WITHIN_S
         while not self._is_ready():
@@ -168,6 +172,42 @@ class PostgresServer:
         except psycopg.OperationalError:
             return False
         return True
+
+
+def shared_postgres(folder: Path) -> PostgresServer:
+    """The one cluster of all processes that name this folder; the first of them starts it.
+
+    Raises:
+        PostgresUnavailableError: no server can be run here.
+    """
+    home = folder / "postgres"
+    record = home / "address.json"
+    user = "nobody" if os.geteuid() == 0 else None
+    with locked(home):
+        if not record.exists():
+            home.mkdir(exist_ok=True)
+            if user is not None:
+                shutil.chown(home, user)
+            programs, port = _programs(home, user), free_port()
+            _make_cluster(programs, home, user)
+            options = " ".join(f"-c {name}='{value}'" for name, value in _OPTIONS.items())
+            _control(programs, home, user, "start", "-l", "log", "-o", f"-p {port} {options}")
+            record.write_text(json.dumps({"programs": str(programs), "port": port}))
+    address = json.loads(record.read_text())
+    return PostgresServer(home, Path(address["programs"]), user, port=address["port"])
+
+
+def stop_shared_postgres(folder: Path) -> None:
+    """End the cluster of a folder, if there is one."""
+    home = folder / "postgres"
+    if (home / "address.json").exists():
+        server = shared_postgres(folder)
+        _control(server.programs, home, server.user, "stop", "-m", "immediate")
+
+
+def _control(programs: Path, home: Path, user: str | None, *words: str) -> None:
+    command = [str(programs / "pg_ctl"), "-D", str(home / "data"), "-w", "-t", "240", *words]
+    subprocess.run(command, cwd=home, check=True, stdout=subprocess.DEVNULL, **_as_user(user))
 
 
 @contextlib.contextmanager

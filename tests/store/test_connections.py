@@ -22,6 +22,7 @@ async def small(url):
     await store.close()
 
 
+@pytest.mark.second
 async def test_a_thousand_cancelled_tasks_lose_no_connection(small):
     random = Random(1)
     reads_and_writes = 0

@@ -11,6 +11,8 @@ from sessiond.store.store import Store
 from tests.databases import PATIENCE_S
 from tests.store.rows import kept, prompt, session, turn
 
+pytestmark = pytest.mark.second
+
 
 async def open_session(store):
     await store.membership.register(1.0, 100.0)

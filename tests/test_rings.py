@@ -1,0 +1,73 @@
+"""The rings of tests: what is in which, and what the first may start."""
+
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from tests import databases, rings
+
+ROOT = Path(__file__).parents[1]
+
+
+def collected(ring, *paths):
+    """The tests of a ring, by file."""
+    command = [sys.executable, "-m", "pytest", "--collect-only", "--ring", ring, *paths]
+    done = subprocess.run(command, check=False, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode in {0, 5}, done.stdout
+    return Counter(line.split("::")[0] for line in done.stdout.splitlines() if "::" in line)
+
+
+@pytest.mark.parametrize(
+    ("command", "kind"),
+    [
+        (["python", "-m", "sessiond", "serve", "--port", "1"], "server"),
+        ([".venv/bin/sessiond", "serve"], "server"),
+        (["python", "-m", "tests.diagnosis.own_server", "sqlite://"], "server"),
+        (["python", "-m", "sessiond", "chat", "--once", "serve"], None),
+        (["/x/bin/postgres", "-D", "data"], "postgres"),
+        (["/x/bin/pg_ctl", "-D", "data", "start"], "postgres"),
+        (["/x/bin/pg_ctl", "-D", "data", "stop"], None),
+        (["/x/bin/postgres", "--version"], None),
+        (["/x/node", "cli.js", "run-driver"], "browser"),
+        (["gcc", "-shared", "step.c"], None),
+    ],
+)
+def test_what_a_command_starts(command, kind):
+    assert rings.kind_of(command) == kind
+
+
+def test_each_test_is_in_one_ring():
+    paths = ("tests/e2e", "tests/sessions/test_quotas.py", "tests/sessions/test_turns.py")
+    counts = [collected(ring, *paths) for ring in rings.RINGS]
+    first, second, extra = counts
+    assert [name for name in first if "/e2e/" in name] == ["tests/e2e/test_smoke.py"]
+    assert "tests/e2e/test_sdk_clients.py" in set(second) & set(extra)
+    assert first["tests/sessions/test_turns.py"] == second["tests/sessions/test_turns.py"]  # SQL
+    assert "tests/sessions/test_quotas.py" not in second
+
+
+def test_what_runs_on_both_databases_in_the_first_ring_is_there():
+    folder = ROOT / "tests"
+    assert all((folder / name).is_file() for name in databases.ON_BOTH)
+
+
+@pytest.fixture
+def run(monkeypatch):
+    """The owner of a first ring's run that never ran."""
+    monkeypatch.setenv(rings.VARIABLE, "")
+    run = rings.Run("first")
+    yield run
+    rings.shutil.rmtree(rings.run_folder())
+
+
+@pytest.mark.parametrize(("servers", "status"), [(6, pytest.ExitCode.OK), (7, 1)])
+def test_the_first_ring_fails_when_it_starts_too_much(run, servers, status):
+    (rings.run_folder() / "started").write_text("server\n" * servers + "browser\n")
+    session = SimpleNamespace(exitstatus=pytest.ExitCode.OK)
+    run.pytest_sessionfinish(session)
+    assert session.exitstatus == status
+    assert run.too_many() == ({} if status == 0 else {"server": 7})
