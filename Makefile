@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 EXTRA := build/extra
 
-.PHONY: help serve test test-all test-extra test-extra-js test-extra-agents test-isa check fix bench \
+.PHONY: help serve test test-all test-extra test-extra-js test-extra-agents test-isa test-wheel check fix bench \
 	soak fuzz sanitize clean
 
 help:  ## list the targets
@@ -61,6 +61,11 @@ fix: $(VENV)/.installed-dev  ## format, and mend what ruff can
 bench: $(VENV)/.installed-dev  ## this server beside llama.cpp and vLLM, as ratios
 	@$(BIN)/sessiond model pull
 	$(BIN)/python -m benchmarks $(ARGS)
+
+# what the build makes, installed and used in a folder without code
+test-wheel: $(VENV)/.installed-dev  ## build the package, install it away from the checkout, serve a chat
+	@$(BIN)/sessiond model pull
+	$(BIN)/python -m tests.wheel
 
 soak: $(VENV)/.installed-dev  ## nightly counts: soaks, kills, chaos, fuzzing, laws
 	@$(BIN)/sessiond model pull

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 from setuptools.errors import CompileError
 
@@ -38,6 +39,14 @@ class BuildLibraries(build_ext):
             raise CompileError(f"{ext.name} was not built: {error}") from error
 
 
+class OneWheel(bdist_wheel):
+    """A wheel per platform for all Pythons: the libraries know no Python, ctypes loads them."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        """Keep the platform alone."""
+        return "py3", "none", super().get_tag()[2]
+
+
 def library(name: str, sources: list[Path]) -> Extension:
     """One that the package can do without."""
     return Extension(name, sources=[str(path.relative_to(HERE)) for path in sources], optional=True)
@@ -48,5 +57,5 @@ setup(
         library(KERNELS, kernels_build.sources()),
         library(BLOCKS, [give_build.SOURCE]),
     ],
-    cmdclass={"build_ext": BuildLibraries},
+    cmdclass={"bdist_wheel": OneWheel, "build_ext": BuildLibraries},
 )

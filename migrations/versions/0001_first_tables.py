@@ -1,5 +1,7 @@
 """First tables: users, system prompts, sessions, turns with their token ids and usage, items."""
 
+from typing import Any
+
 import sqlalchemy as sa
 from alembic import op
 
@@ -101,7 +103,7 @@ def _create_turns() -> None:
     op.create_index("ix_turns_status", "turns", ["status"])
 
 
-def _request_columns() -> list[sa.Column]:
+def _request_columns() -> list[sa.Column[Any]]:
     return [
         sa.Column("generate", sa.Boolean, nullable=False),
         sa.Column("awaits_reply", sa.Boolean, nullable=False),
@@ -115,7 +117,7 @@ def _request_columns() -> list[sa.Column]:
     ]
 
 
-def _ending_columns() -> list[sa.Column]:
+def _ending_columns() -> list[sa.Column[Any]]:
     counts = ("reused_tokens", "restored_tokens", "recomputed_tokens", "new_tokens")
     return [
         sa.Column("reply_ids", sa.LargeBinary),

@@ -1,5 +1,7 @@
 """What turns saw of the past, summaries, context policies, how long KV is held."""
 
+from typing import Any
+
 import sqlalchemy as sa
 from alembic import op
 
@@ -45,7 +47,7 @@ def downgrade() -> None:
             op.drop_column(table, column)
 
 
-def _counted(name: str, kind: sa.types.TypeEngine | type, default: str) -> sa.Column:
+def _counted(name: str, kind: sa.types.TypeEngine[Any] | type, default: str) -> sa.Column[Any]:
     return sa.Column(name, kind, nullable=False, server_default=default)
 
 

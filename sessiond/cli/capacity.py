@@ -22,6 +22,7 @@ from sessiond.capacity.report import Report, answer, check, ramp, users_around
 from sessiond.capacity.stages import Stage, sum_up
 from sessiond.cli.ask_server import DEFAULT_URL, JsonOption, KeyOption, UrlOption, server_at
 from sessiond.cli.fail import FAILED, WRONG_USAGE, fail
+from sessiond.cli.plots_extra import need_plots
 from sessiond.cli.scrape import Sample, read_values
 from sessiond.cli.server_api import ServerApi, ServerError
 
@@ -61,12 +62,14 @@ def capacity(  # noqa: PLR0913, PLR0917 -- one per flag
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Ramp load up, find the knee, draw the curves, size a fleet. Needs the extra `loadtest`.
+    """Ramp load up, find the knee, draw curves, size a fleet. Extras: `loadtest`, `plots`.
 
     Conversing users with texts of real dialogues, think times and reply lengths of a real trace.
     Turns that are shed are tried again; conversations that are lost count.
     """
     report = None if check_report is None else _read_report(check_report)
+    if report is None:
+        need_plots("capacity")
     steps = ramp(users, stages) if report is None else users_around(report.knee)
     console = Console(highlight=False, stderr=as_json)
     out.mkdir(parents=True, exist_ok=True)

@@ -18,6 +18,7 @@ from engine.simulation.synthetic import SyntheticSessions
 from engine.simulation.trace import MOONCAKE_BLOCK_TOKENS, Trace, TraceError, read_trace
 from policies.placements import UnknownPlacementPolicyError
 from sessiond.cli.fail import WRONG_USAGE, fail
+from sessiond.cli.plots_extra import need_plots
 
 _POLICIES = ("lru", "cost_aware")
 _CAPACITIES = (1_000, 5_000, 10_000, 30_000, 50_000)
@@ -41,14 +42,15 @@ def simulate(  # noqa: PLR0913, PLR0917 -- the command's options
     synthetic_sessions: Annotated[
         int, typer.Option(min=0, help="Draw so many sessions instead of reading a trace.")
     ] = 0,
-    plot: Annotated[Path | None, typer.Option(help="Write hit ratios as a PNG.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Write hit ratios as a PNG. Needs the extra `plots`.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Write JSON.")] = False,
 ) -> None:
     """Replay a trace through the real pool and policies, beside FIFO and Belady."""
-    if (trace is None) == (synthetic_sessions == 0):
-        fail("give a trace or --synthetic-sessions, and not both", WRONG_USAGE)
-    if hints and trace is None:
-        fail("--hints needs a trace: sessions that are drawn have no known future", WRONG_USAGE)
+    _check(trace, synthetic_sessions, hints)
+    if plot is not None:
+        need_plots("--plot")
     started_s = time.monotonic()
     try:
         outcomes = list(
@@ -66,6 +68,13 @@ def simulate(  # noqa: PLR0913, PLR0917 -- the command's options
         typer.echo(msgspec.json.encode(outcomes).decode())
     else:
         _show(outcomes, time.monotonic() - started_s)
+
+
+def _check(trace: Path | None, synthetic: int, hints: Hints | None) -> None:
+    if (trace is None) == (synthetic == 0):
+        fail("give a trace or --synthetic-sessions, and not both", WRONG_USAGE)
+    if hints and trace is None:
+        fail("--hints needs a trace: sessions that are drawn have no known future", WRONG_USAGE)
 
 
 def _outcomes(
