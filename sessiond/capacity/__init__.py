@@ -1,1 +1,1 @@
-"""How many users a server bears: what a ramp of load showed, the knee in it, fleets. Pure."""
+"""Capacity planning: results of a load ramp, its knee, fleet sizes. Pure."""

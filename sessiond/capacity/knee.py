@@ -1,4 +1,4 @@
-"""Finds the knee of a ramp, sizes fleets, and predicts what other numbers of users meet. Pure."""
+"""Finds the knee of a ramp, sizes fleets, and predicts other numbers of users. Pure."""
 
 import math
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ _FEW_REFUSALS = 0.01  # of the turns
 
 
 class Knee(msgspec.Struct, frozen=True, kw_only=True):
-    """The most users that a server bears, and what comes beyond. `found`: the ramp went over it."""
+    """The most users that a server supports, and the limit. `found`: the ramp exceeded it."""
 
     users: int
     reason: str
@@ -22,7 +22,7 @@ class Knee(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Expected(msgspec.Struct, frozen=True, kw_only=True):
-    """What so many users are expected to meet, between neighbouring stages in a straight line."""
+    """Prediction for a number of users, interpolated linearly between stages."""
 
     users: int
     tokens_per_s: float
@@ -30,22 +30,21 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_knee(stages: Sequence[Stage], ttft_limit_s: float | None = None) -> Knee:
-    """The most users of a stage before something gives way.
+    """Return the most users of a stage before a limit is reached.
 
-    That is: conversations are lost, turns refused, running turns preempted; 95 % of warm first
-    tokens come later than the limit; or throughput stops rising: all that more users add is less
-    than a tenth.
+    The limits: conversations are lost, turns refused or running turns preempted; the p95 of warm
+    TTFT exceeds `ttft_limit_s`; or throughput saturates, so that more users add less than a tenth.
 
     Raises:
         ValueError: there is no stage.
     """
     if not stages:
-        raise ValueError("a ramp has one stage or more")
+        raise ValueError("stages must be one or more (got none)")
     ordered = sorted(stages, key=lambda stage: stage.users)
     knees = [_broken(ordered, ttft_limit_s), _saturated(ordered)]
     found = [knee for knee in knees if knee is not None]
     if not found:
-        reason = "the ramp ended before anything gave way"
+        reason = "the ramp ended before a limit was reached"
         return Knee(users=ordered[-1].users, reason=reason, found=False)
     return min(found, key=lambda knee: knee.users)
 
@@ -67,9 +66,9 @@ def _gives_way(stage: Stage, ttft_limit_s: float | None) -> str | None:
     if stage.refusals > _FEW_REFUSALS * stage.turns_per_s * stage.seconds:
         return f"turns were refused {stage.refusals} times"
     if stage.preemptions:
-        return f"running turns were put back {stage.preemptions:.0f} times"
+        return f"running turns were preempted {stage.preemptions:.0f} times"
     if ttft_limit_s is not None and late_s is not None and late_s > ttft_limit_s:
-        return f"95 % of warm first tokens took up to {late_s:.2f} s"
+        return f"the p95 of warm TTFT was {late_s:.2f} s"
     return None
 
 
@@ -78,25 +77,25 @@ def _saturated(ordered: Sequence[Stage]) -> Knee | None:
     knee = next(stage for stage in ordered if stage.tokens_per_s >= _NEARLY_ALL * most)
     if knee is ordered[-1]:
         return None
-    reason = f"more than {knee.users} users gained no tenth: {most:.0f} tokens/s is the most"
+    reason = f"throughput saturates above {knee.users} users: the maximum is {most:.0f} tokens/s"
     return Knee(users=knee.users, reason=reason, found=True)
 
 
 def instances_for(users: int, knee: Knee, reserve: float = RESERVE) -> int:
-    """Servers for so many users at once, with a share of reserve on top.
+    """Return the servers for a number of concurrent users, with a share of reserve on top.
 
     Raises:
-        ValueError: the server bears nobody.
+        ValueError: the server supports no user.
     """
     if knee.users < 1:
-        raise ValueError("knee=0 users: no number of servers is enough")
+        raise ValueError("the knee must be 1 user or more (got 0): no number of servers is enough")
     return math.ceil(users * (1 + reserve) / knee.users)
 
 
 def predict(stages: Sequence[Stage], users: int) -> Expected:
-    """Read the curves at a number of users; outside the ramp they go on flat.
+    """Interpolate the curves at a number of users; outside the ramp they are constant.
 
-    Below the first stage throughput falls to none with the users.
+    Below the first stage throughput is proportional to the users.
     """
     ordered = sorted(stages, key=lambda stage: stage.users)
     tokens = [(0, 0.0), *((stage.users, stage.tokens_per_s) for stage in ordered)]

@@ -1,4 +1,4 @@
-"""What was seen while load was on a server, as lines of JSON that a load test writes."""
+"""Observations of a load test, as lines of JSON that it writes."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -7,10 +7,10 @@ import msgspec
 
 
 class TurnSeen(msgspec.Struct, frozen=True, kw_only=True, tag="turn"):
-    """A turn that a user was through with. Seconds since the epoch; times from the first try.
+    """A finished turn of a user. Unix seconds; latencies count from the first attempt.
 
-    `refusals` counts tries that the server shed. `lost`: it was given up, and its conversation
-    with it.
+    `refusals` counts attempts that the server shed. `lost`: the user gave up the turn and its
+    conversation.
     """
 
     at_s: float
@@ -26,7 +26,7 @@ class TurnSeen(msgspec.Struct, frozen=True, kw_only=True, tag="turn"):
 
 
 class ServerSeen(msgspec.Struct, frozen=True, kw_only=True, tag="server"):
-    """One look at the server. `*_total` are counters of its metrics."""
+    """One sample of the server. `*_total` are counters of its metrics."""
 
     at_s: float
     total_blocks: int
@@ -39,7 +39,7 @@ class ServerSeen(msgspec.Struct, frozen=True, kw_only=True, tag="server"):
 
 
 class StageBegun(msgspec.Struct, frozen=True, kw_only=True, tag="stage"):
-    """From now on so many users talk, for so long."""
+    """The start of a stage with a number of users and a duration."""
 
     at_s: float
     users: int
@@ -52,12 +52,12 @@ _decoder = msgspec.json.Decoder(Seen)
 
 
 def encode(seen: Seen) -> bytes:
-    """One line."""
+    """Encode an observation as one line."""
     return msgspec.json.encode(seen) + b"\n"
 
 
 def read(path: Path) -> list[Seen]:
-    """All lines of a file, by their time; a last line that was cut is left out."""
+    """Read all lines of a file, ordered by time; an incomplete last line is ignored."""
     return sorted(_decoded(path.read_bytes().splitlines(keepends=True)), key=lambda seen: seen.at_s)
 
 

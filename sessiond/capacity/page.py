@@ -1,4 +1,4 @@
-"""A ramp's report as a page of HTML that stands alone, and as a table for a terminal. Pure."""
+"""Formats a ramp's report as a self-contained HTML page and as a terminal table. Pure."""
 
 import base64
 from collections.abc import Sequence
@@ -14,14 +14,14 @@ _COLUMNS = (
     "lost", "evict", "preem",
 )  # fmt: skip
 LEGEND = (
-    "warm, cold: first token, and next: time between tokens, in ms, by percentile; pool: most of "
-    "its blocks in use; queue: turns waiting; shed: tries refused; lost: conversations given up; "
-    "evict: idle KV that made way; preem: running turns put back"
+    "warm, cold: TTFT, and next: time between tokens, in ms, by percentile; pool: highest share "
+    "of blocks in use; queue: waiting turns; shed: refused attempts; lost: lost conversations; "
+    "evict: evictions of idle KV; preem: preemptions of running turns"
 )
 
 
 def stage_table(stages: Sequence[Stage]) -> Table:
-    """One row per stage."""
+    """Build a table with one row per stage."""
     table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 1, 0, 0))
     for name in _COLUMNS:
         table.add_column(name, justify="right", no_wrap=True)
@@ -54,7 +54,7 @@ def _cells(stage: Stage) -> tuple[str, ...]:
 
 
 def check_lines(checks: Sequence[Check]) -> list[str]:
-    """One sentence per stage of a second run."""
+    """Format the checks of a second run, one sentence per stage."""
     return [
         f"{one.found.users} users: {one.expected.tokens_per_s:.0f} tokens/s expected, "
         f"{one.found.tokens_per_s:.0f} found ({_share(one)}); warm first token "
@@ -70,7 +70,7 @@ def _share(one: Check) -> str:
 
 
 def html_page(report: Report, picture: bytes, users: int | None) -> str:
-    """The report for a browser; the picture is inside."""
+    """Build the report for a browser, with the picture embedded."""
     image = base64.b64encode(picture).decode()
     head = "".join(f"<th>{escape(name)}</th>" for name in _COLUMNS)
     rows = "".join(

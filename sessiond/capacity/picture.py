@@ -1,4 +1,4 @@
-"""Draws a ramp: throughput, first tokens, inter-token time and memory over users, one PNG."""
+"""Plots a ramp: throughput, TTFT, ITL and memory over users, as one PNG."""
 
 import io
 from collections.abc import Sequence
@@ -7,11 +7,16 @@ from typing import Any
 from sessiond.capacity.report import Report
 from sessiond.capacity.stages import Stage
 
-_BLUE, _ORANGE, _GREEN, _GREY = "#0072b2", "#d55e00", "#009e73", "#666666"  # told apart by all
+_BLUE, _ORANGE, _GREEN, _GREY = (
+    "#0072b2",
+    "#d55e00",
+    "#009e73",
+    "#666666",
+)  # distinguishable with any colour vision
 
 
 def draw(report: Report) -> bytes:
-    """A PNG of four panels; the knee is a line through all of them."""
+    """Plot a PNG of four panels; a vertical line marks the knee in each."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -53,7 +58,7 @@ def draw(report: Report) -> bytes:
         axis.set_ylim(bottom=0)
         axis.set_xlim(left=0)
     for axis in axes[1]:
-        axis.set_xlabel("users at once")
+        axis.set_xlabel("concurrent users")
     if report.knee.found:
         axes[0][0].annotate(
             "knee", (report.knee.users, 0), xytext=(4, 6), textcoords="offset points", color=_GREY

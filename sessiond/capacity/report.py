@@ -1,4 +1,4 @@
-"""A ramp's report: what is kept of it, as a file that a later run is checked against. Pure."""
+"""The stored report of a ramp, against which a later run can be checked. Pure."""
 
 from collections.abc import Sequence
 
@@ -7,12 +7,12 @@ import msgspec
 from sessiond.capacity.knee import Expected, Knee, instances_for, predict
 from sessiond.capacity.stages import Stage
 
-CLOSE = 0.15  # a prediction is right within this share
+CLOSE = 0.15  # tolerance of a correct prediction, relative
 _AROUND_KNEE = (0.8, 1.2)
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What a ramp found. `load` says in words what each user did."""
+    """The results of a ramp. `load` describes the behaviour of each user."""
 
     model: str
     load: str
@@ -21,7 +21,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
-    """One stage of a second run beside what the first predicted."""
+    """One stage of a second run with the first run's prediction."""
 
     expected: Expected
     found: Stage
@@ -29,7 +29,7 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check(report: Report, found: Sequence[Stage]) -> list[Check]:
-    """Compare a second run's stages with the report: throughput within 15 %."""
+    """Compare a second run's stages with the report: throughput must be within 15 %."""
     checks = []
     for stage in found:
         expected = predict(report.stages, stage.users)
@@ -40,17 +40,17 @@ def check(report: Report, found: Sequence[Stage]) -> list[Check]:
 
 
 def users_around(knee: Knee) -> list[int]:
-    """Where a prediction is checked: 80 and 120 % of the knee; once where these are the same."""
+    """Return 80 and 120 % of the knee, the users at which a prediction is checked."""
     return sorted({max(1, round(share * knee.users)) for share in _AROUND_KNEE})
 
 
 def ramp(most_users: int, stages: int) -> list[int]:
-    """Numbers of users, evenly up to the most, no number twice."""
+    """Return evenly spaced numbers of users up to `most_users`, without duplicates."""
     return sorted({max(1, round(most_users * step / stages)) for step in range(1, stages + 1)})
 
 
 def answer(report: Report, users: int | None) -> list[str]:
-    """What a planner wants to know, in sentences."""
+    """Summarise the report in sentences."""
     knee = report.knee
     lines = [
         f"sessions per instance: {knee.users}{'' if knee.found else ' or more'} ({knee.reason})"

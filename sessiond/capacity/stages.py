@@ -1,4 +1,4 @@
-"""Sums up what was seen while a number of users stayed the same. Pure."""
+"""Summarises observations per stage, with a constant number of users. Pure."""
 
 import statistics
 from collections.abc import Sequence
@@ -7,14 +7,14 @@ import msgspec
 
 from sessiond.capacity.observations import Seen, ServerSeen, StageBegun, TurnSeen
 
-_SETTLING = 0.3  # of a stage: newcomers have no turn behind them yet
+_SETTLING = 0.3  # share of a stage that is ignored: new users have not finished a turn yet
 
 
 class Stage(msgspec.Struct, frozen=True, kw_only=True):
-    """One number of users, without the time in which it settled.
+    """Results for one number of users, without the settling time.
 
-    Latencies are in seconds, None where there was none; `pool_use` is the highest share of
-    blocks in use, `kv_bytes` what they take.
+    Latencies are in seconds, None without observations; `pool_use` is the highest share of
+    blocks in use, `kv_bytes` their bytes.
     """
 
     users: int
@@ -35,7 +35,7 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def sum_up(seen: Sequence[Seen]) -> list[Stage]:
-    """The stages in the order they ran; those in which no turn ended are in it with zeros."""
+    """Return the stages in order; those in which no turn ended have zeros."""
     begun = [each for each in seen if isinstance(each, StageBegun)]
     return [_stage(stage, seen) for stage in begun]
 
@@ -72,7 +72,7 @@ def _stage(stage: StageBegun, seen: Sequence[Seen]) -> Stage:
 
 
 def quantile(values: Sequence[float], share: float) -> float | None:
-    """A quantile between neighbours by rank; None of nothing."""
+    """Return a quantile, interpolated by rank; None without values."""
     if not values:
         return None
     ordered = sorted(values)

@@ -1,4 +1,4 @@
-"""What the commands that ask a running server share: its address, its refusals, `--json`."""
+"""Shared parts of commands that query a running server: address, errors, `--json`."""
 
 import contextlib
 import json
@@ -17,15 +17,13 @@ _HOST, _PORT = (Settings.model_fields[name].default for name in ("host", "port")
 DEFAULT_URL = f"http://{_HOST}:{_PORT}"
 _KEY = re.compile(r"[!-~]*")
 
-UrlOption = Annotated[
-    str, typer.Option("--url", envvar="SESSIOND_URL", help="Where the server is.")
-]
+UrlOption = Annotated[str, typer.Option("--url", envvar="SESSIOND_URL", help="URL of the server.")]
 
 
 def _sendable(key: str | None) -> str | None:
-    """Refuse what no header can carry, without showing it."""
+    """Refuse a key that no header can carry, without printing it."""
     if key is not None and not _KEY.fullmatch(key):
-        raise typer.BadParameter("allowed is sk-ID.SECRET, without spaces or letters beyond ASCII")
+        raise typer.BadParameter("the key must be sk-ID.SECRET in ASCII, without spaces")
     return key
 
 
@@ -36,7 +34,7 @@ KeyOption = Annotated[
         callback=_sendable,
         envvar="SESSIOND_API_KEY",
         show_envvar=True,
-        help="Key of a server that asks for one; others see flags, so better say it by variable.",
+        help="API key, if the server requires one. Other users see flags; prefer the variable.",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
@@ -44,7 +42,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for scripts
 
 @contextlib.contextmanager
 def server_at(url: str, api_key: str | None = None) -> Iterator[ServerApi]:
-    """The server at a URL; what it refuses ends the command with exit code 1, in words."""
+    """Yield the server at a URL; an error of the server ends the command with exit code 1."""
     try:
         address = ServerAddress.parse(url, api_key)
     except ValueError as error:
@@ -58,13 +56,13 @@ def server_at(url: str, api_key: str | None = None) -> Iterator[ServerApi]:
 
 
 def hint_for(error: ServerError) -> str:
-    """What may help."""
+    """Return a hint on how to fix the error."""
     if error.status == HTTPStatus.UNAUTHORIZED:
-        return ". Say a key with --api-key or SESSIOND_API_KEY; `sessiond user` makes them."
+        return ". Set a key with --api-key or SESSIOND_API_KEY; `sessiond user` creates keys."
     if isinstance(error.__cause__, ssl.SSLError) or isinstance(
         getattr(error.__cause__, "reason", None), ssl.SSLError
     ):
-        return ". `sessiond serve` speaks plain http://, a proxy before it https://."
+        return ". `sessiond serve` serves plain http://; https:// needs a proxy in front of it."
     return "" if error.status else ". Is it running? `sessiond serve` starts one."
 
 

@@ -1,4 +1,4 @@
-"""What `sessiond serve` tells on the terminal. Plain lines; colour only where there is any."""
+"""Terminal output of `sessiond serve`. Plain lines, in colour where the terminal supports it."""
 
 import shutil
 from pathlib import Path
@@ -18,21 +18,21 @@ _KEY_WORDS = {"none": "", "keys": " and a key of `sessiond user`"}
 
 
 def program_name(started_as: str) -> str:
-    """How to call the command again: as it was called, where its plain name leads nowhere."""
+    """Return how to call the command again: as it was called if its name is not in PATH."""
     if Path(started_as).name != "sessiond" or shutil.which("sessiond"):
         return "sessiond"
     return started_as
 
 
 class Banner:
-    """Writes to one console, as the server comes up."""
+    """Writes the server's start and stop to one console."""
 
     def __init__(self, console: Console, *, program: str = "sessiond") -> None:
         self._console = console
         self._program = program
 
     def greet(self) -> None:
-        """Say what this is."""
+        """Print name and version."""
         self._console.print(
             Text.assemble(
                 ("sessiond", "bold cyan"),
@@ -42,11 +42,11 @@ class Banner:
         )
 
     def progress(self, text: str) -> None:
-        """Say what is being done now."""
+        """Print the current step of the start."""
         self._console.print(Text(f"  {text}", "dim"))
 
     def serving(self, settings: Settings, info: EngineInfo, url: str) -> None:
-        """Say what was found, where it listens, and how to talk to it."""
+        """Print model, memory, address and how to connect."""
         rows = {
             "model": _model(info),
             "context": _context(info),
@@ -67,7 +67,7 @@ class Banner:
             self._row(name, value)
 
     def _row(self, name: str, value: Text) -> None:
-        """One line, or on a narrow terminal some, under each other."""
+        """Print one row, on several lines if the terminal is narrow."""
         lines: list[Text] = [value]
         if self._console.is_terminal:
             lines = list(value.wrap(self._console, max(20, self._console.width - _INDENT)))
@@ -76,13 +76,13 @@ class Banner:
             self._console.print(Text.assemble((f"  {label:<10} ", "dim"), line), soft_wrap=True)
 
     def draining(self, timeout_s: float) -> None:
-        """Say that it is going down."""
+        """Print that the server is shutting down."""
         self._console.print(
             Text(f"  stopping: running turns get {timeout_s:g} s; Ctrl-C again cuts them", "dim")
         )
 
     def stopped(self) -> None:
-        """Say that it went down in order."""
+        """Print that the server has shut down in order."""
         self._console.print(Text("  stopped", "dim"))
 
 
@@ -114,7 +114,7 @@ def _tier(tier: TierInfo, settings: Settings) -> Text:
     if tier.reason:
         return Text(f"none, of {size}: {tier.reason}", "yellow")
     place = f" in {settings.disk_tier_path}" if tier.name == "disk" else ""
-    return Text(f"{size}{place}, {tier.blocks} blocks: KV that is idle goes on from there")
+    return Text(f"{size}{place}, {tier.blocks} blocks for idle KV")
 
 
 def _chat_command(program: str, url: str) -> str:
@@ -124,7 +124,7 @@ def _chat_command(program: str, url: str) -> str:
 
 
 def _without_password(db: str) -> str:
-    """A database URL as it may be shown."""
+    """Return a database URL without its password."""
     scheme, separator, rest = db.partition("://")
     credentials, at, place = rest.rpartition("@")
     if not at:

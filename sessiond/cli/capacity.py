@@ -1,4 +1,4 @@
-"""`sessiond capacity`: puts more and more load on a running server and says what it bears."""
+"""`sessiond capacity`: ramps up load on a running server and reports its capacity."""
 
 import importlib.util
 import os
@@ -27,28 +27,30 @@ from sessiond.cli.scrape import Sample, read_values
 from sessiond.cli.server_api import ServerApi, ServerError
 
 _LOOK_EVERY_S = 0.5
-_GRACE_S = 120.0  # beyond the stages: start, users who finish, summary
+_GRACE_S = 120.0  # in addition to the stages: start, users who finish, summary
 
 
 def capacity(  # noqa: PLR0913, PLR0917 -- one per flag
     url: UrlOption = DEFAULT_URL,
     api_key: KeyOption = None,
-    users: Annotated[int, typer.Option(min=1, help="Users at once at the end.")] = 32,
-    stages: Annotated[int, typer.Option(min=2, help="Steps up to there.")] = 8,
-    stage_s: Annotated[float, typer.Option(min=1, max=86_400, help="Seconds of a step.")] = 30.0,
+    users: Annotated[int, typer.Option(min=1, help="Concurrent users in the last step.")] = 32,
+    stages: Annotated[int, typer.Option(min=2, help="Number of steps.")] = 8,
+    stage_s: Annotated[float, typer.Option(min=1, max=86_400, help="Seconds per step.")] = 30.0,
     time_scale: Annotated[
         float,
-        typer.Option(min=0, max=100, help="Share of people's real think times (median 2 min)."),
+        typer.Option(min=0, max=100, help="Scale of real think times (median 2 min)."),
     ] = 0.05,
-    max_output_tokens: Annotated[int, typer.Option(min=1, help="Longest reply wanted.")] = 64,
+    max_output_tokens: Annotated[int, typer.Option(min=1, help="Maximum reply length.")] = 64,
     for_users: Annotated[
         int | None,
-        typer.Option(min=1, show_default=False, help="Say how many instances they need."),
+        typer.Option(
+            min=1, show_default=False, help="Report the instances needed for this many users."
+        ),
     ] = None,
     ttft_limit_ms: Annotated[
         float | None,
         typer.Option(
-            min=1, max=3_600_000, show_default=False, help="Bound of 95 % of warm first tokens."
+            min=1, max=3_600_000, show_default=False, help="Limit of the p95 of warm TTFT."
         ),
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the report.")] = Path("capacity"),
@@ -62,10 +64,10 @@ def capacity(  # noqa: PLR0913, PLR0917 -- one per flag
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Ramp load up, find the knee, draw curves, size a fleet. Extras: `loadtest`, `plots`.
+    """Ramp up load, find the knee, plot, size a fleet. Needs the extras `loadtest`, `plots`.
 
-    Conversing users with texts of real dialogues, think times and reply lengths of a real trace.
-    Turns that are shed are tried again; conversations that are lost count.
+    Simulated users send texts of real dialogues, with think times and reply lengths of a real
+    trace. Shed turns are retried; lost conversations are counted.
     """
     report = None if check_report is None else _read_report(check_report)
     if report is None:
@@ -102,7 +104,7 @@ def _read_report(path: Path) -> Report:
     try:
         return msgspec.json.decode(path.read_bytes(), type=Report)
     except (OSError, msgspec.MsgspecError) as error:
-        fail(f"--check={path}: allowed is a report.json of this command ({error})", WRONG_USAGE)
+        fail(f"--check must be a report.json of this command (got {path}: {error})", WRONG_USAGE)
 
 
 def _write(report: Report, out: Path, users: int | None) -> None:
@@ -117,7 +119,7 @@ def _pretty(value: object) -> bytes:
 
 
 class _Load:
-    """One run of the load test as a process of its own, watched while it runs."""
+    """Runs the load test in its own process and samples the server during the run."""
 
     def __init__(
         self, url: str, api_key: str | None, out: Path, time_scale: float, max_output_tokens: int
@@ -133,7 +135,7 @@ class _Load:
     def run(
         self, server: ServerApi, users: Sequence[int], stage_s: float, console: Console
     ) -> list[Stage]:
-        """Put `users[i]` users on the server for `stage_s` seconds each, then sum up."""
+        """Run `users[i]` users for `stage_s` seconds each, then summarise the stages."""
         turns, looks = self._out / "turns.jsonl", self._out / "server.jsonl"
         stages = ",".join(f"{count}:{stage_s:g}" for count in users)
         console.print(f"users {', '.join(map(str, users))}, {stage_s:g} s each", style="dim")
@@ -162,7 +164,7 @@ class _Load:
 
 
 def _locustfile() -> Path:
-    """Where the load test lies.
+    """Return the path of the load test.
 
     Raises:
         typer.Exit: the extra is not installed.
@@ -170,12 +172,12 @@ def _locustfile() -> Path:
     missing = [name for name in ("locust", "websocket") if importlib.util.find_spec(name) is None]
     found = importlib.util.find_spec("loadtest")
     if missing or found is None or not found.submodule_search_locations:
-        fail("capacity needs the extra: pip install 'sessiond[loadtest]'")
+        fail("sessiond capacity needs the extra: pip install 'sessiond[loadtest]'")
     return Path(found.submodule_search_locations[0]) / "locustfile.py"
 
 
 class _Watch:
-    """Looks at the server twice a second while load is on, and writes down what it saw."""
+    """Samples the server twice a second during the load and records the samples."""
 
     def __init__(self, server: ServerApi, path: Path) -> None:
         self._server = server
@@ -197,7 +199,7 @@ class _Watch:
                 try:
                     file.write(encode(_look(self._server)))
                 except ServerError:
-                    continue  # a server that is too busy to say is seen by its users, too
+                    continue  # users also observe a server that is too busy to answer
 
 
 def _look(server: ServerApi) -> ServerSeen:

@@ -16,14 +16,14 @@ from sessiond.cli.policy_words import read_policy
 from sessiond.cli.server_api import ServerAddress, ServerApi, ServerError
 
 _COMMANDS = {
-    "/cancel": "stop the reply that is being written (Ctrl-C does the same)",
-    "/fork": "go on in a copy; the conversation so far stays as it is, under its id",
-    "/inspect": "show what the server holds of this conversation",
-    "/policy": "show what a long conversation keeps; set it as in /policy last_turns turns=30 "
-    "fidelity=shifted; /policy default takes the server's",
-    "/reset": "empty the conversation; the system prompt stays",
+    "/cancel": "stop the current reply (like Ctrl-C)",
+    "/fork": "continue in a copy; the original conversation stays unchanged under its id",
+    "/inspect": "show this conversation's memory on the server",
+    "/policy": "show the context policy, or set it: /policy last_turns turns=30 "
+    "fidelity=shifted; /policy default uses the server's",
+    "/reset": "empty the conversation but keep the system prompt",
     "/help": "show this list",
-    "/quit": "leave (so do Ctrl-D and Ctrl-C twice); lines typed during a reply follow it",
+    "/quit": "leave (like Ctrl-D or Ctrl-C twice); lines typed during a reply are sent after it",
 }
 
 
@@ -32,23 +32,25 @@ def chat(  # noqa: PLR0913, PLR0917 -- one parameter per option
     api_key: KeyOption = None,
     system: Annotated[str | None, typer.Option(help="System prompt of the conversation.")] = None,
     max_output_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Longest reply, in tokens.")
+        int | None, typer.Option(min=1, help="Maximum reply length in tokens.")
     ] = None,
     temperature: Annotated[
         float,
-        typer.Option(min=0.0, max=2.0, help="0 is greedy; at the API's 1 a small model rambles."),
+        typer.Option(
+            min=0.0, max=2.0, help="0 is greedy; at the API's default of 1 small models ramble."
+        ),
     ] = 0.2,
     conversation: Annotated[
         str | None, typer.Option(help="Continue this conversation (conv_...).")
     ] = None,
     once: Annotated[
-        str | None, typer.Option(help="Send one message, print the reply, leave.")
+        str | None, typer.Option(help="Send one message, print the reply, exit.")
     ] = None,
 ) -> None:
-    """Talk to a running server.
+    """Chat with a running server.
 
-    Lines piped in are sent one after the other: replies go to standard output, numbers and notices
-    to standard error, and the exit code is 1 if a turn failed.
+    Piped lines are sent one after the other. Replies go to standard output, statistics and notices
+    to standard error; the exit code is 1 if a turn failed.
     """
     try:
         address = ServerAddress.parse(url, api_key)
@@ -65,7 +67,7 @@ def chat(  # noqa: PLR0913, PLR0917 -- one parameter per option
 
 
 def _converse(client: ChatClient, session: "ChatSession", screen: Screen, once: str | None) -> int:
-    """Connect and talk; returns the exit code."""
+    """Connect and run the chat; returns the exit code."""
     try:
         client.connect()
         good = session.run_once(once) if once is not None else session.run()
@@ -77,12 +79,12 @@ def _converse(client: ChatClient, session: "ChatSession", screen: Screen, once: 
     finally:
         client.close()
         if once is None and client.session_id is not None:
-            screen.remark(f"To go on with this conversation: --conversation {client.session_id}")
+            screen.remark(f"To continue this conversation: --conversation {client.session_id}")
     return 0 if good else 1
 
 
 class ChatSession:
-    """Runs lines of input, as messages or as commands, until there are no more."""
+    """Runs lines of input as messages or commands until the end of input."""
 
     def __init__(
         self, client: ChatClient, api: ServerApi, screen: Screen, keyboard: Keyboard
@@ -103,7 +105,7 @@ class ChatSession:
         """Read and run lines until the end of input or `/quit`.
 
         Returns:
-            False if a turn failed and nobody was there to see it.
+            False if a turn failed in a script.
         """
         interactive = self._keyboard.interactive
         self._greet()
@@ -118,7 +120,7 @@ class ChatSession:
         return all_good or interactive
 
     def run_once(self, text: str) -> bool:
-        """Run one turn and show it. Returns whether it brought a reply."""
+        """Run one turn and show it. Returns whether it produced a reply."""
         good = False
         with self._keyboard.streaming():
             for part in self._client.ask(text, cancel_wanted=self._keyboard.cancel_wanted):
@@ -137,7 +139,7 @@ class ChatSession:
             self._screen.session(self._api.session(self._client.session_id))
         if self._keyboard.interactive:
             self._screen.remark(
-                f"Talking to {self._api.model()}. Ctrl-C stops a reply, /help lists the commands."
+                f"Chat with {self._api.model()}. Ctrl-C stops a reply, /help lists the commands."
             )
 
     def _command(self, line: str) -> None:
@@ -148,8 +150,8 @@ class ChatSession:
         if run is None:
             known = ", ".join(_COMMANDS)
             self._screen.problem(
-                f"{line} is not a command. There are: {known}. "
-                "A line that begins with a space is sent as it is."
+                f"A command must be one of {known} (got {line}). "
+                "A line that begins with a space is sent as a message."
             )
             return
         try:
@@ -158,7 +160,7 @@ class ChatSession:
             self._screen.problem(str(error))
 
     def _cancel(self) -> None:
-        self._screen.remark("Nothing is being written; /cancel works while a reply streams.")
+        self._screen.remark("No reply is streaming, so there is nothing to cancel.")
 
     def _help(self) -> None:
         for name, meaning in _COMMANDS.items():
@@ -168,7 +170,7 @@ class ChatSession:
         if (session_id := self._session()) is not None:
             fork = str(self._api.fork(session_id)["id"])
             self._client.restart(fork)
-            self._screen.remark(f"You are in {fork} now; {session_id} stays as it was.")
+            self._screen.remark(f"You are now in {fork}; {session_id} is unchanged.")
 
     def _inspect(self) -> None:
         if (session_id := self._session()) is not None:
@@ -188,12 +190,12 @@ class ChatSession:
                 self._screen.problem(str(error))
                 return
             facts = self._api.set_policy(session_id, policy)
-        # a policy's fidelity shows in the KV once it drops something
+        # the KV shows a policy's fidelity only after it drops something
         self._screen.remark(f"policy {facts.get('policy')}, KV so far {facts.get('fidelity')}")
 
     def _session(self) -> str | None:
         if self._client.session_id is None:
-            self._screen.remark("There is no conversation yet: say something first.")
+            self._screen.remark("There is no conversation yet: send a message first.")
         return self._client.session_id
 
     def _reset(self) -> None:
@@ -203,6 +205,6 @@ class ChatSession:
             except ServerError as error:
                 if error.status != HTTPStatus.NOT_FOUND:
                     raise
-                session_id = None  # the server forgot it: the next turn opens a new one
+                session_id = None  # the server no longer has it: the next turn opens a new one
             self._client.restart(session_id)
-        self._screen.remark("The conversation is empty again.")
+        self._screen.remark("The conversation is empty.")

@@ -1,4 +1,4 @@
-"""One conversation with a server over one socket, reopened when it is lost. Blocking."""
+"""One conversation with a server over one socket, reopened after a loss. Blocking."""
 
 import json
 import time
@@ -14,22 +14,22 @@ from websockets.sync.client import ClientConnection, connect
 from sessiond.cli.chat_turn import Notice, ProtocolFaultError, Turn, TurnEnd, TurnPart
 from sessiond.cli.server_api import ServerAddress, ServerError, no_answer
 
-_RETRY_AFTER_S = (0.5, 1.0, 2.0, 4.0, 8.0)  # as the openai SDK waits
-_POLL_S = 0.1  # how soon a cancel is noticed while nothing comes
+_RETRY_AFTER_S = (0.5, 1.0, 2.0, 4.0, 8.0)  # like the openai SDK
+_POLL_S = 0.1  # delay until a cancel is noticed without incoming events
 _MAX_FRAME_BYTES = 8 * 2**20
 _CLOSE_TIMEOUT_S = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnOptions:
-    """What goes into every `response.create`. None: not sent, the server's default holds."""
+    """Fields of every `response.create`. None: not sent, so that the server's default applies."""
 
     instructions: str | None = None
     max_output_tokens: int | None = None
     temperature: float | None = None
 
     def fields(self) -> dict[str, Any]:
-        """The fields to send."""
+        """Return the fields to send."""
         given = {
             "instructions": self.instructions,
             "max_output_tokens": self.max_output_tokens,
@@ -39,10 +39,10 @@ class TurnOptions:
 
 
 class ChatClient:
-    """Sends turns, yields what becomes of them. Used by one thread.
+    """Sends turns and yields their parts. Used by one thread.
 
-    A turn continues the last finished one by its response id, so that a turn that was cut by a lost
-    connection is as if it had never been, whatever the server made of it.
+    A turn continues the last finished one by its response id, so a turn that was cut by a lost
+    connection has no effect on the conversation, whatever the server did with it.
     """
 
     def __init__(
@@ -64,10 +64,10 @@ class ChatClient:
         self.tip: str | None = None
 
     def connect(self) -> None:
-        """Open the socket, once.
+        """Open the socket with one attempt.
 
         Raises:
-            ServerError: nobody listens, or the server refused.
+            ServerError: no server listens, or it refused the socket.
         """
         try:
             self._socket = self._open.enter_context(
@@ -87,20 +87,20 @@ class ChatClient:
             raise no_answer(self._address, error) from error
 
     def close(self) -> None:
-        """Say good-bye."""
+        """Close the socket."""
         self._socket = None
         self._open.close()
 
     def restart(self, session_id: str | None) -> None:
-        """Continue a session wherever it stands, not where this client left it. None: a new one."""
+        """Continue a session in its current state, or a new one if `session_id` is None."""
         self.session_id = session_id
         self.tip = None
 
     def ask(self, text: str, *, cancel_wanted: Callable[[], bool]) -> Iterator[TurnPart]:
         """Run one turn; the last part is its `TurnEnd`.
 
-        A connection that is lost before the server took the turn is reopened and the turn sent
-        again, which is safe: a response id can't be changed by a second continuation of it.
+        If the connection is lost before the server accepted the turn, it is reopened and the turn
+        is sent again. This is safe: a second continuation does not change a response.
 
         Raises:
             ServerError: the connection is lost and can't be reopened.
@@ -118,7 +118,7 @@ class ChatClient:
             turn = self._send(text)
             yield from self._receive(turn, cancel_wanted)
         self._settle(turn)
-        yield turn.end or turn.cut("the reply has no end")
+        yield turn.end or turn.cut("the reply is incomplete")
 
     def _send(self, text: str) -> Turn:
         request: dict[str, Any] = {"type": "response.create", "input": text}
@@ -146,8 +146,8 @@ class ChatClient:
                 turn.cut(_closed(closed))
                 self.close()
             except ProtocolFaultError as fault:
-                turn.cut(f"the server sent a frame that can't be read ({fault})")
-                self.close()  # the server rolls the turn back; the next one starts clean
+                turn.cut(f"the server sent an invalid frame ({fault})")
+                self.close()  # the server rolls the turn back
 
     def _cancel(self, response_id: str) -> None:
         try:
@@ -155,7 +155,7 @@ class ChatClient:
                 json.dumps({"type": "response.cancel", "response_id": response_id})
             )
         except ConnectionClosed:
-            return  # the next `recv` says so
+            return  # the next `recv` reports the loss
 
     def _settle(self, turn: Turn) -> None:
         if turn.end is None or turn.end.outcome in ("cut", "refused"):
@@ -166,14 +166,14 @@ class ChatClient:
     def _reconnect(self, closed: ConnectionClosed | None = None) -> Iterator[Notice]:
         self.close()
         if closed is not None:
-            yield Notice(text=f"{_closed(closed)}; connecting again")
+            yield Notice(text=f"{_closed(closed)}; reconnecting")
         for wait_s in _RETRY_AFTER_S:
             try:
                 self.connect()
             except ServerError as error:
                 if error.status == HTTPStatus.UNAUTHORIZED:
-                    raise  # the key was revoked: time does not mend that
-                yield Notice(text=f"{error}; trying again in {wait_s:g} s")
+                    raise  # the key was revoked: a retry can't succeed
+                yield Notice(text=f"{error}; retrying in {wait_s:g} s")
                 self._sleep(wait_s)
             else:
                 return
@@ -188,7 +188,7 @@ class ChatClient:
 
 def _closed(closed: ConnectionClosed) -> str:
     if closed.rcvd is None:
-        return "the connection broke"
+        return "the connection was lost"
     reason = f" {closed.rcvd.reason}" if closed.rcvd.reason else ""
     return f"the server closed the connection ({closed.rcvd.code}{reason})"
 

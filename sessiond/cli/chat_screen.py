@@ -1,4 +1,4 @@
-"""What a chat shows. Replies go to standard output; in scripts all else goes to standard error."""
+"""Output of a chat. Replies go to standard output; in scripts the rest to standard error."""
 
 import re
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from rich.text import Text
 
 from sessiond.cli.chat_turn import TurnEnd, TurnStats
 
-# a reply is untrusted text: no escape sequence of it may reach the terminal
+# a reply is untrusted text: none of its escape sequences may reach the terminal
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
@@ -24,7 +24,7 @@ class Screen:
         self._at_line_start = True
 
     def reply(self, text: str) -> None:
-        """Show more of a reply at once."""
+        """Show a part of a reply immediately."""
         clean = printable(text)
         if not clean:
             return
@@ -38,12 +38,12 @@ class Screen:
         self._remarks.print(Text(printable(text), style="dim"), soft_wrap=True)
 
     def problem(self, text: str) -> None:
-        """Show a line that says what went wrong."""
+        """Show an error line."""
         self._end_line()
         self._remarks.print(Text(printable(text), style="red"), soft_wrap=True)
 
     def turn_end(self, end: TurnEnd) -> None:
-        """Show how a turn ended and what it took."""
+        """Show how a turn ended, with its statistics."""
         self._end_line()
         if end.outcome in ("failed", "refused", "cut"):
             self.problem(describe_fault(end))
@@ -53,12 +53,12 @@ class Screen:
             self.remark(f"[{end.detail}]")
 
     def session(self, facts: Mapping[str, Any]) -> None:
-        """Show a session's memory: one line of sums, one row per item."""
+        """Show a session's memory: one line of totals, one row per item."""
         self._end_line()
         self._remarks.print(Text(describe_session(facts)), soft_wrap=True)
         names = ("role", "start", "tokens", "kept", "status", "response_id")
         table = Table(*names[:-1], box=None, padding=(0, 1, 0, 0))
-        table.add_column("response", no_wrap=True)  # to be copied, whole
+        table.add_column("response", no_wrap=True)  # uncut, for copying
         for turn in facts.get("turns") or []:
             table.add_row(*[Text(printable(str(turn.get(name, "")))) for name in names])
         if table.row_count:
@@ -76,7 +76,7 @@ def printable(text: str) -> str:
 
 
 def describe_stats(stats: TurnStats, detail: str = "") -> str:
-    """Say in one line what a turn took."""
+    """Format a turn's statistics as one line."""
     parts = [detail] if detail else []
     parts.append(f"reused {stats.reused_tokens}")
     if stats.restored_tokens:
@@ -92,19 +92,19 @@ def describe_stats(stats: TurnStats, detail: str = "") -> str:
 
 
 def describe_fault(end: TurnEnd) -> str:
-    """Say what went wrong and where the conversation stands."""
+    """Format a turn's error and the state of the conversation."""
     code = f" ({end.code})" if end.code else ""
     match end.outcome:
         case "refused":
             return f"refused{code}: {end.detail}"
         case "failed":
-            return f"failed{code}: {end.detail}; the conversation stands as before this turn"
+            return f"failed{code}: {end.detail}; the conversation is as before this turn"
         case _:
-            return f"cut: {end.detail}; the conversation stands as before this turn"
+            return f"cut: {end.detail}; the conversation is as before this turn"
 
 
 def describe_session(facts: Mapping[str, Any]) -> str:
-    """Say in one line what a session holds."""
+    """Format a session's memory as one line."""
     blocks, kv_bytes = facts.get("blocks") or {}, facts.get("kv_bytes") or {}
     return (
         f"{facts.get('id')} · {facts.get('state')} · context {facts.get('context', 'full')}, "

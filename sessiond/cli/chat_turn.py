@@ -1,4 +1,4 @@
-"""One turn as a client sees it: built from the server's frames. No I/O, no clock."""
+"""A turn on the client's side, built from the server's frames. No I/O, no clock."""
 
 import json
 from collections.abc import Iterator
@@ -9,29 +9,29 @@ Outcome = Literal["completed", "incomplete", "failed", "refused", "cut"]
 
 
 class ProtocolFaultError(Exception):
-    """The server sent a frame that is no JSON object: nothing after it can be trusted."""
+    """The server sent a frame that is not a JSON object; later frames can't be trusted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplyText:
-    """More of the reply."""
+    """A part of the reply."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
-    """Something the user should know; the turn goes on."""
+    """A message for the user; the turn continues."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnStats:
-    """What a turn took. Tokens; seconds as the client saw them.
+    """Statistics of a turn, in tokens, and in seconds measured by the client.
 
-    `reused_tokens` are those whose KV was kept, `restored_tokens` those whose KV came back from the
-    tiers (`restored_from` the slower of them), `recomputed_tokens` those whose KV had been lost.
+    `reused_tokens`: their KV was on the device. `restored_tokens`: their KV was copied from a tier
+    (`restored_from` is the slowest one). `recomputed_tokens`: their KV had been evicted.
     """
 
     reused_tokens: int
@@ -47,7 +47,7 @@ class TurnStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnEnd:
-    """How a turn ended. `tip` is the response that the next turn continues, None: as before."""
+    """How a turn ended. `tip`: the response that the next turn continues (None: unchanged)."""
 
     outcome: Outcome
     detail: str = ""
@@ -60,9 +60,9 @@ TurnPart = ReplyText | Notice | TurnEnd
 
 
 class Turn:
-    """State of one turn. Frames go in with the time they came at; parts to show come out.
+    """State of one turn: takes frames with their arrival times, returns parts to show.
 
-    Events and fields that are not known are passed over.
+    Unknown events and fields are ignored.
     """
 
     def __init__(self, *, sent_at_s: float) -> None:
@@ -74,7 +74,7 @@ class Turn:
         self.end: TurnEnd | None = None
 
     def feed(self, frame: str | bytes, *, at_s: float) -> list[TurnPart]:
-        """Take one frame in.
+        """Process one frame.
 
         Raises:
             ProtocolFaultError: the frame is not a JSON object.
@@ -82,7 +82,7 @@ class Turn:
         return list(self._parts(_parse(frame), at_s))
 
     def cut(self, detail: str) -> TurnEnd:
-        """End the turn because the connection ended first."""
+        """End the turn because the connection was lost."""
         self.end = TurnEnd(outcome="cut", detail=detail)
         return self.end
 
@@ -93,7 +93,7 @@ class Turn:
                 self.response_id = _text(response.get("id")) or None
                 self._note_session(response)
             case "response.queued":
-                yield Notice(text="waiting for a free place")
+                yield Notice(text="waiting for a free slot")
             case "response.output_text.delta":
                 yield from self._more(_text(event.get("delta")), at_s)
             case "response.completed" | "response.incomplete" | "response.failed":
@@ -123,7 +123,7 @@ class Turn:
         self._note_session(response)
         whole = _output_text(response)
         if whole.startswith(self.text) and len(whole) > len(self.text):
-            yield from self._more(whole[len(self.text) :], at_s)  # a server that sent no deltas
+            yield from self._more(whole[len(self.text) :], at_s)  # if the server sent no deltas
         self.end = self._ending(response, status, at_s)
         yield self.end
 
@@ -171,9 +171,9 @@ def _parse(frame: str | bytes) -> dict[str, Any]:
     try:
         event = json.loads(frame)
     except ValueError as error:
-        raise ProtocolFaultError(f"not JSON: {error}") from error
+        raise ProtocolFaultError(f"the frame is not JSON: {error}") from error
     if not isinstance(event, dict):
-        raise ProtocolFaultError(f"not a JSON object but {type(event).__name__}")
+        raise ProtocolFaultError(f"the frame must be a JSON object (got {type(event).__name__})")
     return event
 
 

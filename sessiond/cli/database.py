@@ -1,4 +1,4 @@
-"""What the commands that work on the database itself share: `--db`, and users' accounts in it."""
+"""Shared parts of commands that access the database directly: `--db` and accounts."""
 
 import asyncio
 import secrets
@@ -14,7 +14,7 @@ from sessiond.setting_errors import SettingError, load_settings
 from sessiond.settings import Settings
 
 if TYPE_CHECKING:
-    from sessiond.accounts import Accounts  # with it comes SQLAlchemy, which takes its time
+    from sessiond.accounts import Accounts  # imports SQLAlchemy, which is slow
     from sessiond.store.store import Store
 
 DbOption = Annotated[
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 def database_url(db: str | None) -> str:
-    """The database of `--db`, else of the settings; bad ones end the command with exit code 2."""
+    """Return the database URL of `--db` or the settings; exit code 2 if it is invalid."""
     try:
         return load_settings({} if db is None else {"db": db}).db
     except SettingError as error:
@@ -38,8 +38,8 @@ def on_accounts(
 ) -> T:
     """Run `work` on the users and keys of a database; the server need not run.
 
-    The schema has to be the newest. With `make` a database without one is given one. What goes
-    wrong ends the command: exit code 2 for a bad value, else 1.
+    The schema must be the newest; `make` creates it in a new database. Errors end the command:
+    exit code 2 for an invalid value, else 1.
     """
     return on_store(db, lambda _, accounts: work(accounts), make=make)
 
@@ -47,7 +47,7 @@ def on_accounts(
 def on_store(
     db: str | None, work: "Callable[[Store, Accounts], Awaitable[T]]", *, make: bool = False
 ) -> T:
-    """The same with the whole store beside them."""
+    """Like `on_accounts`, with the whole store as well."""
     from sessiond.store.errors import StoreConfigError, StoreError
 
     url = database_url(db)
@@ -88,4 +88,4 @@ def _need_schema(url: str, *, make: bool) -> None:
     if state.current is None and make:
         upgrade(url)
     elif not state.is_current:
-        fail("the database's schema is not the newest: `sessiond db upgrade`")
+        fail("the database's schema is not the newest: run `sessiond db upgrade`")

@@ -13,7 +13,7 @@ app = typer.Typer(help="Bring the database's schema up to date.", no_args_is_hel
 
 @app.command("upgrade")
 def upgrade(db: DbOption = None) -> None:
-    """Migrate to the newest schema; makes the database if it is missing."""
+    """Migrate to the newest schema; creates the database if it is missing."""
     from sessiond.store.errors import StoreConfigError, StoreError
     from sessiond.store.migrate import upgrade as migrate
 
@@ -28,7 +28,7 @@ def upgrade(db: DbOption = None) -> None:
 
 @app.command("check")
 def check(db: DbOption = None, as_json: JsonOption = False) -> None:
-    """Say whether the schema is up to date; exit code 1 if not. Changes nothing."""
+    """Check whether the schema is up to date; exit code 1 if not. Changes nothing."""
     from sessiond.store.errors import StoreConfigError, StoreError
     from sessiond.store.migrate import check as look
 
@@ -46,5 +46,7 @@ def check(db: DbOption = None, as_json: JsonOption = False) -> None:
         typer.echo(f"the schema is up to date ({state.newest})")
     else:
         current = state.current or "none"
-        typer.echo(f"the schema is {current}, the newest is {state.newest}: `sessiond db upgrade`")
+        typer.echo(
+            f"the schema is {current}, the newest is {state.newest}: run `sessiond db upgrade`"
+        )
     raise typer.Exit(0 if state.is_current else FAILED)

@@ -1,4 +1,4 @@
-"""`sessiond doctor`: asks a running server whether its memory adds up, and why it rises."""
+"""`sessiond doctor`: audits a running server's memory and explains its growth."""
 
 import os
 import time
@@ -31,14 +31,14 @@ from sessiond.settings import Settings
 OverOption = Annotated[
     float,
     typer.Option(
-        "--over", min=0, max=86_400, help="Look twice, so many seconds apart: what rises?"
+        "--over", min=0, max=86_400, help="Sample twice, this many seconds apart, and show growth."
     ),
 ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """What the server said, and what that means. `rises` between two looks, the most first."""
+    """The server's report and its explanations. `rises`: growth between samples, largest first."""
 
     report: dict[str, Any]
     findings: Sequence[Finding] = ()
@@ -46,7 +46,7 @@ class Diagnosis:
 
     @property
     def is_sound(self) -> bool:
-        """Whether the memory adds up."""
+        """Whether the memory accounting is consistent."""
         return bool(self.report.get("ok")) and not any(found.fault for found in self.findings)
 
 
@@ -56,10 +56,10 @@ def doctor(
     over_s: OverOption = 0.0,
     as_json: JsonOption = False,
 ) -> None:
-    """Audit a server's memory, and explain what it holds and what rises.
+    """Audit a server's memory, and explain its contents and growth.
 
-    Every block is free, cached or in use, and counted right: exit code 1 if it is not. Looks at
-    what earlier servers left behind, too, where the server runs on this machine.
+    Exit code 1 unless every block is free, cached or in use with correct reference counts. Also
+    finds leftovers of earlier servers if the server runs on this machine.
     """
     with server_at(url, api_key) as server:
         found = examine(server, over_s)
@@ -73,7 +73,7 @@ def doctor(
 
 
 def examine(server: ServerApi, over_s: float) -> Diagnosis:
-    """Ask once, or twice; a server of an older version tells nothing to be explained."""
+    """Query the server once or twice; older versions report nothing to explain."""
     report = server.memory()
     if "engine" not in report:
         return Diagnosis(report=report)

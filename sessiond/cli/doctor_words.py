@@ -1,4 +1,4 @@
-"""How `sessiond doctor` shows what it found."""
+"""Output of `sessiond doctor`."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -72,7 +72,7 @@ def _show_parts(console: Console, report: Mapping[str, Any]) -> None:
 def _show_rises(console: Console, rises: Iterable[tuple[str, Part]]) -> None:
     grown = [(name, part) for name, part in rises if part.num_bytes > 0]
     for name, part in grown:
-        text = f"risen meanwhile: {name}, {part.name}: {format_bytes(part.num_bytes)}"
+        text = f"growth: {name}, {part.name}: {format_bytes(part.num_bytes)}"
         console.print(text, markup=False)
 
 

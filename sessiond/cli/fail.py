@@ -1,4 +1,4 @@
-"""How a command ends that can't go on. Exit codes: 0 fine, 1 failed, 2 wrong usage."""
+"""Ends a command after an error. Exit codes: 0 success, 1 failure, 2 wrong usage."""
 
 from typing import NoReturn
 
@@ -11,7 +11,7 @@ WRONG_USAGE = 2
 
 
 def fail(reason: object, code: int = FAILED) -> NoReturn:
-    """Say why on standard error and end the command.
+    """Print the reason to standard error and end the command.
 
     Raises:
         typer.Exit: always.

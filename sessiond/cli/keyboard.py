@@ -1,4 +1,4 @@
-"""Owns standard input and Ctrl-C of a chat: lines at the prompt, a wish to cancel meanwhile."""
+"""Owns standard input and Ctrl-C of a chat: lines at the prompt, cancels during a reply."""
 
 import contextlib
 import os
@@ -9,15 +9,15 @@ from collections import deque
 from collections.abc import Iterator
 from types import FrameType
 
-# `readline` looks for signals only when one cuts its wait short: a Ctrl-C that comes between the
-# prompt and that wait stays unseen until the line is entered. A timer cuts the wait this often.
+# `readline` checks for signals only when one interrupts its wait: a Ctrl-C between the prompt and
+# that wait would be unseen until the line is entered. A timer interrupts the wait this often.
 _SIGNAL_CHECK_S = 0.25
 
 
 class Keyboard:
-    """Reads lines. While a reply streams, Ctrl-C or a typed `/cancel` asks to cancel it.
+    """Reads lines. While a reply streams, Ctrl-C or a typed `/cancel` requests a cancel.
 
-    Other lines typed meanwhile wait for the next prompt. Main thread only (signals).
+    Other lines typed during a reply wait for the next prompt. Main thread only (signals).
     """
 
     def __init__(self) -> None:
@@ -31,8 +31,8 @@ class Keyboard:
     def read_line(self, prompt: str) -> str | None:
         """Return the next line, None at the end of input.
 
-        One Ctrl-C clears what was typed, since it may have been meant for a reply that has just
-        ended; a second one in a row raises KeyboardInterrupt.
+        One Ctrl-C clears the input, since it may have been meant for a reply that has just ended;
+        a second one in a row raises KeyboardInterrupt.
         """
         if self._ahead:
             line = self._ahead.popleft()
@@ -56,7 +56,7 @@ class Keyboard:
 
     @contextlib.contextmanager
     def streaming(self) -> Iterator[None]:
-        """While this lasts, one Ctrl-C asks to cancel and a second raises KeyboardInterrupt."""
+        """Within the context one Ctrl-C requests a cancel and a second raises KeyboardInterrupt."""
         self._cancel_wanted = False
         before = signal.signal(signal.SIGINT, self._on_interrupt)
         try:
@@ -65,9 +65,9 @@ class Keyboard:
             signal.signal(signal.SIGINT, before)
 
     def cancel_wanted(self) -> bool:
-        """Whether the user asked to cancel since `streaming` began. Never waits."""
+        """Return whether the user requested a cancel since `streaming` began. Never blocks."""
         while self.interactive and select.select([sys.stdin], [], [], 0)[0]:
-            typed = os.read(sys.stdin.fileno(), 65536)  # a terminal gives one line at a time
+            typed = os.read(sys.stdin.fileno(), 65536)  # a terminal returns one line at a time
             if not typed:
                 break
             self._take(typed.decode(errors="replace"))

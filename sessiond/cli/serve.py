@@ -1,4 +1,4 @@
-"""`sessiond serve`: everything that a server needs, in order, and how it ends."""
+"""`sessiond serve`: starts the server's parts in order, serves, and shuts down."""
 
 import asyncio
 import contextlib
@@ -22,7 +22,7 @@ from sessiond.settings import Settings
 
 logger = logging.getLogger(__name__)
 
-# Beyond the time that turns get: those that are cut then end, and sockets are told.
+# In addition to the drain timeout: cancelled turns end, and sockets are closed.
 _DRAIN_GRACE_S = 30.0
 
 
@@ -30,7 +30,7 @@ def serve(settings: Settings) -> None:
     """Serve conversations until Ctrl-C or SIGTERM.
 
     Settings come from these flags, else from SESSIOND_* variables (--max-num-seqs is
-    SESSIOND_MAX_NUM_SEQS), else from sessiond.toml (or the file that SESSIOND_CONFIG names).
+    SESSIOND_MAX_NUM_SEQS), else from sessiond.toml (or the file named by SESSIOND_CONFIG).
     """
     from sessiond.cli.logs import configure_logs
     from sessiond.cli.server import PortTakenError, bind
@@ -53,12 +53,12 @@ def serve(settings: Settings) -> None:
             asyncio.run(_serve(settings, model, listener, banner))
         except ConfigError as error:
             fail(
-                f"{_as_given(error.name)}={error.value}: allowed is {error.allowed}",
+                f"{_as_given(error.name)} must be {error.allowed} (got {error.value})",
                 WRONG_USAGE,
             )
         except (EngineError, OSError) as error:
             fail(error)
-        except SystemExit:  # uvicorn's way to say that the application's start failed
+        except SystemExit:  # uvicorn exits when the application fails to start
             fail("the application did not start; the log above says why")
     banner.stopped()
 
@@ -91,7 +91,7 @@ async def _serve(settings: Settings, model: Path, listener: socket.socket, banne
 
 
 def _load_text(model: Path) -> TextFormat:
-    """Load what the gateway's process needs, its modules included, while the engine loads."""
+    """Load the gateway's tokenizer and modules while the engine loads."""
     from sessiond.assembly import load_text_format
 
     text = load_text_format(model)
@@ -100,7 +100,7 @@ def _load_text(model: Path) -> TextFormat:
 
 
 def _fetch_model(name: str, console: Console) -> Path:
-    """Where the model is; fetched first if it is one that is known by name."""
+    """Return the model's path; a model that is known by name is fetched first."""
     try:
         return pull_with_progress(name, console)
     except UnknownModelError as error:
@@ -122,7 +122,7 @@ def _migrate(db: str) -> None:
 
 
 def _warn_without_keys(db: str) -> None:
-    """A server without a key lets nobody in, which is right and surprises."""
+    """Warn if there are no keys, since the server then refuses every request."""
     from sessiond.store.store import Store
 
     async def any_key() -> bool:
@@ -134,17 +134,17 @@ def _warn_without_keys(db: str) -> None:
 
     if not asyncio.run(any_key()):
         logger.warning(
-            "no user has a key yet, so nobody can come in: `sessiond user add NAME --role admin`"
+            "no user has a key, so every request is refused: `sessiond user add NAME --role admin`"
         )
 
 
 def _as_given(setting: str) -> str:
-    """How a setting of the engine is written: a flag, or a variable of the environment as it is."""
+    """Return an engine setting's name for the user: a flag, or an environment variable as is."""
     return f"--{setting.replace('_', '-')}" if setting.islower() else setting
 
 
 def _allow_many_sockets() -> None:
-    """Raise the limit of open files to what the system allows: each socket is one."""
+    """Raise the limit of open files to the system's maximum: each socket takes one."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -23,33 +23,33 @@ GONE_AFTER_S = 30.0
 
 
 class PortTakenError(Exception):
-    """The address can't be listened on; says which and why."""
+    """The address can't be bound; the message names it and the reason."""
 
 
 def bind(host: str, port: int, *, gone_after_s: float = GONE_AFTER_S) -> socket.socket:
-    """Take the address before slow work begins. Nothing is accepted until the server listens.
+    """Bind the address before slow work begins. Connections wait until the server listens.
 
-    A connection whose peer takes nothing of what was sent for `gone_after_s`, be it that it has
-    vanished or that it reads no answer, ends by itself (Linux).
+    A connection whose peer acknowledges no data for `gone_after_s`, because it has vanished or
+    does not read, is closed by the system (Linux).
 
     Raises:
-        PortTakenError: it is in use, or not ours.
+        PortTakenError: the address is in use, or not one of this machine.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # with the protocol named asyncio sets TCP_NODELAY: else each answer on a connection that is
-    # kept waits for the client's delayed ACK, 40 ms
+    # with an explicit protocol asyncio sets TCP_NODELAY; without it each response on a keep-alive
+    # connection waits for the client's delayed ACK, 40 ms
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if sys.platform == "linux":  # else TCP tries for a quarter of an hour, or for ever
+        if sys.platform == "linux":  # by default TCP retries for a quarter of an hour or longer
             gone_after_ms = int(1000 * gone_after_s)
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, gone_after_ms)
         listener.bind((host, port))
     except OSError as error:
         listener.close()
-        what_helps = "--port takes another, 0 a free one"
+        what_helps = "choose another with --port, 0 for a free one"
         if error.errno == errno.EADDRNOTAVAIL or isinstance(error, socket.gaierror):
-            what_helps = "--host has to be an address of this machine"
+            what_helps = "--host must be an address of this machine"
         raise PortTakenError(
             f"can't listen on {host}:{port}: {error.strerror}; {what_helps}"
         ) from error
@@ -57,15 +57,15 @@ def bind(host: str, port: int, *, gone_after_s: float = GONE_AFTER_S) -> socket.
 
 
 def url_of(listener: socket.socket) -> str:
-    """The address as a client writes it."""
+    """Return the URL for clients."""
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 class DrainingServer(uvicorn.Server):
-    """A uvicorn server that leaves signals alone and tells when it listens.
+    """A uvicorn server that handles no signals and calls back when it listens.
 
-    uvicorn's own handler closes every socket at once, with 1012 in the middle of a reply.
+    uvicorn's signal handler closes every socket at once with 1012, in the middle of a reply.
     """
 
     def __init__(self, config: uvicorn.Config, on_listening: Callable[[], None]) -> None:
@@ -74,11 +74,11 @@ class DrainingServer(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Capture none."""
+        """Capture no signals."""
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start the application, listen, tell."""
+        """Start the application, listen, call `on_listening`."""
         await super().startup(sockets)
         if self.started:
             self._on_listening()
@@ -86,9 +86,10 @@ class DrainingServer(uvicorn.Server):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerHooks:
-    """What happens beside serving.
+    """Callbacks of the server's life cycle.
 
-    `drain` refuses new work and ends what runs, in order; after `drain_limit_s` it is cut.
+    `drain` refuses new work and ends running work in order; it is cancelled after
+    `drain_limit_s`.
     """
 
     on_listening: Callable[[], None]
@@ -100,9 +101,9 @@ class ServerHooks:
 async def serve_until_signal(
     app: ASGIApp, limits: GatewayLimits, listener: socket.socket, hooks: ServerHooks
 ) -> None:
-    """Serve until SIGTERM or SIGINT, then drain, then close what is left.
+    """Serve until SIGTERM or SIGINT, then drain, then close the remaining connections.
 
-    A second signal cuts the drain short, and so does its limit.
+    A second signal or the limit cancels the drain.
 
     Raises:
         SystemExit: the application did not start; uvicorn has logged why.
@@ -141,6 +142,6 @@ async def _drain(hooks: ServerHooks) -> None:
         async with asyncio.timeout(hooks.drain_limit_s):
             await hooks.drain()
     except TimeoutError:
-        logger.error("the drain is cut after %g s", hooks.drain_limit_s)  # noqa: TRY400 -- no trace helps
+        logger.error("the drain was cancelled after %g s", hooks.drain_limit_s)  # noqa: TRY400 -- no trace helps
     except Exception:
         logger.exception("the drain failed")

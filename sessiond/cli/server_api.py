@@ -1,4 +1,4 @@
-"""A server's address, and the HTTP side of it as a client of the command line asks it."""
+"""A server's address, and a client of its HTTP API for the command line."""
 
 import http.client
 import itertools
@@ -17,9 +17,9 @@ _TIMEOUT_S = 10.0
 
 
 class ServerError(Exception):
-    """The server can't be reached, or said no; the message is for the user.
+    """The server is unreachable or refused a request; the message is for the user.
 
-    `status` is that of its answer, None if there was no answer.
+    `status` is that of the response, None if there was none.
     """
 
     def __init__(self, message: str, status: int | None = None) -> None:
@@ -29,22 +29,22 @@ class ServerError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ServerAddress:
-    """Where a server is: scheme, host and port, no path; and the key that lets in there."""
+    """A server's scheme, host and port, without a path, and the API key for it."""
 
     http: str
     api_key: str | None = field(default=None, repr=False)
 
     @classmethod
     def parse(cls, url: str, api_key: str | None = None) -> "ServerAddress":
-        """Read `http(s)://host:port`, `ws(s)://...` too, with or without `/v1` or `/v1/responses`.
+        """Parse `http(s)://host:port` or `ws(s)://...`, with or without `/v1` or `/v1/responses`.
 
         Raises:
-            ValueError: names the URL and what is allowed.
+            ValueError: names the URL and the allowed form.
         """
-        refusal = f"url={url!r}: allowed is http://HOST:PORT or https://HOST:PORT"
+        refusal = f"url must be http://HOST:PORT or https://HOST:PORT (got {url!r})"
         try:
             parts = urllib.parse.urlsplit(url)
-            _ = parts.port  # read only when it is asked for
+            _ = parts.port  # parsed on access only
         except ValueError as error:  # a port beyond 65535, half an IPv6 address
             raise ValueError(f"{refusal} ({error})") from error
         scheme = {"http": "http", "ws": "http", "https": "https", "wss": "https"}.get(parts.scheme)
@@ -59,24 +59,24 @@ class ServerAddress:
 
     @property
     def headers(self) -> dict[str, str]:
-        """What every request carries."""
+        """Headers of every request."""
         return {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
 
     @property
     def is_loopback(self) -> bool:
-        """Whether it is this machine, so that no proxy may come between."""
+        """Whether the address is this machine, so that no proxy is used."""
         return urllib.parse.urlsplit(self.http).hostname in _LOOPBACK
 
 
 def no_answer(address: ServerAddress, reason: object) -> ServerError:
-    """Nobody is there, or somebody with whom no TLS can be spoken."""
+    """Build the error for a missing server or a failed TLS handshake."""
     if isinstance(reason, ssl.SSLError):
-        return ServerError(f"no TLS is spoken at {address.http}, or none to be trusted ({reason})")
+        return ServerError(f"no trusted TLS connection to {address.http} ({reason})")
     return ServerError(f"no server answers at {address.http} ({reason})")
 
 
 class ServerApi:
-    """Asks one server over HTTP. Blocking."""
+    """Client of one server's HTTP API. Blocking."""
 
     def __init__(self, address: ServerAddress) -> None:
         self._address = address
@@ -84,12 +84,12 @@ class ServerApi:
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler(proxies))
 
     def model(self) -> str:
-        """Name of the model that is served."""
+        """Return the served model's name."""
         models = self._call("GET", "/v1/models").get("data") or [{}]
         return str(models[0].get("id", "unknown"))
 
     def session(self, session_id: str) -> dict[str, Any]:
-        """What the server says of one session (`GET /v1/sessions/{id}`)."""
+        """Return one session (`GET /v1/sessions/{id}`)."""
         return self._call("GET", _session_path(session_id))
 
     def reset(self, session_id: str) -> dict[str, Any]:
@@ -97,23 +97,23 @@ class ServerApi:
         return self._call("POST", _session_path(session_id) + "/reset")
 
     def fork(self, session_id: str) -> dict[str, Any]:
-        """Open a session that goes on where this one stands."""
+        """Fork a session at its current state."""
         return self._call("POST", _session_path(session_id) + "/fork")
 
     def set_policy(self, session_id: str, policy: Mapping[str, Any]) -> dict[str, Any]:
-        """Give one session a context policy; it holds from its next turn on."""
+        """Set one session's context policy, effective from its next turn."""
         return self._call("PUT", _session_path(session_id) + "/policy", policy)
 
     def clear_policy(self, session_id: str) -> dict[str, Any]:
-        """Let the policy of its user, or the server, hold for one session."""
+        """Revert one session to the policy of its user or the server."""
         return self._call("DELETE", _session_path(session_id) + "/policy")
 
     def sessions(
         self, *, state: str | None = None, user: str | None = None
     ) -> Iterator[dict[str, Any]]:
-        """Every open session, or those in a state, latest activity first, page by page.
+        """Yield open sessions, or those in a state, latest activity first, page by page.
 
-        `user`: whose, `*` everybody's; None: the caller's.
+        `user`: their owner, `*` for all users; None: the caller.
         """
         wanted = {"limit": "100", "state": state, "user": user}
         query = urllib.parse.urlencode({k: v for k, v in wanted.items() if v is not None})
@@ -126,7 +126,7 @@ class ServerApi:
             after = f"&after={urllib.parse.quote(str(page['last_id']), safe='')}"
 
     def latest_sessions(self, count: int) -> list[dict[str, Any]]:
-        """The open sessions that were active last, at most `count`: an admin's are everybody's."""
+        """Return the `count` latest active open sessions; for an admin those of all users."""
         try:
             return list(itertools.islice(self.sessions(user="*"), count))
         except ServerError as error:
@@ -135,31 +135,31 @@ class ServerApi:
         return list(itertools.islice(self.sessions(), count))
 
     def park(self, session_id: str) -> dict[str, Any]:
-        """Move the KV of an idle session to a tier below the device."""
+        """Move an idle session's KV from the device to a lower tier."""
         return self._call("POST", _session_path(session_id) + "/park")
 
     def close(self, session_id: str) -> dict[str, Any]:
-        """End one session and give back all that it holds."""
+        """Close one session and free its memory."""
         return self._call("DELETE", _session_path(session_id))
 
     def quota(self, user: str) -> dict[str, Any]:
-        """A user's limits and what it has taken (`GET /admin/users/{id}/quota`)."""
+        """Return a user's limits and usage (`GET /admin/users/{id}/quota`)."""
         return self._call("GET", _quota_path(user))
 
     def set_quota(self, user: str, limits: Mapping[str, Any]) -> dict[str, Any]:
-        """Change the limits that are named; None is no limit."""
+        """Change the given limits; None is no limit."""
         return self._call("PUT", _quota_path(user), limits)
 
     def memory(self) -> dict[str, Any]:
-        """The leak audit (`GET /admin/memory`)."""
+        """Return the leak audit (`GET /admin/memory`)."""
         return self._call("GET", "/admin/memory")
 
     def capacity(self) -> dict[str, Any]:
-        """What is free and what runs (`GET /health/capacity`)."""
+        """Return free memory and running turns (`GET /health/capacity`)."""
         return self._call("GET", "/health/capacity")
 
     def metrics(self) -> str:
-        """A scrape in Prometheus' text format."""
+        """Return a scrape in Prometheus' text format."""
         return self._answer("GET", "/metrics").decode(errors="replace")
 
     def _call(
@@ -171,7 +171,7 @@ class ServerApi:
             raise no_answer(self._address, error) from error
         if not isinstance(found, dict):
             url = self._address.http + path
-            raise ServerError(f"{url} answered with something that is no JSON object")
+            raise ServerError(f"the response of {url} is no JSON object")
         return found
 
     def _answer(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> bytes:

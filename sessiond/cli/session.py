@@ -1,4 +1,4 @@
-"""`sessiond session list|show|reset|close`: what a running server holds of conversations."""
+"""`sessiond session list|show|reset|close`: inspects and controls a server's sessions."""
 
 import time
 from typing import Annotated, Any
@@ -16,7 +16,7 @@ from sessiond.cli.ask_server import (
 )
 from sessiond.cli.tables import ago, plain_table, print_plain
 
-app = typer.Typer(help="Look at a server's sessions, empty or close them.", no_args_is_help=True)
+app = typer.Typer(help="Inspect, reset and close a server's sessions.", no_args_is_help=True)
 
 SessionId = Annotated[str, typer.Argument(metavar="SESSION", help="A session's id (conv_...).")]
 
@@ -26,9 +26,11 @@ def list_sessions(
     url: UrlOption = DEFAULT_URL,
     api_key: KeyOption = None,
     state: Annotated[
-        str | None, typer.Option(help="Only those in this state, as idle, parked or closed.")
+        str | None, typer.Option(help="Only sessions in this state: idle, parked, closed, ...")
     ] = None,
-    user: Annotated[str | None, typer.Option(help="Whose, for admins; '*': everybody's.")] = None,
+    user: Annotated[
+        str | None, typer.Option(help="Another user's, for admins; '*' for all users'.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """List the open sessions, latest activity first."""
@@ -96,7 +98,7 @@ def close(
     api_key: KeyOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """End a session and give back its memory."""
+    """Close a session and free its memory."""
     with server_at(url, api_key) as server:
         answer = server.close(session)
     print_json(answer) if as_json else typer.echo(f"{session} is closed")

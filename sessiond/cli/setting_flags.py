@@ -1,4 +1,4 @@
-"""Makes a command's flags out of the settings, so that neither can lack what the other has."""
+"""Derives a command's flags from the settings, so that both have the same names."""
 
 import functools
 import inspect
@@ -19,12 +19,11 @@ _METAVARS = {int: "NUMBER", float: "NUMBER", str: "TEXT", tuple[str, ...]: "NAME
 def with_setting_flags(
     run: Callable[..., None], names: Collection[str] | None = None
 ) -> Callable[..., None]:
-    """A command with one flag per setting, which calls `run` with the settings that result.
+    """Make a command with one flag per setting, which calls `run` with the resulting settings.
 
-    Of settings only those in `names` get flags, None stands for all. What `run` takes beside the
-    settings (its first parameter) are flags of its own, behind these. Values are read by the
-    settings alone, so a flag, a variable and a line of the file are judged by the same rules and
-    in the same words. Wrong ones end the command with exit code 2.
+    Only the settings in `names` become flags (None: all). Further parameters of `run`, after the
+    settings, become the command's own flags. The settings alone parse the values, so flags,
+    variables and the file share rules and messages. Invalid values cause exit code 2.
     """
 
     @functools.wraps(run)
@@ -73,7 +72,7 @@ def _metavar(name: str, field: FieldInfo) -> str:
 
 
 def default_text(name: str, field: FieldInfo) -> str:
-    """A setting's default as people write it."""
+    """Format a setting's default as it would be written."""
     default = field.get_default(call_default_factory=True, validated_data={})
     match default:
         case bool():

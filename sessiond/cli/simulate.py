@@ -1,4 +1,4 @@
-"""`sessiond simulate`: which placement policy keeps what is needed, on a trace, without a model."""
+"""`sessiond simulate`: compares placement policies on a trace, without a model."""
 
 import resource
 import time
@@ -29,25 +29,27 @@ def simulate(  # noqa: PLR0913, PLR0917 -- the command's options
         Path | None, typer.Argument(help="A trace: Mooncake's .jsonl or BurstGPT's .csv, or .gz.")
     ] = None,
     policy: Annotated[
-        list[str] | None, typer.Option(help="Placement policy; may be given more than once.")
+        list[str] | None, typer.Option(help="Placement policy; may be repeated.")
     ] = None,
     capacity: Annotated[
         list[int] | None,
-        typer.Option(min=1, help="Blocks of the pool; may be given more than once."),
+        typer.Option(min=1, help="Blocks of the pool; may be repeated."),
     ] = None,
     hints: Annotated[
         Hints | None,
-        typer.Option(help="What clients say of their sessions' ends, read from the future."),
+        typer.Option(
+            help="Clients' hints about their sessions' ends, taken from the trace's future."
+        ),
     ] = None,
     synthetic_sessions: Annotated[
-        int, typer.Option(min=0, help="Draw so many sessions instead of reading a trace.")
+        int, typer.Option(min=0, help="Generate this many sessions instead of reading a trace.")
     ] = 0,
     plot: Annotated[
         Path | None, typer.Option(help="Write hit ratios as a PNG. Needs the extra `plots`.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Write JSON.")] = False,
 ) -> None:
-    """Replay a trace through the real pool and policies, beside FIFO and Belady."""
+    """Replay a trace through the real pool and policies, with FIFO and Belady for comparison."""
     _check(trace, synthetic_sessions, hints)
     if plot is not None:
         need_plots("--plot")
@@ -72,9 +74,9 @@ def simulate(  # noqa: PLR0913, PLR0917 -- the command's options
 
 def _check(trace: Path | None, synthetic: int, hints: Hints | None) -> None:
     if (trace is None) == (synthetic == 0):
-        fail("give a trace or --synthetic-sessions, and not both", WRONG_USAGE)
+        fail("exactly one of a trace and --synthetic-sessions must be given", WRONG_USAGE)
     if hints and trace is None:
-        fail("--hints needs a trace: sessions that are drawn have no known future", WRONG_USAGE)
+        fail("--hints needs a trace: generated sessions have no known future", WRONG_USAGE)
 
 
 def _outcomes(
@@ -117,7 +119,7 @@ def _show(outcomes: Sequence[Outcome], seconds: float) -> None:
 
 
 def label(outcome: Outcome) -> str:
-    """The policy's name, and whether it knows the future."""
+    """Return the policy's name, marked if it knows the future."""
     if outcome.hints:
         return f"{outcome.policy}, {outcome.hints} hints (oracle)"
     return f"{outcome.policy} (oracle)" if outcome.oracle else outcome.policy

@@ -1,4 +1,4 @@
-"""Hit ratio against capacity, one line per policy, as a PNG."""
+"""Plots hit ratio against capacity as a PNG, one line per policy."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +10,7 @@ from engine.simulation.outcome import Outcome
 
 
 def write_plot(outcomes: Sequence[Outcome], path: Path) -> None:
-    """Draw all outcomes of one trace. Oracles are dashed."""
+    """Plot all outcomes of one trace. Oracles are dashed."""
     figure = Figure(figsize=(8, 5), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()

@@ -1,11 +1,11 @@
-"""Tables and times as the list commands show them."""
+"""Formats tables and times for the list commands."""
 
 from rich.console import Console
 from rich.table import Table
 
 
 def plain_table(*columns: str) -> Table:
-    """A table without lines, whose cells are never cut."""
+    """Make a table without lines whose cells are never truncated."""
     table = Table(box=None, header_style="dim", pad_edge=False)
     for column in columns:
         table.add_column(column, no_wrap=True)
@@ -13,13 +13,13 @@ def plain_table(*columns: str) -> Table:
 
 
 def print_plain(shown: Table | str) -> None:
-    """Print; where no terminal sets a width, nothing is cut, for scripts read it."""
+    """Print; without a terminal nothing is truncated, since scripts read the output."""
     console = Console(highlight=False)
     console.print(shown, soft_wrap=not console.is_terminal)
 
 
 def ago(unix_s: float | None, now_s: float) -> str:
-    """How long ago, in the largest unit that is at least one."""
+    """Format a time as an age in the largest unit that is at least one."""
     if unix_s is None:
         return ""
     ago_s = max(0, int(now_s - unix_s))

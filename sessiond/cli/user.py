@@ -1,6 +1,6 @@
-"""`sessiond user add|list|rm` and `sessiond user key …`: works on the database, not on a server.
+"""`sessiond user add|list|rm` and `sessiond user key …`: change the database directly.
 
-A server that runs on the same database finds out within a second.
+A server on the same database notices a change within a second.
 """
 
 import time
@@ -16,35 +16,31 @@ from sessiond.gateway.protocol.accounts import issued_object, key_object, user_o
 from sessiond.store.account_records import Issued, KeyRecord, UserRecord, UserRole
 
 if TYPE_CHECKING:
-    from sessiond.accounts import Accounts  # with it comes SQLAlchemy, which takes its time
+    from sessiond.accounts import Accounts  # imports SQLAlchemy, which is slow
 
 _ACTOR = "command line"
 _PAGE = 100
 
-app = typer.Typer(
-    help="Say who may come in: users and their keys, in the database.", no_args_is_help=True
-)
-keys = typer.Typer(help="Make, list, rotate and revoke a user's keys.", no_args_is_help=True)
+app = typer.Typer(help="Manage users and their API keys in the database.", no_args_is_help=True)
+keys = typer.Typer(help="Create, list, rotate and revoke a user's keys.", no_args_is_help=True)
 app.add_typer(keys, name="key")
 app.command("quota")(quota)
 
 User = Annotated[str, typer.Argument(metavar="USER", help="A user's name, or its id (user_...).")]
-KeyId = Annotated[
-    str, typer.Argument(metavar="KEY", help="A key's id, which stands between sk- and the dot.")
-]
+KeyId = Annotated[str, typer.Argument(metavar="KEY", help="A key's id, between sk- and the dot.")]
 
 
 @app.command("add")
 def add(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A name that nobody has.")],
-    role: Annotated[UserRole, typer.Option(help="What the user may do.")] = "user",
-    key: Annotated[bool, typer.Option(help="Make a first key, too.")] = True,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="An unused name.")],
+    role: Annotated[UserRole, typer.Option(help="The user's role.")] = "user",
+    key: Annotated[bool, typer.Option(help="Also create a first key.")] = True,
     db: DbOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Add a user and print its first key, which is shown this once.
+    """Add a user and print its first key, which is shown only once.
 
-    A database that is missing is made.
+    Creates the database if it is missing.
     """
 
     async def work(accounts: "Accounts") -> tuple[UserRecord, Issued | None]:
@@ -86,7 +82,7 @@ def list_users(db: DbOption = None, as_json: JsonOption = False) -> None:
 
 @app.command("rm")
 def remove(user: User, db: DbOption = None, as_json: JsonOption = False) -> None:
-    """End a user and its keys; what it said stays in the database."""
+    """Remove a user and revoke its keys; its conversations stay in the database."""
 
     async def work(accounts: "Accounts") -> str:
         found = await accounts.named(user)
@@ -95,12 +91,12 @@ def remove(user: User, db: DbOption = None, as_json: JsonOption = False) -> None
 
     user_id = on_accounts(db, work)
     answer = {"id": user_id, "object": "user.deleted", "deleted": True}
-    print_json(answer) if as_json else typer.echo(f"{user} is removed, with all keys")
+    print_json(answer) if as_json else typer.echo(f"{user} is removed and all its keys are revoked")
 
 
 @keys.command("add")
 def add_key(user: User, db: DbOption = None, as_json: JsonOption = False) -> None:
-    """Give a user a further key and print it, this once."""
+    """Create another key for a user and print it once."""
 
     async def work(accounts: "Accounts") -> Issued:
         return await accounts.add_key(_ACTOR, (await accounts.named(user)).id)
@@ -129,7 +125,7 @@ def list_keys(user: User, db: DbOption = None, as_json: JsonOption = False) -> N
 
 @keys.command("rotate")
 def rotate_key(key: KeyId, db: DbOption = None, as_json: JsonOption = False) -> None:
-    """End a key, and print another for its user in its place."""
+    """Revoke a key and print a new one for its user."""
 
     async def work(accounts: "Accounts") -> Issued:
         found = await accounts.key(key)
@@ -141,7 +137,7 @@ def rotate_key(key: KeyId, db: DbOption = None, as_json: JsonOption = False) -> 
 
 @keys.command("revoke")
 def revoke_key(key: KeyId, db: DbOption = None, as_json: JsonOption = False) -> None:
-    """End a key, with the sockets that it opened."""
+    """Revoke a key and close its sockets."""
 
     async def work(accounts: "Accounts") -> None:
         found = await accounts.key(key)
@@ -153,6 +149,6 @@ def revoke_key(key: KeyId, db: DbOption = None, as_json: JsonOption = False) -> 
 
 
 def _show_key(issued: Issued) -> None:
-    """The key alone on standard output, so that `KEY=$(sessiond user key add ada)` holds it."""
+    """Print the key alone to standard output, for `KEY=$(sessiond user key add ada)`."""
     typer.echo("The key is shown this once:", err=True)
     typer.echo(issued.key.text)

@@ -1,4 +1,4 @@
-"""`sessiond user quota`: what a user may take and has taken, at a server or in its database."""
+"""`sessiond user quota`: a user's limits and usage, at a server or in its database."""
 
 import time
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from sessiond.store.store import Store
 
 _ACTOR = "command line"
-_LOCAL = "local"  # who everyone is without --auth keys; known from its first turn on
+_LOCAL = "local"  # the only user without --auth keys; exists from its first turn on
 _NONE = "none"
 
 UserName = Annotated[
@@ -26,43 +26,45 @@ UserName = Annotated[
 ]
 ServerOption = Annotated[
     str | None,
-    typer.Option("--url", help="Ask the server that is there, in place of the database."),
+    typer.Option("--url", help="Use this server instead of the database."),
 ]
 
 
 def _limit(what: str, metavar: str = "N") -> Any:
-    return typer.Option(metavar=metavar, help=f'{what}; "none": no limit.')
+    return typer.Option(metavar=metavar, help=f'{what}; "none" for no limit.')
 
 
 def quota(  # noqa: PLR0913, PLR0917 -- one option for each limit
     name: UserName,
     max_sessions: Annotated[str | None, _limit("Open sessions")] = None,
-    max_concurrent_turns: Annotated[str | None, _limit("Turns that run at a time")] = None,
+    max_concurrent_turns: Annotated[str | None, _limit("Concurrent turns")] = None,
     max_resident_blocks: Annotated[
-        str | None, _limit("Blocks on the device, of all sessions together")
+        str | None, _limit("Blocks on the device, over all sessions")
     ] = None,
     max_host_bytes: Annotated[str | None, _limit("Bytes of KV in the host's memory")] = None,
     max_disk_bytes: Annotated[str | None, _limit("Bytes of KV on disk")] = None,
     tokens_per_minute: Annotated[
-        str | None, _limit("Tokens computed and generated, by minutes of UTC")
+        str | None, _limit("Tokens computed and generated per UTC minute")
     ] = None,
-    tokens_per_day: Annotated[str | None, _limit("The same, by days of UTC")] = None,
+    tokens_per_day: Annotated[
+        str | None, _limit("Tokens computed and generated per UTC day")
+    ] = None,
     max_context_tokens: Annotated[
-        str | None, _limit("Tokens of a session with the reply that is written")
+        str | None, _limit("Tokens of a session, including the current reply")
     ] = None,
     max_priority: Annotated[
-        str | None, _limit("The highest priority of its turns", "low|normal|high")
+        str | None, _limit("Highest priority of the user's turns", "low|normal|high")
     ] = None,
     weight: Annotated[
         str | None,
-        typer.Option(metavar="X", help="Its share beside users of weight 1, 0.01 to 100."),
+        typer.Option(metavar="X", help="Share relative to users of weight 1, 0.01 to 100."),
     ] = None,
     db: DbOption = None,
     url: ServerOption = None,
     api_key: KeyOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show a user's limits and what it has taken; change the limits that are given."""
+    """Show a user's limits and usage; change the given limits."""
     given = dict(locals())
     limits = _parse({field: given[field] for field in QUOTA_FIELDS})
     if url is None:
@@ -116,6 +118,6 @@ def _show(found: Mapping[str, Any]) -> None:
     for field in QUOTA_FIELDS:
         value = found[field]
         typer.echo(f"  {field:<22} {'no limit' if value is None else value}")
-    typer.echo("taken")
+    typer.echo("usage")
     for field, value in found["usage"].items():
         typer.echo(f"  {field:<22} {value:.0f}")

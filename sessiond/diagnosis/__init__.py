@@ -1,1 +1,1 @@
-"""Why memory rises, in words: what was found, what it means, what to do."""
+"""Explains memory use: what was found, what it means, what to do."""

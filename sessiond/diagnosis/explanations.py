@@ -1,4 +1,4 @@
-"""What the numbers of a server say of its memory. Pure; one function per kind of explanation."""
+"""Explanations of a server's memory statistics. Pure; one function per kind."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -12,12 +12,12 @@ _MANY_SESSIONS = 500
 _LARGE_SHARE = 0.25
 _LARGE_BYTES = 128 * _MIB
 _FULL_SHARE = 0.8
-_TASKS_OF_ITS_OWN = 40  # timers, the engine's link, the database, whoever asks
-_TASKS_EACH = 8  # of a socket or a turn, at most
+_TASKS_OF_ITS_OWN = 40  # timers, the engine's link, the database, the current request
+_TASKS_EACH = 8  # at most, per socket or turn
 
 
 def explain(report: Mapping[str, Any], capacity: Mapping[str, Any]) -> list[Finding]:
-    """All that can be told from the answers of `/admin/memory` and `/health/capacity`."""
+    """Build all explanations of the responses of `/admin/memory` and `/health/capacity`."""
     return [
         *kv_not_freed(report, capacity),
         *sessions_piling_up(report),
@@ -28,28 +28,28 @@ def explain(report: Mapping[str, Any], capacity: Mapping[str, Any]) -> list[Find
 
 
 def kv_not_freed(report: Mapping[str, Any], capacity: Mapping[str, Any]) -> Iterator[Finding]:
-    """Blocks that nobody can give back, because nobody knows that it has them."""
+    """Blocks that can't be freed because no session refers to them."""
     if report["violations"] or report["leaked_blocks"]:
         yield Finding(
             code="kv_not_freed",
-            what=f"{report['leaked_blocks']} blocks are counted as used and held by no session; "
-            f"{len(report['violations'])} invariants are broken",
-            means="a fault of the server: these blocks never come back",
-            do="keep this output and the log and report them; restarting the engine's process "
-            "frees the blocks, and no conversation is lost by it",
+            what=f"{report['leaked_blocks']} blocks are counted as used but belong to no session; "
+            f"{len(report['violations'])} invariants are violated",
+            means="a bug in the server: these blocks are never freed",
+            do="report it with this output and the log; restarting the engine's process "
+            "frees the blocks without losing a conversation",
             fault=True,
         )
     elif report["active_blocks"] and not capacity["sessions"]["live"] and not capacity["running"]:
         yield Finding(
             code="kv_not_freed",
             what=f"{report['active_blocks']} blocks are in use, but there is no session",
-            means="KV is on its way to or from a tier, which takes milliseconds; else it is stuck",
-            do="ask again; if it stays, report it as above",
+            means="KV is being copied to or from a tier, which takes milliseconds, or is stuck",
+            do="repeat the command; if the state persists, report it as above",
         )
 
 
 def sessions_piling_up(report: Mapping[str, Any]) -> Iterator[Finding]:
-    """Sessions that nobody ends."""
+    """Sessions that are never closed."""
     sessions, gateway = report["sessions"], report["gateway"]
     ttl_s = gateway["session_ttl_s"]
     kept = gateway["sessions_in_memory"] - gateway["cold"]
@@ -63,27 +63,27 @@ def sessions_piling_up(report: Mapping[str, Any]) -> Iterator[Finding]:
         what=f"{sessions['live']} sessions in the engine ({sessions['idle']} idle, "
         f"{sessions['parked']} parked), {kept} attached or held in the gateway, "
         f"{idle_share:.0%} of the pool in use; abandoned ones end {ends}",
-        means="each attached session keeps its KV until its socket leaves, each held one until its "
-        "time is over; under pressure the idle ones give way, so that no turn is refused for them",
-        do="have clients close what is over (session.close), set --session-ttl, shorten "
-        "--http-hold-s or clients' ttl_s, or give users a max_sessions "
-        "(`sessiond session list` tells whose they are)",
+        means="each attached session keeps its KV until its socket closes, each held one until its "
+        "hold time ends; under pressure idle sessions are evicted, so no turn is refused for them",
+        do="have clients close finished sessions (session.close), set --session-ttl, shorten "
+        "--http-hold-s or clients' ttl_s, or limit users' max_sessions "
+        "(`sessiond session list` shows their owners)",
     )
 
 
 def allocator_cache(report: Mapping[str, Any]) -> Iterator[Finding]:
-    """Memory that was freed and is kept by who manages it."""
+    """Memory that was freed but is kept by the allocators."""
     for name in ("engine", "gateway"):
         process = report[name]
         kept = process["heap_free_bytes"]
         if kept > max(_LARGE_BYTES, _LARGE_SHARE * process["rss_bytes"]):
             yield Finding(
                 code="allocator_cache",
-                what=f"the C heap of the {name} keeps {format_bytes(kept)} for later, beside "
+                what=f"the C heap of the {name} keeps {format_bytes(kept)} of free memory, beside "
                 f"{format_bytes(process['heap_used_bytes'])} in use",
-                means="no leak: what was freed lies between blocks in use, or waits to be used "
-                "again (malloc arenas); it does not rise beyond the highest use",
-                do="nothing, unless the machine is short: then set MALLOC_ARENA_MAX=2 and "
+                means="no leak: freed memory between blocks in use, or kept for reuse (malloc "
+                "arenas); it does not grow beyond the peak use",
+                do="nothing; if the machine is short of memory, set MALLOC_ARENA_MAX=2 and "
                 "MALLOC_TRIM_THRESHOLD_=131072 in the server's environment",
             )
     engine = report["engine"]
@@ -93,14 +93,14 @@ def allocator_cache(report: Mapping[str, Any]) -> Iterator[Finding]:
             code="allocator_cache",
             what=f"torch's allocator keeps {format_bytes(kept)} of device memory beside "
             f"{format_bytes(engine['device_live_bytes'])} in live tensors",
-            means="no leak: buffers of past steps, to be used again",
-            do="lower --gpu-memory-utilization if others need it, or set "
+            means="no leak: buffers of past steps, kept for reuse",
+            do="lower --gpu-memory-utilization if other programs need the memory, or set "
             "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
         )
 
 
 def host_memory(report: Mapping[str, Any]) -> Iterator[Finding]:
-    """Resident memory that no known part accounts for, or that only looks like a rise."""
+    """Resident memory that belongs to no known part, or grows without a leak."""
     engine = report["engine"]
     committed, pool = engine["kv_committed_bytes"], report["device_bytes"]
     if committed and committed < _FULL_SHARE * pool:
@@ -108,10 +108,9 @@ def host_memory(report: Mapping[str, Any]) -> Iterator[Finding]:
             code="host_memory",
             what=f"{format_bytes(committed)} of the KV pool's {format_bytes(pool)} have been "
             "written to so far",
-            means="no leak: blocks that were never used are taken first, and the system commits "
-            "memory when it is first written to; so the engine's memory rises up to the pool's "
-            "size, once",
-            do="nothing; or lower --kv-cache-memory if it is too much",
+            means="no leak: unused blocks are allocated first, and the system commits memory on "
+            "the first write; so the engine's memory grows once, up to the pool's size",
+            do="nothing; or lower --kv-cache-memory if the pool is too large",
         )
     for name, parts in (("engine", engine_parts(report)), ("gateway", gateway_parts(report))):
         other = dict(parts)[OTHER]
@@ -119,23 +118,22 @@ def host_memory(report: Mapping[str, Any]) -> Iterator[Finding]:
             yield Finding(
                 code="host_memory",
                 what=f"{format_bytes(other)} of the {name}'s memory belong to no known part",
-                means="Python's own arenas and buffers of libraries are here (some 100 MiB); more "
+                means="this part has Python's arenas and libraries' buffers (some 100 MiB); more "
                 "may be a leak",
-                do="compare with `sessiond doctor --over 60` under load: if it is this part that "
-                "rises, report it",
+                do="run `sessiond doctor --over 60` under load: if this part grows, report it",
             )
 
 
 def files_and_tasks(report: Mapping[str, Any]) -> Iterator[Finding]:
-    """Descriptors and tasks that nobody ends."""
+    """File descriptors and tasks that are never closed."""
     for name in ("engine", "gateway"):
         process = report[name]
         if process["files"] > _FULL_SHARE * process["files_limit"]:
             yield Finding(
                 code="files_and_tasks",
                 what=f"the {name} has {process['files']} of {process['files_limit']} files open",
-                means="every socket is one; at the limit no further client is let in",
-                do="raise the limit (`ulimit -n`), or look who keeps so many sockets open",
+                means="each socket takes one; at the limit new clients are refused",
+                do="raise the limit (`ulimit -n`), or find the clients with many open sockets",
             )
     gateway = report["gateway"]
     served = gateway["sockets"] + gateway["turns"]
@@ -144,14 +142,14 @@ def files_and_tasks(report: Mapping[str, Any]) -> Iterator[Finding]:
             code="files_and_tasks",
             what=f"the gateway has {gateway['tasks']} tasks for {gateway['sockets']} sockets and "
             f"{gateway['turns']} turns",
-            means="requests over HTTP are tasks, too; where there are none, tasks are left behind",
-            do="ask again at rest; if it stays, report it",
+            means="HTTP requests are tasks, too; without requests these tasks are leaked",
+            do="repeat the command at rest; if the number stays, report it",
             fault=False,
         )
 
 
 def rises(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[tuple[str, Part]]:
-    """By how many bytes each part of both processes has grown, the most first; shrunk ones last."""
+    """Return each part's growth in bytes in both processes, largest first."""
     found = []
     for name, parts_of in (("engine", engine_parts), ("gateway", gateway_parts)):
         earlier = dict(parts_of(before))

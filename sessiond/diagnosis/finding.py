@@ -15,7 +15,7 @@ Code = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """`what` was seen, what it `means` and what to `do`. A `fault` is one of the server's own."""
+    """`what` was found, what it `means` and what to `do`. `fault`: a bug in the server."""
 
     code: Code
     what: str

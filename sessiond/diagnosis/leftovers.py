@@ -1,4 +1,4 @@
-"""Processes and files that earlier servers left on this machine. Reads only, Linux only."""
+"""Finds processes and files of earlier servers on this machine. Read-only, Linux only."""
 
 import fcntl
 import os
@@ -16,10 +16,10 @@ _PARENT = re.compile(rb"--parent=(\d+)")
 
 
 def find_leftovers(report: Mapping[str, Any], *, tier_folder: Path, models: Path) -> list[Finding]:
-    """Look around a server that runs on this machine.
+    """Find leftovers next to a server that runs on this machine.
 
-    `report` is its `/admin/memory`; `tier_folder` is where tiers lie by default, `models` where
-    fetched models do.
+    `report` is the server's `/admin/memory`; `tier_folder` is the default folder of tiers, `models`
+    that of fetched models.
     """
     own = [Path(tier["path"]) for tier in report["tiers"] if tier.get("path")]
     folders = {path.parent for path in own} | {tier_folder}
@@ -31,7 +31,7 @@ def find_leftovers(report: Mapping[str, Any], *, tier_folder: Path, models: Path
 
 
 def engines_left(serving: int) -> Iterator[Finding]:
-    """Engines whose server is gone, or that their server does not use any more."""
+    """Engines whose server is gone, or that their server no longer uses."""
     mine = _parent_of(serving)
     for pid, command in _processes():
         parent = _PARENT.search(command)
@@ -40,18 +40,18 @@ def engines_left(serving: int) -> Iterator[Finding]:
         starter = int(parent[1])
         is_orphan = _parent_of(pid) != starter
         if is_orphan or starter == mine:
-            whose = f"process {starter}, which is gone" if is_orphan else "this server"
+            whose = f"process {starter}, which has ended" if is_orphan else "this server"
             yield Finding(
                 code="left_behind",
                 what=f"process {pid} is an engine of {whose}; it holds "
                 f"{format_bytes(_rss_bytes(pid))}",
-                means="a model that nobody asks any more; it should have ended with its server",
+                means="no server uses this engine; it should have ended with its server",
                 do=f"end it: kill {pid}",
             )
 
 
 def tier_files_left(own: Iterable[Path], folders: Iterable[Path]) -> Iterator[Finding]:
-    """Tier files of other models or places that nobody has open, and strangers beside ours."""
+    """Tier files that no server has open, and foreign files in the tier folders."""
     ours = {path.resolve() for path in own}
     for folder in sorted(folders):
         for path in sorted(folder.glob("*")) if folder.is_dir() else ():
@@ -61,28 +61,28 @@ def tier_files_left(own: Iterable[Path], folders: Iterable[Path]) -> Iterator[Fi
             yield Finding(
                 code="left_behind",
                 what=f"{path} holds {format_bytes(path.stat().st_size)} and no server has it open",
-                means="KV that an earlier server stored, perhaps of another model; it is used "
-                "again if one starts there with the same model, else overwritten"
+                means="KV stored by an earlier server, perhaps of another model; a server started "
+                "there reuses it if the model is the same, else overwrites it"
                 if is_tier
-                else "no file of the disk tier: something that was cut short, or somebody else's",
-                do="delete it if no server is to be started there" if is_tier else "delete it",
+                else "no file of the disk tier: an interrupted write, or a foreign file",
+                do="delete it if no server will be started there" if is_tier else "delete it",
             )
 
 
 def pulls_left(models: Path) -> Iterator[Finding]:
-    """What a fetch of a model that was cut short has left."""
+    """Partial files of interrupted model fetches."""
     for path in sorted(models.glob("**/.pull-*")) if models.is_dir() else ():
         size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
         yield Finding(
             code="left_behind",
             what=f"{path} holds {format_bytes(size)}",
-            means="a part of a model: fetching it was cut short, or goes on right now",
+            means="a part of a model: its fetch was interrupted or is still running",
             do="delete the folder if no `sessiond model pull` runs",
         )
 
 
 def _is_locked(path: Path) -> bool:
-    """Whether a process has the file as its tier; what can't be opened is left alone."""
+    """Return whether a process has the tier file locked; True if it can't be opened."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -100,7 +100,7 @@ def _processes() -> Iterator[tuple[int, bytes]]:
     for folder in _PROC.glob("[0-9]*"):
         try:
             yield int(folder.name), (folder / "cmdline").read_bytes()
-        except OSError:  # it has ended meanwhile
+        except OSError:  # the process has ended
             continue
 
 

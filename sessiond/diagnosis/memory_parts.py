@@ -1,11 +1,11 @@
-"""A process's resident memory, split into parts that add up. Pure."""
+"""Splits a process's resident memory into parts that add up to it. Pure."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 
 class Part(NamedTuple):
-    """Some of a process's resident bytes, and what they are."""
+    """A named part of a process's resident bytes."""
 
     name: str
     num_bytes: int
@@ -15,11 +15,11 @@ OTHER = "other"
 
 
 def engine_parts(report: Mapping[str, Any]) -> list[Part]:
-    """The engine's, from the answer of `/admin/memory`."""
+    """Return the engine's parts, from the response of `/admin/memory`."""
     process = report["engine"]
     anonymous = process["anonymous_bytes"]
     weights = process["weights_bytes"]
-    # Mapped from their file they are no memory of the process's own; else they are.
+    # weights mapped from their file are not anonymous memory of the process, others are
     in_file = min(weights, process["mapped_files_bytes"])
     parts = [Part("KV pool, written to so far", process["kv_committed_bytes"])]
     parts.append(Part("host tier", report["host_bytes"]))
@@ -30,7 +30,7 @@ def engine_parts(report: Mapping[str, Any]) -> list[Part]:
 
 
 def gateway_parts(report: Mapping[str, Any]) -> list[Part]:
-    """The gateway's."""
+    """Return the gateway's parts, from the response of `/admin/memory`."""
     process = report["gateway"]
     return _rest(process, [Part("replays of ended turns", process["replay_bytes"])], 0)
 
@@ -43,7 +43,7 @@ def _rest(process: Mapping[str, Any], parts: list[Part], in_file: int) -> list[P
     parts = [
         *parts,
         Part("C heap, in use", process["heap_used_bytes"]),
-        Part("C heap, kept for later", process["heap_free_bytes"]),
+        Part("C heap, free", process["heap_free_bytes"]),
         Part("libraries and other files", process["mapped_files_bytes"] - in_file),
     ]
     rest = process["rss_bytes"] - sum(part.num_bytes for part in parts)

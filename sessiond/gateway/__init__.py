@@ -1,1 +1,1 @@
-"""What clients touch: protocol (no I/O), socket, rest."""
+"""The client-facing layer: protocol (no I/O), WebSocket and HTTP endpoints."""

@@ -1,4 +1,4 @@
-"""`/admin`: users, keys, the audit log, the drain. `Admittance` lets only admins come here."""
+"""`/admin`: users, keys, the audit log, the drain. `Admittance` restricts it to admins."""
 
 import asyncio
 import logging
@@ -30,7 +30,7 @@ _LONGEST_NAME = 256
 
 
 class AdminApi:
-    """Each change is written down with the id of the admin who made it."""
+    """Records every change in the audit log with the id of the admin who made it."""
 
     def __init__(
         self, gateway: Gateway, accounts: Accounts, *, drain: Callable[[], Awaitable[None]]
@@ -62,14 +62,14 @@ class AdminApi:
     # --- users -----------------------------------------------------------------------------------
 
     async def list_users(self, request: Request) -> Response:
-        """`GET /admin/users`, in the order of their coming, removed ones included."""
+        """`GET /admin/users`: ordered by creation, removed users included."""
         users, has_more = await self._accounts.users(
             limit=page_limit(request), after=request.query_params.get("after")
         )
         return json_response(list_object([user_object(one) for one in users], has_more=has_more))
 
     async def add_user(self, request: Request) -> Response:
-        """`POST /admin/users`: `{"name": …, "role": "user"|"admin"}`; it has no key yet."""
+        """`POST /admin/users`: `{"name": …, "role": "user"|"admin"}`; creates no key."""
         pairs = await self._body(request, frozenset({"name", "role"}))
         name = fields.text("name", pairs.get("name"), longest=_LONGEST_NAME)
         role = fields.one_of("role", pairs.get("role", "user"), ROLES)
@@ -77,7 +77,7 @@ class AdminApi:
         return json_response(user_object(user), 201)
 
     async def read_user(self, request: Request) -> Response:
-        """`GET /admin/users/{id}`, with what it has taken."""
+        """`GET /admin/users/{id}`, with the user's usage."""
         user = await self._accounts.user(_user_id(request))
         account = await self._gateway.service.quotas.account(user.id)
         return json_response(user_object(user) | {"usage": usage_object(account)})
@@ -90,7 +90,7 @@ class AdminApi:
         return json_response(user_object(user))
 
     async def remove_user(self, request: Request) -> Response:
-        """`DELETE /admin/users/{id}`: its keys end with it."""
+        """`DELETE /admin/users/{id}`: also revokes the user's keys."""
         user_id = _user_id(request)
         await self._accounts.remove_user(_actor(request), user_id)
         return json_response({"id": user_id, "object": "user.deleted", "deleted": True})
@@ -98,24 +98,24 @@ class AdminApi:
     # --- keys ------------------------------------------------------------------------------------
 
     async def list_keys(self, request: Request) -> Response:
-        """`GET /admin/users/{id}/keys`: without secrets, which nobody here knows."""
+        """`GET /admin/users/{id}/keys`: without secrets, which are not stored."""
         keys = await self._accounts.keys(_user_id(request))
         return json_response(list_object([key_object(key) for key in keys], has_more=False))
 
     async def add_key(self, request: Request) -> Response:
-        """`POST /admin/users/{id}/keys`: the answer is the one place where the key stands."""
+        """`POST /admin/users/{id}/keys`: only this response contains the whole key."""
         await self._body(request, frozenset())
         issued = await self._accounts.add_key(_actor(request), _user_id(request))
         return json_response(issued_object(issued), 201, _NOT_KEPT)
 
     async def revoke_key(self, request: Request) -> Response:
-        """`DELETE /admin/users/{id}/keys/{key id}`: at once, with the sockets that it opened."""
+        """`DELETE /admin/users/{id}/keys/{key id}`: immediate; closes the key's sockets."""
         key_id = request.path_params["key_id"]
         await self._accounts.revoke_key(_actor(request), _user_id(request), key_id)
         return json_response({"id": key_id, "object": "key.deleted", "deleted": True})
 
     async def rotate_key(self, request: Request) -> Response:
-        """`POST /admin/users/{id}/keys/{key id}/rotate`: revoked, and another in its place."""
+        """`POST /admin/users/{id}/keys/{key id}/rotate`: revoke the key and issue a new one."""
         await self._body(request, frozenset())
         issued = await self._accounts.rotate_key(
             _actor(request), _user_id(request), request.path_params["key_id"]
@@ -125,7 +125,7 @@ class AdminApi:
     # --- the server ------------------------------------------------------------------------------
 
     async def audit(self, request: Request) -> Response:
-        """`GET /admin/audit`: what admins did, the newest first; `?after=` an id goes on."""
+        """`GET /admin/audit`: admins' actions, newest first; `?after=` an id continues."""
         after = request.query_params.get("after")
         if after is not None and not (after.isascii() and after.isdigit() and len(after) < 10):
             fields.refuse("after", after, "the id of a row of the audit log")
@@ -139,9 +139,9 @@ class AdminApi:
         return json_response(self._drain_object())
 
     async def begin_drain(self, request: Request) -> Response:
-        """`POST /admin/drain`: refuse new work, let turns end, close the sockets with 1012.
+        """`POST /admin/drain`: refuse new work, let turns end, close sockets with 1012.
 
-        The process stays until it is told to end. Twice: nothing more happens.
+        The process keeps running until it receives a signal. A second call has no effect.
         """
         await self._body(request, frozenset())
         await self._accounts.write_down(_actor(request), "drain", None)

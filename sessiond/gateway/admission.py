@@ -1,7 +1,7 @@
-"""Lets requests in that show a key, before anything else sees them. Pure ASGI.
+"""Authenticates requests before any other code sees them. Pure ASGI.
 
-Every path needs a key but those of a short list; what lies under `/admin` needs an admin. So a path
-that is added later is closed unless it is opened here.
+Every path requires a key except those on a short list; paths under `/admin` require an admin. A
+path that is added later is therefore closed unless it is listed here.
 """
 
 import asyncio
@@ -17,23 +17,23 @@ from sessiond.gateway.auth import Authenticator, bearer_key, subprotocol_key, un
 from sessiond.gateway.key_watch import KeyWatch
 from sessiond.gateway.refusal import refuse_connection
 
-# for load balancers and scrapers, which have no user, and for whoever reads what there is
+# for load balancers and scrapers, which have no user, and for readers of the documentation
 OPEN_PATHS = frozenset({"/health/live", "/health/ready", "/metrics", "/openapi.json", "/console"})
-_OPEN_FOLDER = "/console/"  # what the page loads; what it shows needs its reader's key
+_OPEN_FOLDER = "/console/"  # the page's static files; the data that it shows requires a key
 ADMIN_PATH = "/admin/"
 _SCOPE_KEY = "sessiond.admission"
 
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Who was let in; `revoked` is set when the key is not good any more."""
+    """The authenticated caller; `revoked` is set when the caller's key is revoked."""
 
     caller: Caller
     revoked: asyncio.Event
 
 
 class Admittance:
-    """ASGI middleware: 401 without a good key, 403 where the caller is no admin and must be."""
+    """ASGI middleware: 401 without a valid key, 403 if the path requires an admin."""
 
     def __init__(self, app: ASGIApp, *, auth: Authenticator, key_watch: KeyWatch) -> None:
         self._app = app
@@ -41,7 +41,7 @@ class Admittance:
         self._key_watch = key_watch
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, with who asks in its scope, or refuse it."""
+        """Pass the request on with its caller in the scope, or refuse it."""
         if scope["type"] not in {"http", "websocket"} or _is_open(scope["path"]):
             await self._app(scope, receive, send)
             return
@@ -57,10 +57,10 @@ class Admittance:
 
 
 def admission_of(scope: Scope) -> Admission:
-    """Who was let in with this request.
+    """Return the authenticated caller of this request.
 
     Raises:
-        RequestError: `invalid_api_key`, the key was revoked meanwhile: a body may take its time.
+        RequestError: `invalid_api_key`, the key was revoked while the body was received.
     """
     admission = cast("Admission", scope[_SCOPE_KEY])
     if admission.revoked.is_set():
@@ -74,7 +74,7 @@ def _is_open(path: str) -> bool:
 
 def _check_role(path: str, caller: Caller) -> None:
     if path.startswith(ADMIN_PATH) and not caller.is_admin:
-        raise RequestError("permission_denied", f"{path[:100]} is for admins")
+        raise RequestError("permission_denied", f"{path[:100]} requires an admin")
 
 
 def _key(scope: Scope) -> str | None:

@@ -1,4 +1,4 @@
-"""Has the engine audited now and then, while no turn needs it. Asyncio only."""
+"""Audits the engine periodically, while no turn needs it. Asyncio only."""
 
 import asyncio
 import logging
@@ -12,7 +12,7 @@ logger = logging.getLogger(__name__)
 
 
 class AuditWatch:
-    """An audit looks at every block and session, too much for each scrape: one per `every_s`."""
+    """Runs an audit every `every_s`: it visits every block and session, too much for a scrape."""
 
     def __init__(
         self, engine: EngineClient, *, every_s: float = 300.0, ask_timeout_s: float = 5.0
@@ -26,28 +26,28 @@ class AuditWatch:
 
     @property
     def leaked_blocks(self) -> int:
-        """Those of the last audit, whoever wanted it; 0 before the first of this engine."""
+        """Leaked blocks in the last audit of this engine, 0 before the first one."""
         return self._leaked_blocks if self._audited_epoch == self._engine.epoch else 0
 
     def start(self) -> None:
-        """Look from now on."""
+        """Start the periodic audit."""
         self._task = asyncio.create_task(self._watch())
 
     async def stop(self) -> None:
-        """Look no more."""
+        """Stop the periodic audit."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def audit(self) -> AuditReport:
-        """Audit now.
+        """Run an audit now.
 
         Raises:
             RequestError: the engine does not answer.
         """
         report = await ask_in_time(self._engine, GetAudit(), self._ask_timeout_s)
         if not isinstance(report, AuditReport):
-            raise TypeError(f"the engine answered an audit with {report}")
+            raise TypeError(f"audit report must be an AuditReport (got {report})")
         self._leaked_blocks, self._audited_epoch = report.leaked_blocks, self._engine.epoch
         return report
 
@@ -57,13 +57,15 @@ class AuditWatch:
             try:
                 await self._look()
             except RequestError:
-                logger.debug("the engine does not answer; it is audited the next time")
+                logger.debug(
+                    "the engine does not answer; the audit is retried at the next interval"
+                )
             except Exception:
-                logger.exception("the audit met a fault; it goes on")
+                logger.exception("the audit failed; it is retried at the next interval")
 
     async def _look(self) -> None:
         stats = await ask_in_time(self._engine, GetStats(), self._ask_timeout_s)
         if isinstance(stats, EngineStats) and not stats.running and not stats.waiting:
             report = await self.audit()
             if not report.ok:
-                logger.error("the audit found: %s", "; ".join(report.violations[:10]))
+                logger.error("the audit found violations: %s", "; ".join(report.violations[:10]))

@@ -1,4 +1,4 @@
-"""Who asks: everyone on loopback is the user `local`, or each shows a key."""
+"""Authentication: every caller is the user `local` (loopback only), or presents a key."""
 
 import logging
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ class Authenticator(Protocol):
     """Turns a key into a caller."""
 
     async def caller(self, key: str | None) -> Caller:
-        """Tell who holds the key; None when none was shown.
+        """Return the holder of the key; `key` is None when none was presented.
 
         Raises:
             RequestError: `invalid_api_key`.
@@ -31,18 +31,18 @@ class Authenticator(Protocol):
 
 
 class NoAuth:
-    """`--auth none`: keys are taken and not looked at. For loopback only."""
+    """`--auth none`: keys are accepted and ignored. For loopback only."""
 
     async def caller(self, key: str | None) -> Caller:  # noqa: ARG002 -- the Protocol's
-        """Everyone is the user `local`, with the admin role."""
+        """Return the user `local`, who has the admin role."""
         return LOCAL
 
 
 class KeyAuth:
-    """`--auth keys`: a caller is who holds a key that nobody has revoked.
+    """`--auth keys`: a caller is the holder of a key that is not revoked.
 
-    Nothing is remembered: each request asks the database, so that what was revoked, by this server
-    or another, is revoked for the next request. It takes one look-up by primary key.
+    Nothing is cached: each request queries the database (one look-up by primary key), so that a key
+    revoked by this server or another is refused from the next request on.
     """
 
     def __init__(self, accounts: AccountStore) -> None:
@@ -50,22 +50,22 @@ class KeyAuth:
         self._nobody = hash_secret(new_api_key().secret)
 
     async def caller(self, key: str | None) -> Caller:
-        """Tell who holds the key. An unknown id costs as much work as a wrong secret.
+        """Return the holder of the key. An unknown id costs as much work as a wrong secret.
 
         Raises:
             RequestError: `invalid_api_key`; `internal_error`, the database failed.
         """
         if key is None:
-            message = "an API key is needed: Authorization: Bearer sk-..."
+            message = "an API key is required: Authorization: Bearer sk-..."
             raise RequestError("invalid_api_key", message)
         shown = read_api_key(key)
         if shown is None:
-            raise RequestError("invalid_api_key", "the API key has not the form sk-ID.SECRET")
+            raise RequestError("invalid_api_key", "the API key must have the form sk-ID.SECRET")
         try:
             owner = await self._accounts.key_owner(shown.id)
         except StoreError as error:
-            logger.error("a key can't be checked: %s", error)  # noqa: TRY400 -- no trace helps
-            raise RequestError("internal_error", "the API key can't be checked now") from error
+            logger.error("an API key can't be verified: %s", error)  # noqa: TRY400 -- no trace helps
+            raise RequestError("internal_error", "the API key can't be verified now") from error
         is_right = is_secret(shown.secret, owner.secret if owner else self._nobody)
         if owner is None or not is_right:
             raise unknown_key()
@@ -78,12 +78,12 @@ class KeyAuth:
 
 
 def unknown_key() -> RequestError:
-    """What is told of keys that are wrong, unknown or revoked alike."""
+    """Build the one error for wrong, unknown and revoked keys."""
     return RequestError("invalid_api_key", "the API key is not known")
 
 
 def bearer_key(authorization: str | None) -> str | None:
-    """Take the key out of an `Authorization` header (RFC 6750, section 2.1)."""
+    """Extract the key from an `Authorization` header (RFC 6750, section 2.1)."""
     if authorization is None:
         return None
     scheme, _, key = authorization.partition(" ")
@@ -93,11 +93,11 @@ def bearer_key(authorization: str | None) -> str | None:
 def choose_subprotocol(offered: Sequence[str]) -> str | None:
     """Choose the subprotocol to echo; None if none was offered.
 
-    Browsers can't set headers, so they offer the key as a subprotocol beside the real one; only
-    the real one is echoed, or the key would stand in the response.
+    Browsers can't set headers, so they offer the key as a subprotocol beside the real one. Only
+    the real one is echoed: the key must not appear in the response.
 
     Raises:
-        RequestError: `invalid_value`, none of those offered is spoken here.
+        RequestError: `invalid_value`, none of the offered subprotocols is supported.
     """
     if not offered:
         return None
@@ -105,12 +105,12 @@ def choose_subprotocol(offered: Sequence[str]) -> str | None:
         if name in SUBPROTOCOLS:
             return name
     allowed = " or ".join(SUBPROTOCOLS)
-    message = f"none of the offered subprotocols is spoken here: allowed is {allowed}"
+    message = f"the subprotocol must be {allowed} (none of the offered ones is supported)"
     raise RequestError("invalid_value", message, param="Sec-WebSocket-Protocol")
 
 
 def subprotocol_key(offered: Sequence[str]) -> str | None:
-    """Take the key out of the offered subprotocols."""
+    """Extract the key from the offered subprotocols."""
     for name in offered:
         if name.startswith(KEY_SUBPROTOCOL):
             return name[len(KEY_SUBPROTOCOL) :]

@@ -1,4 +1,4 @@
-"""Which sockets are open, and whether new work is taken. Asyncio thread only."""
+"""Open sockets, and whether new work is accepted. Asyncio thread only."""
 
 import asyncio
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from sessiond.errors import RequestError
 
 
 class Connections:
-    """Counts open sockets and tells them when to close."""
+    """Counts open sockets and signals them to close."""
 
     def __init__(self) -> None:
         self._open: set[asyncio.Event] = set()
@@ -19,19 +19,21 @@ class Connections:
 
     @property
     def open_count(self) -> int:
-        """How many sockets are open."""
+        """Number of open sockets."""
         return len(self._open)
 
     @property
     def draining(self) -> bool:
-        """Whether the server is on its way down: nothing new is let in."""
+        """Whether the server is shutting down and refuses new work."""
         return self._draining
 
     @contextmanager
     def joined(self) -> Iterator[asyncio.Event]:
-        """Count a socket; the event is set when it has to close (1012)."""
+        """Count a socket; the event is set when the socket has to close (1012)."""
         leave = asyncio.Event()
-        if self._closing:  # let in before the drain, accepted after `close_all` told the others
+        if (
+            self._closing
+        ):  # authenticated before the drain, accepted after `close_all` signalled the others
             leave.set()
         self._open.add(leave)
         self._none_open.clear()
@@ -43,20 +45,20 @@ class Connections:
                 self._none_open.set()
 
     def refuse_if_draining(self) -> None:
-        """Let nothing new in on the way down.
+        """Refuse new work during a drain.
 
         Raises:
             RequestError: `draining`.
         """
         if self._draining:
-            raise RequestError("draining", "the server is going down", retry_after_s=1)
+            raise RequestError("draining", "the server is shutting down", retry_after_s=1)
 
     def begin_drain(self) -> None:
         """Refuse sockets and turns from now on."""
         self._draining = True
 
     async def close_all(self) -> None:
-        """Tell every socket to close and wait until all have."""
+        """Signal every socket to close and wait until all are closed."""
         self._closing = True
         for leave in self._open:
             leave.set()

@@ -1,6 +1,6 @@
-"""`/console`: the files of the console, as they lie in the package. Open: they hold no data.
+"""`/console`: the console's static files from the package. Served without a key.
 
-What the page shows it asks for itself, with the key that it was given.
+The files contain no data: the page requests it with the key that its user enters.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ _MEDIA_TYPES = {
     "js": "text/javascript; charset=utf-8",
     "svg": "image/svg+xml",
 }
-# Nothing from elsewhere, nothing inline, no HTML made of strings.
+# No foreign sources, nothing inline, no HTML from strings.
 _SOURCES = {
     "default-src": "'none'",
     "script-src": "'self'",
@@ -40,7 +40,7 @@ _HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
-    "Cache-Control": "no-cache",  # asked for again, and answered by 304 as long as it is the same
+    "Cache-Control": "no-cache",  # revalidated on each load; 304 while unchanged
 }
 
 
@@ -52,7 +52,7 @@ class _File:
 
 
 class ConsolePage:
-    """Reads the files once."""
+    """Reads the files once, at construction."""
 
     def __init__(self) -> None:
         self._files = {
@@ -62,7 +62,7 @@ class ConsolePage:
         }
 
     def routes(self) -> list[BaseRoute]:
-        """List the page, and what it loads."""
+        """List the routes of the page and its files."""
         loaded = Route("/{name:path}", self.read_file, methods=["GET"])
         return [Route(PATH, self.read_page, methods=["GET"]), Mount(PATH, routes=[loaded])]
 

@@ -126,7 +126,7 @@ def _items(value: object) -> tuple[InputItem, ...]:
         return ()
     items = decode_input(fields.sequence("items", value), "items")
     if len(items) > MAX_ADDED:
-        fields.refuse("items", f"{len(items)} items", f"up to {MAX_ADDED} items at a time")
+        fields.refuse("items", f"{len(items)} items", f"an array of up to {MAX_ADDED} items")
     return items
 
 
@@ -134,7 +134,7 @@ def _name(value: object) -> str | None:
     if value is None:
         return None
     if not isinstance(value, str) or not is_name(value):
-        allowed = f"1 to {MAX_NAME} of A-Z a-z 0-9 _ . - that do not begin with {OWN_ID_PREFIX}"
+        allowed = f"1 to {MAX_NAME} of A-Z a-z 0-9 _ . - that don't begin with {OWN_ID_PREFIX}"
         fields.refuse("id", value, allowed)
     return value
 

@@ -1,6 +1,6 @@
-"""Bounds what stands before a request's body: URL and headers together. Pure ASGI.
+"""Bounds the head of a request: URL and headers together. Pure ASGI.
 
-uvicorn's own bound is looked at only while a head is incomplete: one that comes in a single piece
+uvicorn checks its own bound only while a head is incomplete: a head that arrives in a single piece
 passes it.
 """
 
@@ -12,7 +12,7 @@ from sessiond.gateway.refusal import refuse_connection
 
 
 class HeadBounds:
-    """ASGI middleware: 413 where the head is over `MAX_HEAD_BYTES`."""
+    """ASGI middleware: 413 if the head exceeds `MAX_HEAD_BYTES`."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -20,7 +20,7 @@ class HeadBounds:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or refuse it."""
         if scope["type"] in {"http", "websocket"} and head_bytes(scope) > MAX_HEAD_BYTES:
-            message = f"URL and headers are over {MAX_HEAD_BYTES} bytes"
+            message = f"URL and headers must be at most {MAX_HEAD_BYTES} bytes together"
             await refuse_connection(
                 RequestError("request_too_large", message), scope, receive, send
             )
@@ -29,6 +29,6 @@ class HeadBounds:
 
 
 def head_bytes(scope: Scope) -> int:
-    """About what the head took on the wire."""
+    """Approximate size of the head on the wire, in bytes."""
     headers = sum(len(name) + len(value) + 4 for name, value in scope["headers"])
     return headers + len(scope["raw_path"] or b"") + len(scope["query_string"])

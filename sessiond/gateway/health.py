@@ -1,4 +1,4 @@
-"""What operators and load balancers ask: health, capacity, models, metrics, the leak audit."""
+"""Endpoints for operators and load balancers: health, capacity, models, metrics, leak audit."""
 
 import asyncio
 from dataclasses import asdict
@@ -25,7 +25,7 @@ FITS_TOKENS = (1024, 4096)
 
 
 class HealthApi:
-    """Answers from the engine's own numbers, asked for when the question comes."""
+    """Answers from the engine's statistics, queried on each request."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
@@ -45,16 +45,16 @@ class HealthApi:
         ]
 
     async def live(self, request: Request) -> Response:  # noqa: ARG002 -- Starlette's signature
-        """`GET /health/live`: the gateway answers."""
+        """`GET /health/live`: 200 while the gateway runs."""
         return json_response({"status": "ok"})
 
     async def ready(self, request: Request) -> Response:  # noqa: ARG002 -- the same
-        """`GET /health/ready`: 200 if a turn would be taken now, else 503 and why not."""
+        """`GET /health/ready`: 200 if a turn would be accepted now, else 503 with the reason."""
         if self._gateway.connections.draining:
             return json_response({"status": "draining"}, 503)
         if not await self._engine_answers():
             return json_response({"status": "engine_unavailable"}, 503)
-        if self._gateway.service.database_failure is not None:  # why is for the log, not for all
+        if self._gateway.service.database_failure is not None:  # the reason goes to the log only
             return json_response({"status": "database_unavailable"}, 503)
         return json_response({"status": "ok"})
 
@@ -80,7 +80,7 @@ class HealthApi:
         """`GET /v1/models/{model}`."""
         name, known = request.path_params["model"], self._engine.info.model
         if name != known:
-            message = f"model {name[:100]!a} is not served here: allowed is {known}"
+            message = f"model must be {known} (got {name[:100]!a})"
             raise RequestError("model_not_found", message, param="model")
         return json_response(self._model())
 
@@ -113,7 +113,7 @@ class HealthApi:
         )
 
     async def metrics(self, request: Request) -> Response:  # noqa: ARG002 -- the same
-        """`GET /metrics`: without a key, for scrapers. An engine that is away leaves a gap."""
+        """`GET /metrics`: without a key, for scrapers. An unavailable engine leaves a gap."""
         info: EngineInfo | None = None
         stats: EngineStats | None = None
         if self._engine.available:
@@ -136,7 +136,7 @@ class HealthApi:
         return Response(self._gateway.metrics.render(poll), media_type=CONTENT_TYPE)
 
     def _load(self) -> Json:
-        """What the gateway keeps, counted."""
+        """Counts of the objects that the gateway keeps."""
         return {
             "sockets": self._gateway.connections.open_count,
             "tasks": len(asyncio.all_tasks()),
@@ -147,7 +147,7 @@ class HealthApi:
         return model_object(self._engine.info.model, self._started_at)
 
     async def _engine_answers(self) -> bool:
-        """One that hangs in a step is there, but takes no turn."""
+        """Whether the engine answers: one that hangs in a step is alive but accepts no turn."""
         if not self._engine.available:
             return False
         try:
@@ -170,7 +170,7 @@ def _tier_blocks(stats: EngineStats, name: str) -> int:
 
 
 def _tier_object(tier: TierInfo) -> Json:
-    """A tier that was asked for; a `reason` says why there is none."""
+    """Build a configured tier; `reason` says why it is unavailable."""
     if tier.reason:
         return {"name": tier.name, "bytes": tier.bytes, "reason": tier.reason}
     return {
@@ -184,7 +184,7 @@ def _tier_object(tier: TierInfo) -> Json:
 
 
 def session_counts(stats: EngineStats) -> Json:
-    """Sessions that the engine knows: all of them, and two of their states."""
+    """Count the engine's sessions: all, idle and parked."""
     states = session_states(stats)
     return {"live": stats.contexts, "idle": states["idle"], "parked": states["parked"]}
 
@@ -194,9 +194,9 @@ def _process_object(memory: ProcessMemory) -> Json:
 
 
 def capacity_object(stats: EngineStats, info: EngineInfo, accepting: bool) -> Json:
-    """Build the capacity: `fits` counts further sessions of so many tokens each.
+    """Build the capacity: `fits` counts the further sessions that fit, by their length in tokens.
 
-    `memory` is what the pool was sized by: what was free once the weights were loaded.
+    `memory` is the basis of the pool's size: the bytes free after the weights were loaded.
     """
     usable = stats.free_blocks + stats.cached_blocks
     return {

@@ -1,4 +1,4 @@
-"""Bodies, queries and headers of HTTP requests, all bounded."""
+"""Bounded reading of bodies, queries and headers of HTTP requests."""
 
 from collections.abc import Callable
 from typing import Literal
@@ -19,14 +19,14 @@ _MAX_SESSION_HEADER = 256
 
 
 async def read_body(request: Request, max_bytes: int) -> bytes:
-    """Read a body, but never more than `max_bytes` of it.
+    """Read a body of at most `max_bytes`.
 
     Raises:
-        RequestError: `request_too_large`, told as soon as it is known; `invalid_api_key`, the key
-            was revoked while the body came.
-        ClientDisconnect: the client went away meanwhile.
+        RequestError: `request_too_large`, raised as soon as it is known; `invalid_api_key`, the key
+            was revoked while the body was received.
+        ClientDisconnect: the client disconnected.
     """
-    too_large = RequestError("request_too_large", f"the body is over {max_bytes} bytes")
+    too_large = RequestError("request_too_large", f"the body must be at most {max_bytes} bytes")
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared) > max_bytes:
         raise too_large
@@ -44,14 +44,14 @@ async def read_body(request: Request, max_bytes: int) -> bytes:
 
 
 async def watch_disconnect(receive: Receive, gone: Callable[[], None]) -> None:
-    """Call `gone` when the client goes away. The body has been read."""
+    """Call `gone` when the client disconnects. The body must have been read."""
     while (await receive())["type"] != "http.disconnect":
         pass
     gone()
 
 
 def caller_of(request: Request) -> Caller:
-    """Tell who asks.
+    """Return the caller of a request.
 
     Raises:
         RequestError: `invalid_api_key`.
@@ -114,7 +114,7 @@ def idempotency_key(request: Request) -> str | None:
 
 
 def session_header(scope: Scope) -> list[tuple[bytes, bytes]]:
-    """Give back the client's `X-Session-Id` (any case; proxies write `_` for `-`), to echo it."""
+    """Return the client's `X-Session-Id` (any case; proxies write `_` for `-`), to be echoed."""
     for name, value in scope["headers"]:
         if name.lower().replace(b"_", b"-") == SESSION_HEADER:
             return [(SESSION_HEADER, value)] if len(value) <= _MAX_SESSION_HEADER else []

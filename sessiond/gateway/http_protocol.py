@@ -1,7 +1,7 @@
-"""uvicorn's HTTP protocol, which waits for no request for ever.
+"""uvicorn's HTTP protocol with a timeout for incomplete requests.
 
-On uvicorn 0.54 a peer that connects and says nothing, or begins a request and vanishes, keeps its
-connection, and a file of the process, until the server ends.
+On uvicorn 0.54 a peer that connects and sends nothing, or vanishes in the middle of a request,
+keeps its connection, and a file descriptor of the process, until the server ends.
 """
 
 import asyncio
@@ -12,21 +12,21 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 
 class GatewayHttpProtocol(H11Protocol):
-    """Drops a connection whose request has not come whole `request_timeout_s` after it began.
+    """Drops a connection whose request is incomplete `request_timeout_s` after it began.
 
-    The first begins with the connection.
+    The first request begins with the connection.
     """
 
     request_timeout_s: ClassVar[float]
     _waiting: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Wait for the first request."""
+        """Start the timeout of the first request."""
         super().connection_made(transport)
         self._wait()
 
     def data_received(self, data: bytes) -> None:
-        """Take what came, and wait for the rest."""
+        """Process received bytes; stop the timeout at a complete request, start it at a new one."""
         super().data_received(data)
         is_upgraded = self.transport.get_protocol() is not self
         if is_upgraded or self.conn.their_state not in {h11.IDLE, h11.SEND_BODY}:
@@ -35,7 +35,7 @@ class GatewayHttpProtocol(H11Protocol):
             self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Let go of everything."""
+        """Cancel the timeout."""
         super().connection_lost(exc)
         self._wait_no_more()
 
@@ -49,6 +49,6 @@ class GatewayHttpProtocol(H11Protocol):
 
 
 def http_protocol(request_timeout_s: float) -> type[GatewayHttpProtocol]:
-    """Make a protocol for `uvicorn.Config(http=…)`, which has no place for such a bound."""
+    """Make a protocol class for `uvicorn.Config(http=…)`, which has no such setting."""
     fields = {"request_timeout_s": request_timeout_s}
     return type("GatewayHttpProtocol", (GatewayHttpProtocol,), fields)

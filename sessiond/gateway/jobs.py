@@ -1,4 +1,4 @@
-"""What a socket's lanes work on: turns, and events that wait for their place among them."""
+"""Jobs of a socket's lanes: turns, replays and single events sent in order with them."""
 
 import logging
 from collections.abc import Awaitable, Callable
@@ -20,7 +20,7 @@ Emit = Callable[[Json], Awaitable[None]]
 
 
 class EventJob:
-    """Sends one event. An `error` never lands amid the events of an earlier turn of its lane."""
+    """Sends one event in lane order: an `error` never interrupts an earlier turn's events."""
 
     response_id: str | None = None
 
@@ -29,7 +29,7 @@ class EventJob:
         self._emit = emit
 
     async def run(self) -> None:
-        """Send it."""
+        """Send the event."""
         await self._emit(self._event)
 
     async def abandon(self) -> None:
@@ -37,7 +37,7 @@ class EventJob:
 
 
 class TurnJob:
-    """Runs one turn that was bound when its frame came."""
+    """Runs one turn that was bound when its frame was received."""
 
     def __init__(
         self, service: SessionService, bound: BoundTurn, stream_id: str | None, emit: Emit
@@ -50,11 +50,11 @@ class TurnJob:
 
     @property
     def response_id(self) -> str | None:
-        """The turn's id, known before the client is told it."""
+        """The turn's id, known before it is sent to the client."""
         return self._bound.response_id
 
     async def run(self) -> None:
-        """Run the turn and send its events, to the terminal one."""
+        """Run the turn and send its events up to the terminal one."""
         self._started = True
         try:
             turn = await self._service.run(self._bound)
@@ -69,7 +69,7 @@ class TurnJob:
             await self._tell(turn)
 
     async def abandon(self) -> None:
-        """Give the place back if the turn never ran."""
+        """Release the turn lock if the turn never ran."""
         if not self._started:
             await self._service.drop(self._bound)
 
@@ -81,7 +81,7 @@ class TurnJob:
                 for event in encoder.encode(fact):
                     await self._emit(event)
         except Exception:
-            logger.exception("turn %s broke off", self.response_id)
+            logger.exception("turn %s was interrupted by an internal error", self.response_id)
             turn.cancel(keep=False)
             if not encoder.finished:
                 for event in encoder.encode(broken_off()):
@@ -89,7 +89,7 @@ class TurnJob:
 
 
 class ReplayJob:
-    """Tells a turn again, from where the client had got to, and follows it to its end."""
+    """Replays a turn's events from where the client stopped, and follows it to its end."""
 
     response_id: str | None = None
 
@@ -101,7 +101,7 @@ class ReplayJob:
         self._emit = emit
 
     async def run(self) -> None:
-        """Send the events that the client has not had, to the terminal one."""
+        """Send the events that the client has not received, up to the terminal one."""
         stream_id = self._frame.stream_id
         try:
             replay = await self._follow()
@@ -117,7 +117,7 @@ class ReplayJob:
         except RequestError as error:
             await self._emit(error_event(error, stream_id))
         except Exception:
-            logger.exception("response %s could not be told again", self._frame.response_id)
+            logger.exception("response %s could not be replayed", self._frame.response_id)
             await self._emit(error_event(internal_error(), stream_id))
 
     async def abandon(self) -> None:
@@ -125,19 +125,21 @@ class ReplayJob:
 
 
 def internal_error() -> RequestError:
-    """What a client is told of a fault of ours."""
-    return RequestError("internal_error", "the server met a fault; the session goes on")
+    """Build the client's error for an internal error of the server."""
+    return RequestError(
+        "internal_error", "internal error of the server; the session can be continued"
+    )
 
 
 def database_error(error: StoreError) -> RequestError:
-    """What a client is told when the database failed; why is for the log."""
+    """Build the client's error for a database failure; the reason goes to the log."""
     logger.warning("the database failed: %s", error)
-    message = "the database can't be used just now; nothing was changed"
+    message = "the database is unavailable; nothing was changed"
     return RequestError("internal_error", message, retry_after_s=1)
 
 
 def broken_off() -> TurnFinished:
-    """The ending of a turn whose events broke off by a fault of ours."""
+    """Build the ending of a turn that was interrupted by an internal error."""
     fault = internal_error()
     error = TurnError(code=fault.code, message=fault.message)
     return TurnFinished(status="failed", text="", usage=TurnUsage(), error=error)

@@ -1,4 +1,4 @@
-"""Which keys are in use, and the end of what goes on under one that was revoked. Asyncio only."""
+"""Tracks keys in use and ends the work of revoked ones. Asyncio only."""
 
 import asyncio
 import logging
@@ -14,10 +14,10 @@ FindUnusable = Callable[[Collection[str]], Awaitable[frozenset[str]]]
 
 
 class KeyWatch:
-    """Told by whoever revokes a key here; looks every `every_s` for those revoked elsewhere.
+    """Handles keys revoked here at once, and polls every `every_s` for keys revoked elsewhere.
 
-    `find_unusable` names those of some keys that may not be used any more; None: there are no keys.
-    `at_work` names keys of work that no request waits for, `on_revoked` ends it.
+    `find_unusable` returns which of some keys are no longer valid; None: there are no keys.
+    `at_work` returns the keys of background work, `on_revoked` ends that work.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class KeyWatch:
 
     @contextmanager
     def using(self, key_id: str | None) -> Iterator[asyncio.Event]:
-        """Say that a key is in use; the event is set when it is revoked. None: never."""
+        """Mark a key as in use; the event is set when it is revoked (never for None)."""
         revoked = asyncio.Event()
         if key_id is None:
             yield revoked
@@ -52,19 +52,19 @@ class KeyWatch:
                 self._uses.pop(key_id, None)
 
     def revoke(self, key_ids: Iterable[str]) -> None:
-        """End what goes on under keys that were just revoked."""
+        """End the work of keys that were just revoked."""
         for key_id in key_ids:
             for revoked in self._uses.get(key_id, ()):
                 revoked.set()
             self._on_revoked(key_id)
 
     def start(self) -> None:
-        """Look from now on."""
+        """Start polling."""
         if self._find_unusable is not None:
             self._task = asyncio.create_task(self._watch(self._find_unusable))
 
     async def stop(self) -> None:
-        """Look no more."""
+        """Stop polling."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -77,6 +77,6 @@ class KeyWatch:
                 if in_use:
                     self.revoke(await find_unusable(in_use))
             except StoreError as error:
-                logger.error("keys can't be checked: %s", error)  # noqa: TRY400 -- no trace helps
+                logger.error("API keys can't be verified: %s", error)  # noqa: TRY400 -- no trace helps
             except Exception:
-                logger.exception("the watch of keys met a fault; it goes on")
+                logger.exception("the check for revoked keys failed; it is retried")

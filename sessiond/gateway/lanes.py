@@ -7,10 +7,10 @@ from typing import Generic, Protocol, TypeVar
 
 
 class Job(Protocol):
-    """One frame's work, in its place in the lane."""
+    """The work of one frame, in its position in the lane."""
 
     async def run(self) -> None:
-        """Do it, to its last event."""
+        """Run the job up to its last event."""
         ...
 
 
@@ -18,7 +18,7 @@ JobT = TypeVar("JobT", bound=Job)
 
 
 class Lanes(Generic[JobT]):
-    """A worker task per lane that has work; none for one that has not."""
+    """Runs one worker task per lane that has jobs."""
 
     def __init__(self, tasks: asyncio.TaskGroup, *, max_lanes: int, max_jobs: int) -> None:
         self._tasks = tasks
@@ -53,7 +53,7 @@ class Lanes(Generic[JobT]):
             yield from jobs
 
     def cancel(self) -> None:
-        """End the workers where they are; `all_jobs` then tells what has not ended."""
+        """Cancel the workers; `all_jobs` then yields the unfinished jobs."""
         for worker in self._workers:
             worker.cancel()
 
@@ -63,7 +63,7 @@ class Lanes(Generic[JobT]):
             await asyncio.wait(self._workers)
 
     async def _work(self, lane: str | None, jobs: deque[JobT]) -> None:
-        # the running job stays at the head until it ended, so that `jobs` tells of it
+        # the running job stays at the head until it ends, so that `jobs` includes it
         while jobs:
             await jobs[0].run()
             jobs.popleft()

@@ -1,20 +1,20 @@
-"""Bounds of the gateway. Every queue and wait of it is bounded by one of these."""
+"""Limits of the gateway. Each of its queues and waits is bounded by one of these."""
 
 from dataclasses import dataclass
 
 from sessiond.settings import MAX_FRAME_BYTES, PING_INTERVAL_S, PING_TIMEOUT_S
 
 MAX_HEAD_BYTES = 64 * 1024
-"""Of a request's line and headers together, and so of each URL, id, key and name in them."""
+"""Request line and headers together, and so each URL, id, key and name in them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayLimits:
-    """Bytes, seconds and counts; what operators may set is by default as in the settings.
+    """Bytes, seconds and counts; the defaults are those of the settings.
 
-    A peer that vanished is noticed within `ping_interval_s + ping_timeout_s`; one that stops
-    reading is closed after `send_timeout_s` without progress; a request has to have come whole
-    within `request_timeout_s`; `ask_timeout_s` bounds questions about the state of the engine.
+    A vanished peer is detected within `ping_interval_s + ping_timeout_s`. A peer that stops reading
+    is closed after `send_timeout_s` without progress. A request must be complete within
+    `request_timeout_s`. `ask_timeout_s` bounds queries to the engine.
     """
 
     max_frame_bytes: int = MAX_FRAME_BYTES

@@ -1,4 +1,4 @@
-"""`/openapi.json`: what the HTTP API is, for tools. Open to everyone, as it tells of nobody."""
+"""`/openapi.json`: the OpenAPI document. Served without a key: it contains no user data."""
 
 import msgspec
 from starlette.requests import Request
@@ -14,7 +14,7 @@ from sessiond.version import product_version
 
 
 class OpenApi:
-    """Builds the document once."""
+    """Builds the document once, at construction."""
 
     def __init__(self, gateway: Gateway) -> None:
         policies = installed_context_policies()

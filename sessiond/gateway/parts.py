@@ -1,4 +1,4 @@
-"""What the endpoints of the gateway work with."""
+"""Collaborators shared by the gateway's endpoints."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,9 +16,9 @@ from sessiond.sessions.service import SessionService
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gateway:
-    """One of each. `clock` gives unix seconds, `new_id("sock")` gives `sock_…`.
+    """The shared collaborators. `clock` returns Unix seconds, `new_id("sock")` returns `sock_…`.
 
-    `accounts` None: there are no users to be administered.
+    `accounts` is None if there are no users to administer.
     """
 
     service: SessionService

@@ -1,4 +1,4 @@
-"""`/admin/pool`: what each block of the device's pool is, and whose, for admins."""
+"""`/admin/pool`: state and owner of each block of the device's pool, for admins."""
 
 from base64 import b64encode
 from typing import cast
@@ -14,7 +14,7 @@ from sessiond.sessions.questions import ask_in_time
 
 
 class PoolApi:
-    """One question to the engine per request, however many blocks and sessions there are."""
+    """Sends one query to the engine per request, for any number of blocks and sessions."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway

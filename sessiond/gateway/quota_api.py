@@ -1,4 +1,4 @@
-"""`/admin/users/{id}/quota`: what a user may take, for admins to read and change."""
+"""`/admin/users/{id}/quota`: a user's limits, for admins to read and change."""
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -30,13 +30,13 @@ class QuotaApi:
         ]
 
     async def read(self, request: Request) -> Response:
-        """`GET /admin/users/{id}/quota`: the limits, and what has been taken."""
+        """`GET /admin/users/{id}/quota`: the limits and the usage."""
         user_id = await self._user(self._admin(request), request)
         account = await self._quotas.account(user_id)
         return json_response(quota_object(user_id, account))
 
     async def change(self, request: Request) -> Response:
-        """`PUT /admin/users/{id}/quota`: the fields that are given, null for no limit."""
+        """`PUT /admin/users/{id}/quota`: changes the given fields; null is no limit."""
         caller = self._admin(request)
         body = await read_body(request, self._gateway.limits.max_body_bytes)
         limits = decode_limits(parse_object(body))
@@ -49,11 +49,11 @@ class QuotaApi:
     def _admin(self, request: Request) -> Caller:
         caller = caller_of(request)
         if not caller.is_admin:
-            raise RequestError("permission_denied", "quotas are for admins")
+            raise RequestError("permission_denied", "quotas require an admin")
         return caller
 
     async def _user(self, caller: Caller, request: Request) -> str:
-        """A name that was mistyped must not become a user; one's own need not be stored yet."""
+        """Check the user id: a mistyped one must not create a user; one's own may be unstored."""
         user_id: str = request.path_params["user_id"]
         if self._accounts is not None and user_id != caller.user_id:
             await self._accounts.user(user_id)

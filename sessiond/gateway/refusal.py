@@ -1,4 +1,4 @@
-"""Errors as HTTP responses, also where a socket was asked for and is not accepted."""
+"""Errors as HTTP responses, including denial responses of sockets."""
 
 import msgspec
 from starlette.responses import Response
@@ -18,7 +18,7 @@ def json_response(
 def error_response(error: RequestError) -> Response:
     """Build the response to a refused request: the inner error, with `Retry-After` if known.
 
-    One that lacks a good key is told how to show one (RFC 6750, section 3).
+    A 401 names the authentication scheme (RFC 6750, section 3).
     """
     headers = dict(error.headers)
     if error.code == "invalid_api_key":
@@ -29,7 +29,7 @@ def error_response(error: RequestError) -> Response:
 
 
 def plain_error_response(status: int, message: str, headers: dict[str, str]) -> Response:
-    """Build the response to what is no request of ours: an unknown path, a wrong method."""
+    """Build the response to an unknown path or a wrong method."""
     kind = "invalid_request_error" if status < 500 else "server_error"
     inner: Json = {"type": kind, "code": None, "param": None, "message": message}
     return json_response({"error": inner}, status, headers)
@@ -38,5 +38,5 @@ def plain_error_response(status: int, message: str, headers: dict[str, str]) -> 
 async def refuse_connection(
     error: RequestError, scope: Scope, receive: Receive, send: Send
 ) -> None:
-    """Answer with an error; a socket is answered before it is accepted, by a denial response."""
+    """Answer with an error; a socket gets a denial response before it is accepted."""
     await error_response(error)(scope, receive, send)

@@ -1,4 +1,4 @@
-"""The events of a turn, for one reader: from its beginning, or from where a client had got to."""
+"""Events of a turn for one reader: from the start, or from where a client stopped."""
 
 from collections.abc import Iterable, Iterator
 
@@ -10,7 +10,7 @@ from sessiond.sessions.replays import Replay
 
 
 class Telling:
-    """Encodes all events and leaves out those that the reader has had."""
+    """Encodes all events and skips those that the reader has received."""
 
     def __init__(self, encoder: ResponseEncoder, *, begins: bool = True, after: int = -1) -> None:
         self.encoder = encoder
@@ -19,22 +19,22 @@ class Telling:
 
     @classmethod
     def of(cls, accepted: TurnAccepted, stream_id: str | None) -> "Telling":
-        """For the reader of a new turn."""
+        """Create one for the reader of a new turn."""
         return cls(ResponseEncoder(accepted, stream_id))
 
     @classmethod
     def again(cls, replay: Replay, stream_id: str | None, starting_after: int | None) -> "Telling":
-        """For a reader who has had the events up to `starting_after`; None: it has had none.
+        """Create one for a reader that has the events up to `starting_after` (None: it has none).
 
         Raises:
-            RequestError: events that it has not had are no longer kept.
+            RequestError: events that the reader lacks are no longer kept.
         """
         after = -1 if starting_after is None else starting_after
         if replay.is_stored and after > 0:
             raise _refused(
                 after,
-                "how the response was told is no longer kept: allowed is a request without it, "
-                "which tells the stored response from its beginning",
+                "the response's events are no longer kept; "
+                "a request without it replays the stored response from the start",
             )
         encoder, skipped = ResponseEncoder(replay.accepted, stream_id), replay.skipped
         if not skipped:
@@ -43,17 +43,17 @@ class Telling:
         if after < last:
             raise _refused(
                 after,
-                f"events up to {last} are no longer kept: allowed is {last} or more; "
-                "without `stream` the response is told whole",
+                f"events up to {last} are no longer kept, so it must be {last} or more; "
+                "without `stream` the whole response is returned",
             )
         return cls(encoder, begins=False, after=after)
 
     def beginning(self) -> Iterator[Json]:
-        """The first event, if the reader has not had it."""
+        """Yield the first event, if the reader lacks it."""
         return self._wanted([self.encoder.created()] if self._begins else [])
 
     def encode(self, fact: TurnFact) -> Iterator[Json]:
-        """What happened, if the reader has not had it."""
+        """Yield the events of a fact that the reader lacks."""
         return self._wanted(self.encoder.encode(fact))
 
     def _wanted(self, events: Iterable[Json]) -> Iterator[Json]:
@@ -61,10 +61,10 @@ class Telling:
 
 
 def too_slow() -> RequestError:
-    """A reader whose next event is no longer kept."""
+    """Build the error for a reader whose next event is no longer kept."""
     return RequestError(
         "invalid_value",
-        "events that were not read yet are no longer kept: they were not read fast enough",
+        "unread events are no longer kept: the client reads too slowly",
         param="starting_after",
     )
 

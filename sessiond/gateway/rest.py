@@ -1,4 +1,4 @@
-"""`/v1/responses` over HTTP: the socket's turns for clients without one."""
+"""`/v1/responses` over HTTP: turns for clients without a socket."""
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -35,7 +35,7 @@ from sessiond.sessions.service import Turn
 
 
 class ResponsesApi:
-    """Create, read, cancel and forget responses."""
+    """Create, read, cancel and delete responses."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
@@ -65,7 +65,7 @@ class ResponsesApi:
         return await whole_response(turn, request, self._service.drain_rate)
 
     async def _begin(self, caller: Caller, request: TurnRequest, key: str | None) -> Turn | Replay:
-        """The turn, or what became of it when the same request came before."""
+        """Start the turn, or replay it if the request repeats an earlier one."""
         if key is None:
             bound = await self._service.bind(caller, request, attachment=None, lane=None)
             return await self._service.run(bound)
@@ -87,7 +87,7 @@ class ResponsesApi:
             telling = Telling.again(replay, None, starting_after)
             return EventStream(replay, self._gateway.limits, telling)
         if starting_after is not None:
-            fields.refuse("starting_after", starting_after, "it with stream=true only")
+            fields.refuse("starting_after", starting_after, "absent without stream=true")
         view = await self._service.get_response(caller, response_id)
         return json_response(stored_response(view))
 

@@ -1,8 +1,8 @@
-"""Host allow-list and Origin check, on HTTP and sockets, before anything else sees a request.
+"""Host allow-list and Origin check on HTTP and sockets, before any other code sees a request.
 
-A page of another site can send requests to a server on loopback (DNS rebinding gives it even a
-name of its own), so both are checked also there. Pure ASGI: middleware that wraps `receive` would
-hide disconnects.
+A page of another site can send requests to a server on loopback (with DNS rebinding even under its
+own name), so both are checked there, too. Pure ASGI: middleware that wraps `receive` would hide
+disconnects.
 """
 
 from collections.abc import Iterable
@@ -39,9 +39,9 @@ def parse_host(value: str) -> HostPort | None:
 
 
 def is_same_origin(origin: str, host: HostPort) -> bool:
-    """Tell whether an `Origin` (RFC 6454) names the host that was asked.
+    """Return whether an `Origin` (RFC 6454) names the requested host.
 
-    The scheme is not compared with ours: before a TLS proxy the page is https, the request http.
+    The scheme is not compared: behind a TLS proxy the page is https, the request http.
     """
     try:
         parts = urlsplit(origin)
@@ -55,7 +55,7 @@ def is_same_origin(origin: str, host: HostPort) -> bool:
 
 
 def plain_origin(origin: str) -> str:
-    """Write an origin as browsers do: in lower case, without the scheme's own port."""
+    """Normalise an origin as browsers do: lower case, without the scheme's default port."""
     lower = origin.lower()
     scheme = lower.partition(":")[0]
     return lower.removesuffix(f":{_DEFAULT_PORTS.get(scheme, '')}")
@@ -95,14 +95,14 @@ class HostOriginCheck:
         host = parse_host(hosts[0]) if len(hosts) == 1 else None
         if host is None or host.host not in self._allowed:
             shown = ", ".join(hosts)[:100] or "absent"
-            message = f"Host is {shown!a}: allowed are loopback names and those of --allowed-hosts"
+            message = f"Host must be a loopback name or one of --allowed-hosts (got {shown!a})"
             raise RequestError("permission_denied", message, param="Host")
         for name, value in found:
             if name != b"origin" or plain_origin(value) in self._origins:
                 continue
             if not is_same_origin(value, host):
                 message = (
-                    f"Origin is {value[:100]!a}: allowed are none, that of this server, and those "
-                    "of --allowed-origins"
+                    "Origin must be absent, this server's or one of --allowed-origins "
+                    f"(got {value[:100]!a})"
                 )
                 raise RequestError("permission_denied", message, param="Origin")

@@ -1,4 +1,4 @@
-"""How uvicorn serves the gateway: what the contract promises of its sockets."""
+"""uvicorn's configuration for the gateway, as the protocol of its sockets requires."""
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -12,14 +12,14 @@ CLOSE_GRACE_S = 5
 
 
 def uvicorn_config(app: ASGIApp, limits: GatewayLimits) -> uvicorn.Config:
-    """Frame limit, pings and endings of the gateway. Signals and listening are the caller's."""
+    """Set frame limit, pings and closing. The caller handles signals and listening."""
     return uvicorn.Config(
         app,
         lifespan="on",
         h11_max_incomplete_event_size=MAX_HEAD_BYTES,
         http=http_protocol(limits.request_timeout_s),
         ws=GatewayWebSocketProtocol,
-        ws_per_message_deflate=False,  # 40 KiB per idle socket, for text that is sent in small bits
+        ws_per_message_deflate=False,  # 40 KiB per idle socket, for text in small pieces
         ws_max_size=limits.max_frame_bytes,
         ws_ping_interval=limits.ping_interval_s,
         ws_ping_timeout=limits.ping_timeout_s,

@@ -1,4 +1,4 @@
-"""Whose sessions a caller may inspect and steer by id: its own; an admin anybody's, on record."""
+"""Access to sessions by id: a user's own; for admins every user's, with an audit record."""
 
 from collections import OrderedDict
 from collections.abc import Callable
@@ -15,9 +15,9 @@ _MOST_LOOKS = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reached:
-    """A session that `actor` is let at as if it were `owner`, whom all that is done is charged to.
+    """A session that `actor` may access as if it were `owner`, to whom all use is charged.
 
-    `session_id` is what the owner may call it. They are one and the same for one's own session.
+    `session_id` is the id that the owner may use. For one's own session both users are the same.
     """
 
     actor: Caller
@@ -26,14 +26,15 @@ class Reached:
 
     @property
     def is_others(self) -> bool:
-        """Whether an admin is at another user's session."""
+        """Whether an admin accesses another user's session."""
         return self.owner.user_id != self.actor.user_id
 
 
 class SessionReach:
-    """`accounts` None: there are no other users. `clock` gives unix seconds.
+    """Finds sessions and records admins' access. `accounts` None: there are no other users.
 
-    Sessions that live in memory only are their owner's alone: nothing of them is written down.
+    `clock` returns Unix seconds. Sessions in memory only are accessible to their owner alone, since
+    nothing about them is recorded.
     """
 
     def __init__(self, accounts: Accounts | None, *, clock: Callable[[], float]) -> None:
@@ -42,7 +43,7 @@ class SessionReach:
         self._looks: OrderedDict[tuple[str, str], float] = OrderedDict()  # actor, session: when
 
     async def find(self, caller: Caller, session_id: str) -> Reached:
-        """Whose session it is; one that is not there is the caller's own, who will be told so.
+        """Find a session's owner; an unknown id is treated as the caller's and fails later.
 
         Raises:
             StoreError: the database failed.
@@ -61,7 +62,7 @@ class SessionReach:
         )
 
     async def write_down(self, reached: Reached, action: str, **detail: Any) -> None:
-        """Write down what an admin has done to another user's session; one's own is not.
+        """Record an admin's action on another user's session; one's own are not recorded.
 
         Raises:
             StoreError: the database failed.
@@ -76,7 +77,7 @@ class SessionReach:
             )
 
     async def write_down_look(self, reached: Reached) -> None:
-        """The same for a look, once an hour of each admin and session: pages look again and again.
+        """Record a read access, once an hour per admin and session, since pages poll.
 
         Raises:
             StoreError: the database failed.

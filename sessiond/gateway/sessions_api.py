@@ -1,4 +1,4 @@
-"""`/v1/sessions`: what conversations hold, for their owner to inspect and steer."""
+"""`/v1/sessions`: inspection and control of sessions by their owners."""
 
 from typing import get_args
 
@@ -24,7 +24,7 @@ SESSION_STATES: tuple[SessionState, ...] = get_args(SessionState)
 
 
 class SessionsApi:
-    """List, inspect, steer, reset and close sessions; admins also those of others."""
+    """List, inspect, fork, reset, park and close sessions; admins also other users'."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
@@ -48,7 +48,7 @@ class SessionsApi:
         ]
 
     async def list_all(self, request: Request) -> Response:
-        """`GET /v1/sessions`, latest activity first; `?state=` and `?user=` choose some."""
+        """`GET /v1/sessions`: latest activity first; filters are `?state=` and `?user=`."""
         page = await self._service.list_sessions(
             caller_of(request),
             page_limit(request),
@@ -89,18 +89,18 @@ class SessionsApi:
         return json_response(session_object(view))
 
     async def park(self, request: Request) -> Response:
-        """`POST /v1/sessions/{id}/park`: free the device's memory, keep what can be kept below."""
+        """`POST /v1/sessions/{id}/park`: move the session's KV from the device to lower tiers."""
         reached = await self._reached(request)
         view = await self._service.park_session(reached.owner, reached.session_id)
         await self._reach.write_down(reached, "user.session.park")
         return json_response(session_object(view))
 
     async def set_policy(self, request: Request) -> Response:
-        """`PUT /v1/sessions/{id}/policy`: `{"type": …}`, from the next turn on."""
+        """`PUT /v1/sessions/{id}/policy`: `{"type": …}`, effective from the next turn."""
         return await self._replace_policy(request, await self._read_policy(request))
 
     async def clear_policy(self, request: Request) -> Response:
-        """`DELETE /v1/sessions/{id}/policy`: that of the user, or the server, holds."""
+        """`DELETE /v1/sessions/{id}/policy`: revert to the policy of the user or the server."""
         return await self._replace_policy(request, None)
 
     async def _replace_policy(self, request: Request, policy: PolicyChoice | None) -> Response:
@@ -111,7 +111,7 @@ class SessionsApi:
         return json_response(session_object(view))
 
     async def set_user_policy(self, request: Request) -> Response:
-        """`PUT /admin/users/{id}/policy`: for sessions that have none of their own."""
+        """`PUT /admin/users/{id}/policy`: for sessions without a policy of their own."""
         caller, user_id = self._admin(request), request.path_params["user_id"]
         policy = await self._read_policy(request)
         await self._check_user(caller, user_id)
@@ -120,7 +120,7 @@ class SessionsApi:
         return json_response({"user": user_id, "policy": policy_object(policy)})
 
     async def clear_user_policy(self, request: Request) -> Response:
-        """`DELETE /admin/users/{id}/policy`: that of the server holds."""
+        """`DELETE /admin/users/{id}/policy`: revert to the server's policy."""
         caller, user_id = self._admin(request), request.path_params["user_id"]
         await self._check_user(caller, user_id)
         await self._service.set_user_policy(caller, user_id, None)
@@ -128,7 +128,7 @@ class SessionsApi:
         return json_response({"user": user_id, "policy": None})
 
     async def _check_user(self, caller: Caller, user_id: str) -> None:
-        """A name that was mistyped must not become a user; one's own need not be stored yet."""
+        """Check the user id: a mistyped one must not create a user; one's own may be unstored."""
         if self._gateway.accounts is not None and user_id != caller.user_id:
             await self._gateway.accounts.user(user_id)
 
@@ -141,7 +141,7 @@ class SessionsApi:
     def _admin(self, request: Request) -> Caller:
         caller = caller_of(request)
         if not caller.is_admin:
-            raise RequestError("permission_denied", "users' policies are for admins")
+            raise RequestError("permission_denied", "users' policies require an admin")
         return caller
 
     async def _read_response_id(self, request: Request) -> str | None:
@@ -176,7 +176,7 @@ def _filter(request: Request) -> SessionFilter:
 
 
 def session_object(view: SessionView) -> Json:
-    """Build a session: the view's own fields, the page table only if it was asked for."""
+    """Build a session object; the page table is included only on request."""
     session: Json = msgspec.to_builtins(view)
     if view.page_table is None:
         del session["page_table"]

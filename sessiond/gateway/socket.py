@@ -1,7 +1,7 @@
 """`GET /v1/responses` (Upgrade): the conversation over a socket. Asyncio thread only.
 
 Reader, writer and each lane are separate tasks: uvicorn reads no pong while a message waits to be
-received, so a reader that generated would be closed for being silent.
+received, so a reader that also generated would miss pongs and be closed.
 """
 
 import asyncio
@@ -60,17 +60,17 @@ INTERNAL_FAULT = 1011
 
 @dataclass(frozen=True, slots=True)
 class SocketEnded:
-    """How a socket ends. `close_code` None: the peer is gone, there is none to tell.
+    """How a socket ends. `close_code` is None if the peer is gone.
 
-    No exception: a group of those refers to the frames that hold it, and so a socket's memory would
-    wait for the garbage collector.
+    This is a value, not an exception: an exception group refers to the frames that hold it, so the
+    socket's memory would wait for the garbage collector.
     """
 
     close_code: int | None
     reason: str
 
 
-_FAULT = SocketEnded(INTERNAL_FAULT, "a fault of the server")
+_FAULT = SocketEnded(INTERNAL_FAULT, "internal error of the server")
 
 
 class SocketEndpoint:
@@ -94,7 +94,7 @@ class SocketEndpoint:
         await SocketConnection(self._gateway, websocket, admission).run()
 
     async def _rate_headers(self, user_id: str) -> list[tuple[bytes, bytes]]:
-        """Of no worth to a client whose turns will be told the same: no reason to refuse it."""
+        """Build the rate-limit headers; none if the quota can't be read: no reason to refuse."""
         try:
             headers = await self._gateway.service.quotas.headers(user_id)
         except Exception:
@@ -113,15 +113,15 @@ class SocketConnection:
         self._caller = admission.caller
         self._revoked = admission.revoked
         self._attachment = AttachmentId(gateway.new_id("sock"))
-        # full: lanes wait, their turns' deltas merge; without progress the writer closes 1013
+        # when full, lanes wait and deltas merge; without progress the writer closes with 1013
         self._outbound: asyncio.Queue[Json] = asyncio.Queue(gateway.limits.max_outbound_events)
         self._ended: SocketEnded | None = None
-        self._reading = asyncio.timeout(None)  # cut by `_end`, as the tasks beside it are
+        self._reading = asyncio.timeout(None)  # cancelled by `_end`, like the other tasks
         self._beside: list[asyncio.Task[None]] = []
         self._lanes: Lanes[Job] | None = None
 
     async def run(self) -> None:
-        """Serve until either side ends it; then let go of the sessions and say why."""
+        """Serve until either side ends the socket, then detach its sessions and close it."""
         with self._gateway.connections.joined() as leave:
             self._service.attach(self._attachment)
             try:
@@ -140,19 +140,19 @@ class SocketConnection:
                 others = [self._write(), self._leave(leave, lanes), self._expel()]
                 self._lanes, self._beside = lanes, [tasks.create_task(other) for other in others]
                 await self._read_until_cut(lanes)
-                self._cut()  # what the last frame began
+                self._cut()  # also what the last frame started
         except* Exception:
-            logger.exception("socket broke off")
-        self._lanes, self._beside = None, []  # they refer to this
+            logger.exception("a socket was ended by an internal error")
+        self._lanes, self._beside = None, []  # they refer to this object
         for job in lanes.all_jobs() if lanes is not None else ():
             await job.abandon()
         return self._ended or _FAULT
 
     def _end(self, close_code: int | None, reason: str) -> None:
-        """End all tasks of the socket, now. The first one's word holds."""
+        """End all tasks of the socket now. The first call's code and reason are kept."""
         if self._ended is None:
             self._ended = SocketEnded(close_code, reason)
-            self._reading.reschedule(0)  # which may first have to hear of a transaction's end
+            self._reading.reschedule(0)  # the reader may first have to finish a transaction
             self._cut()
 
     def _cut(self) -> None:
@@ -166,7 +166,7 @@ class SocketConnection:
             async with self._reading:
                 await self._read(lanes)
         except TimeoutError:
-            if not self._reading.expired():  # nobody cut it: a fault
+            if not self._reading.expired():  # not cancelled by `_end`: an internal error
                 raise
         finally:
             self._ended = self._ended or _FAULT
@@ -175,7 +175,7 @@ class SocketConnection:
         while True:
             message = await self._websocket.receive()
             if message["type"] == "websocket.disconnect":
-                self._service.leave(self._attachment)  # before tasks are ended and rows written
+                self._service.leave(self._attachment)  # before tasks end and rows are written
                 self._end(None, f"closed by the peer: {message.get('code')}")
                 return
             await self._handle(message.get("text"), lanes)
@@ -191,7 +191,7 @@ class SocketConnection:
         except StoreError as error:
             await self._refuse(database_error(error), stream_id, lanes)
         except Exception:
-            logger.exception("a frame met a fault")
+            logger.exception("a frame failed with an internal error")
             await self._refuse(internal_error(), stream_id, lanes)
 
     async def _refuse(self, error: RequestError, stream_id: str | None, lanes: Lanes[Job]) -> None:
@@ -221,8 +221,8 @@ class SocketConnection:
         if not lanes.has_room(stream_id):
             limits = self._gateway.limits
             message = (
-                f"more than {limits.max_lane_frames} frames wait in one lane, "
-                f"or frames in more than {limits.max_lanes} lanes"
+                f"frames waiting in one lane must be at most {limits.max_lane_frames}, "
+                f"and lanes with waiting frames at most {limits.max_lanes}"
             )
             retry_after_s = self._service.drain_rate.retry_after_s()
             raise RequestError("queue_full", message, retry_after_s=retry_after_s)
@@ -249,7 +249,7 @@ class SocketConnection:
             bound = await self._service.bind_once(
                 self._caller, frame.request, key, attachment=self._attachment, lane=lane
             )
-        if isinstance(bound, str):  # the same request came before
+        if isinstance(bound, str):  # a repeated request
             again = ResumeFrame(stream_id=lane, response_id=bound, starting_after=None)
             self._resume(again, lanes)
         else:
@@ -286,7 +286,7 @@ class SocketConnection:
                 async with asyncio.timeout(self._gateway.limits.send_timeout_s):
                     await self._websocket.send_text(encode(event).decode())
             except TimeoutError:
-                self._end(TRY_AGAIN_LATER, "events are not read fast enough")
+                self._end(TRY_AGAIN_LATER, "the client reads events too slowly")
                 return
             except WebSocketDisconnect as gone:
                 self._service.leave(self._attachment)
@@ -301,7 +301,7 @@ class SocketConnection:
                 await lanes.idle()
                 await self._outbound.join()
         except TimeoutError:
-            logger.warning("a socket is closed with events unsent")
+            logger.warning("a socket is closed with unsent events")
         self._end(GOING_AWAY_FOR_RESTART, "the server restarts")
 
     async def _expel(self) -> None:
@@ -312,10 +312,10 @@ class SocketConnection:
         try:
             await self._websocket.close(code, reason)
         except (WebSocketDisconnect, RuntimeError):
-            logger.debug("the peer was gone before it could be told %d", code)
+            logger.debug("the peer disconnected before close code %d was sent", code)
 
 
 def _parse(text: str | None) -> dict[str, object]:
     if text is None:
-        raise RequestError("invalid_json", "a binary frame: allowed is JSON text")
+        raise RequestError("invalid_json", "a frame must be JSON text (got a binary frame)")
     return parse_object(text)

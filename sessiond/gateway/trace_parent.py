@@ -1,4 +1,4 @@
-"""Takes the caller's trace as the parent of what a request or a socket begins. Pure ASGI."""
+"""Makes the caller's trace the parent of spans of a request or a socket. Pure ASGI."""
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -8,13 +8,13 @@ _NAMES = {name.encode(): name for name in TRACE_HEADERS}
 
 
 class TraceParent:
-    """Installed only where traces are sent."""
+    """ASGI middleware, installed only if traces are exported."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Note the W3C headers for every task that comes of this."""
+        """Set the trace context from the W3C headers for all tasks of the request."""
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return

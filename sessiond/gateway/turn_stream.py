@@ -1,7 +1,7 @@
 """A turn over HTTP: as one JSON object, or as server-sent events. Asyncio thread only.
 
-Both watch for the client's going away beside the turn and cancel it then; what it still says is
-read to the end, which is near.
+Both detect a disconnect during the turn and cancel it; the remaining events are then read up to
+the terminal one.
 """
 
 import asyncio
@@ -28,23 +28,23 @@ from sessiond.sessions.replays import Replay
 from sessiond.sessions.service import Turn
 
 HEARTBEAT = b": still here\n\n"
-_ENGINE_IS_BACK_S = 1  # or the next turn waits for it
+_ENGINE_IS_BACK_S = 1  # if it is not, the next turn waits for it
 
 
 class Teller(Protocol):
-    """Makes what becomes of a turn into what is written of it."""
+    """Encodes facts of a turn as events or chunks."""
 
     def beginning(self) -> Iterator[Json]:
-        """What is written before anything has happened."""
+        """Yield the events before the first fact."""
         ...
 
     def encode(self, fact: TurnFact) -> Iterator[Json]:
-        """What is written of a fact."""
+        """Yield the events of a fact."""
         ...
 
 
 async def whole_response(turn: Turn | Replay, request: Request, drain_rate: DrainRate) -> Response:
-    """Wait for the turn's ending and build the response object.
+    """Wait for the turn to end and build the response object.
 
     Raises:
         RequestError: the turn failed, with its code.
@@ -57,7 +57,7 @@ async def whole_response(turn: Turn | Replay, request: Request, drain_rate: Drai
 async def play(
     turn: Turn | Replay, teller: Teller, request: Request, drain_rate: DrainRate
 ) -> None:
-    """Let the teller hear the turn to its ending, or end it when its client leaves.
+    """Feed the turn to the teller up to its end, or cancel it when its client disconnects.
 
     Raises:
         RequestError: the turn failed, with its code.
@@ -81,7 +81,7 @@ async def play(
 
 
 def response_headers(turn: Turn | Replay, request: Request) -> dict[str, str]:
-    """Say what is left to the user, and name the session, or what the client calls it."""
+    """Build the headers: the user's remaining quota, and the session's id or client name."""
     headers = {**turn.headers, "x-session-id": turn.accepted.session_id}
     return headers | {
         key.decode(): value.decode("latin-1") for key, value in session_header(request.scope)
@@ -89,16 +89,16 @@ def response_headers(turn: Turn | Replay, request: Request) -> dict[str, str]:
 
 
 def leave_behind(turn: Turn | Replay) -> None:
-    """End a turn that nobody waits for: its session is as it was before."""
+    """Cancel a turn that no client waits for; its session is rolled back."""
     if isinstance(turn, Replay) or turn.accepted.request.background:
         return
     turn.cancel(keep=False, reason="disconnected")
 
 
 class EventStream:
-    """An ASGI response: events as they come, a comment in each silence.
+    """An ASGI response of server-sent events, with comments as heartbeats.
 
-    A client that leaves cuts its turn, but not one in the background or one that it only follows.
+    A disconnect cancels the client's turn, except a background turn or one that it only follows.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class EventStream:
         self._is_read = True
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the events to the terminal one."""
+        """Send the events up to the terminal one."""
         headers = [
             (b"content-type", b"text/event-stream; charset=utf-8"),
             (b"cache-control", b"no-store"),
@@ -139,7 +139,7 @@ class EventStream:
         if isinstance(self._turn, Replay) or self._turn.accepted.request.background:
             sending.cancel()
         else:
-            leave_behind(self._turn)  # what it still says is read to its ending
+            leave_behind(self._turn)  # its remaining facts are read to the end
 
     async def _send_events(self, send: Send) -> None:
         await self._send(send, b"".join(map(self._write, self._teller.beginning())))
@@ -155,7 +155,7 @@ class EventStream:
         async with aclosing(with_silence(self._turn.facts(), self._limits.heartbeat_s)) as facts:
             async for fact in facts:
                 chunk = HEARTBEAT if fact is None else b"".join(map(write, teller.encode(fact)))
-                # a client that stopped reading is cancelled once; the rest is read for its ending
+                # a client that stops reading is cancelled once; the rest is read to the end
                 if chunk and self._is_read:
                     await self._send(send, chunk)
 
@@ -169,19 +169,19 @@ class EventStream:
 
 
 def data_only(event: Json) -> bytes:
-    """Write one event of no type."""
+    """Encode one event without a type."""
     return b"data: %b\n\n" % msgspec.json.encode(event)
 
 
 def sse(event: Json) -> bytes:
-    """Write one event in the format of server-sent events (WHATWG HTML, section 9.2)."""
+    """Encode one server-sent event (WHATWG HTML, section 9.2)."""
     return b"event: %b\ndata: %b\n\n" % (event["type"].encode(), msgspec.json.encode(event))
 
 
 async def with_silence(
     facts: AsyncIterator[TurnFact], every_s: float
 ) -> AsyncGenerator[TurnFact | None, None]:
-    """Pass facts on; None stands for a silence of `every_s`."""
+    """Yield facts, and None after each `every_s` without one."""
     while True:
         following = asyncio.ensure_future(anext(facts, None))
         try:

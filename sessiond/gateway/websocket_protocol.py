@@ -1,11 +1,11 @@
-"""uvicorn's WebSocket protocol, with endings that also reach peers that read slowly or not at all.
+"""uvicorn's WebSocket protocol, with closing that also works for slow or vanished peers.
 
-What is changed, each on uvicorn 0.54 and websockets 17: a close frame waits for no flow control; a
-peer that answers no pings, or reads nothing while the connection closes, is forgotten soon, not
-when TCP gives it up; bad UTF-8 closes 1007 with the frame that shows it, without a traceback in the
-log; a close or a ping amid a message in fragments is one like any other; fragments take the memory
-of their bytes, not of their number; a denial response counts as a finished handshake; pongs that
-are not read don't pile up; a peer that was just closed for a wrong frame is gone to whoever writes.
+Changes to uvicorn 0.54 with websockets 17: a close frame does not wait for flow control; a peer
+that answers no pings, or reads nothing while the connection closes, is dropped soon, not when TCP
+times out; invalid UTF-8 closes with 1007 at the first invalid frame, without a traceback in the
+log; a close or a ping between fragments is handled as a control frame; fragments take memory by
+their bytes, not by their number; a denial response completes the handshake; unread pongs don't
+accumulate; writing to a peer that was just closed for an invalid frame raises a disconnect.
 """
 
 import codecs
@@ -31,10 +31,10 @@ _Utf8Decoder = codecs.getincrementaldecoder("utf-8")
 
 
 class GatewayServerProtocol(ServerProtocol):
-    """The protocol without I/O: control frames between fragments (RFC 6455, section 5.4) are such.
+    """The protocol without I/O, with control frames between fragments (RFC 6455, section 5.4).
 
-    The base class takes a close there for a mistake, and a ping for a part of the message, which
-    may be as long as is allowed already.
+    The base class treats a close there as an error, and counts a ping as a part of the message,
+    which may already have the maximum length.
     """
 
     def __init__(self, *, max_size: int, logger: logging.Logger) -> None:
@@ -42,7 +42,7 @@ class GatewayServerProtocol(ServerProtocol):
         self._max_bytes = max_size
 
     def recv_frame(self, frame: Frame) -> None:
-        """Take a frame."""
+        """Process a frame."""
         if frame.opcode is Opcode.CLOSE:
             self.current_size = None
         elif frame.opcode not in CTRL_OPCODES:
@@ -53,7 +53,7 @@ class GatewayServerProtocol(ServerProtocol):
 
 
 class GatewayWebSocketProtocol(WebSocketsSansIOProtocol):
-    """Given to `uvicorn.Config(ws=…)`."""
+    """The protocol class for `uvicorn.Config(ws=…)`."""
 
     close_within_s: ClassVar[float] = 5.0
     _owed_pong: bytes = b""
@@ -66,22 +66,22 @@ class GatewayWebSocketProtocol(WebSocketsSansIOProtocol):
             max_size=config.ws_max_size, logger=logging.getLogger("uvicorn.error")
         )
         self.close_timeout = self.close_within_s
-        self._message = bytearray()  # what has come of one in fragments
+        self._message = bytearray()  # fragments received so far
         self._utf8 = _Utf8Decoder()
         self._abort_timer: TimerHandle | None = None
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Let go of everything."""
+        """Cancel the timer and close the parser."""
         super().connection_lost(exc)
         if self._abort_timer is not None:
             self._abort_timer.cancel()
-        self.conn.parser.close()  # a generator that refers to what refers to it
+        self.conn.parser.close()  # a generator in a reference cycle
 
     def keepalive_timeout(self) -> None:
-        """Close 1011, and drop the connection even if what was written can't be delivered."""
+        """Close with 1011 and drop the connection even if buffered data can't be delivered."""
         super().keepalive_timeout()
-        # the base class leaves the application waiting until the transport's buffer is empty,
-        # which for a peer that vanished amid a stream takes a quarter of an hour
+        # the base class makes the application wait until the transport's buffer is empty, which
+        # takes a quarter of an hour for a peer that vanished in the middle of a stream
         self.disconnected = True
         self.writable.set()
         self.queue.put_nowait({"type": "websocket.disconnect", "code": 1011})
@@ -93,35 +93,35 @@ class GatewayWebSocketProtocol(WebSocketsSansIOProtocol):
         self._abort_in(self.close_timeout)
 
     def handle_parser_exception(self) -> None:
-        """Close with the code of the peer's mistake, even if it does not read that."""
+        """Close with the code of the protocol error, even if the peer does not read."""
         super().handle_parser_exception()
         self._abort_in(self.close_timeout)
 
     def handle_ping(self) -> None:
-        """Answer; of pings that come while the peer does not read, only the last (RFC 6455, 5.5.3).
+        """Answer a ping; while the peer does not read, only the last one (RFC 6455, 5.5.3).
 
-        The pongs to all of them would be as much memory as the peer cares to send pings.
+        Pongs to all pings would let the peer fill the memory.
         """
         if self.writable.is_set() or self.conn.state is not State.OPEN:
             super().handle_ping()
-        elif pongs := self.conn.data_to_send():  # those to all pings of what was just received
+        elif pongs := self.conn.data_to_send():  # pongs to all pings of the bytes just received
             self._owed_pong = pongs[-1]
 
     def resume_writing(self) -> None:
-        """The peer reads again: give it the pong that it is owed."""
+        """Send the pending pong when the peer reads again."""
         super().resume_writing()
         owed, self._owed_pong = self._owed_pong, b""
         if owed and self.conn.state is State.OPEN:
             self.transport.write(owed)
 
     async def send(self, message: ASGISendEvent) -> None:
-        """Send; a close goes out behind what a slow reader has not read, and is bounded.
+        """Send a message; a close is queued behind unread data, and its wait is bounded.
 
         Raises:
-            ClientDisconnected: the peer is gone, or was just told so for a frame that is wrong.
+            ClientDisconnected: the peer is gone, or was just closed for an invalid frame.
         """
         if self.close_sent and message["type"] == "websocket.send":
-            raise ClientDisconnected  # of which the base class makes a fault of who sends
+            raise ClientDisconnected  # the base class would raise an error of the sender
         if message["type"] == "websocket.close":
             self.writable.set()
             self._abort_in(self.close_timeout + ABORT_AFTER_S)
@@ -130,22 +130,22 @@ class GatewayWebSocketProtocol(WebSocketsSansIOProtocol):
             self.handshake_complete = True
 
     def handle_text(self, event: Frame) -> None:
-        """Begin a text."""
+        """Begin a text message."""
         self._begin("text", event)
 
     def handle_bytes(self, event: Frame) -> None:
-        """Begin a message of bytes."""
+        """Begin a binary message."""
         self._begin("bytes", event)
 
     def handle_cont(self, event: Frame) -> None:
-        """Go on with a message; close 1007 with the first frame that is no UTF-8."""
+        """Continue a message; close with 1007 at the first frame that is not UTF-8."""
         if self.close_sent:
-            return  # nobody is there to be given it
+            return  # the connection is closing
         if self.curr_msg_data_type == "text" and not self._is_utf8(event):
             self.conn.send_close(_NOT_UTF8, "not UTF-8")
             self.handle_parser_exception()
             return
-        # joined at once: a million empty fragments are within `max_size`, and a million objects
+        # joined at once: a million empty fragments fit in `max_size` but would be a million objects
         self._message += event.data
         if event.fin:
             self.frames, self._message = [bytes(self._message)], bytearray()
@@ -165,7 +165,7 @@ class GatewayWebSocketProtocol(WebSocketsSansIOProtocol):
         return True
 
     def _abort_in(self, delay_s: float) -> None:
-        """Drop the connection then if it still is there: `close` waits for what is unread."""
+        """Drop the connection after `delay_s` if still open: `close` waits for unread data."""
         if self._abort_timer is not None:
             self._abort_timer.cancel()
         self._abort_timer = self.loop.call_later(delay_s, self.transport.abort)

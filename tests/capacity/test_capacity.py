@@ -34,7 +34,7 @@ class TestKnee:
     def test_throughput_that_stops_rising(self):
         knee = find_knee(SATURATING)
         assert (knee.users, knee.found) == (24, True)
-        assert "240 tokens/s is the most" in knee.reason
+        assert "the maximum is 240 tokens/s" in knee.reason
 
     def test_a_ramp_that_ends_early_says_so(self):
         knee = find_knee(SATURATING[:3])
@@ -45,8 +45,8 @@ class TestKnee:
         [
             ({"lost": 2}, "2 conversations were lost"),
             ({"refusals": 3}, "turns were refused 3 times"),
-            ({"preemptions": 4.0}, "put back 4 times"),
-            ({"ttft_warm_p95_s": 2.0}, "up to 2.00 s"),
+            ({"preemptions": 4.0}, "preempted 4 times"),
+            ({"ttft_warm_p95_s": 2.0}, "was 2.00 s"),
         ],
     )
     def test_what_gives_way_before_throughput(self, changes, said):

@@ -46,7 +46,7 @@ def test_it_shows_the_tiers_and_why_one_is_missing():
     )
     shown.serving(Settings(disk_tier_path="kv"), msgspec.structs.replace(INFO, tiers=tiers), URL)
     assert "host tier  none, of 1.0 GiB: no memory\n" in out.getvalue()
-    assert "disk tier  2.0 GiB in kv, 5761 blocks: KV that is idle goes on" in out.getvalue()
+    assert "disk tier  2.0 GiB in kv, 5761 blocks for idle KV" in out.getvalue()
 
 
 def test_the_readme_shows_what_it_says():

@@ -168,7 +168,7 @@ def test_https_where_none_is_spoken_is_not_told_as_no_server(command):
     with server({}) as (url, _):
         result = run(*command, "--url", url.replace("http:", "https:"))
     assert result.exit_code == 1
-    assert "no TLS is spoken at https://127.0.0.1" in result.output
+    assert "no trusted TLS connection to https://127.0.0.1" in result.output
     assert "plain http://" in result.output
 
 

@@ -114,7 +114,7 @@ async def test_a_drain_that_hangs_is_cut_at_its_limit(caplog):
             assert client.close_code == 1012  # uvicorn's own
             app.leave.set()
         await server
-    assert "the drain is cut" in caplog.text
+    assert "the drain was cancelled" in caplog.text
 
 
 async def test_a_drain_that_fails_ends_the_server_all_the_same(caplog):
@@ -149,7 +149,7 @@ def test_a_taken_port_is_told_before_anything_else_happens():
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "no-such-host.invalid"])
 def test_an_address_of_another_machine_is_told_not_to_try_another_port(host):
-    with pytest.raises(PortTakenError, match=r"--host has to be an address of this machine$"):
+    with pytest.raises(PortTakenError, match=r"--host must be an address of this machine$"):
         bind(host, 0)
 
 

@@ -24,7 +24,7 @@ def test_an_address_is_read_in_every_usual_form(url, http, socket):
     ["127.0.0.1:8080", "ftp://host", "http://", "", "http://h:99999", "http://h:x", "http://[::1"],
 )
 def test_a_bad_address_is_named(url):
-    with pytest.raises(ValueError, match="allowed is"):
+    with pytest.raises(ValueError, match="must be"):
         ServerAddress.parse(url)
 
 

@@ -47,7 +47,7 @@ def test_sessions_can_be_drawn(trace) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "give a trace or --synthetic-sessions"),
+        ([], "exactly one of a trace and --synthetic-sessions"),
         (["--synthetic-sessions", "5", "--hints", "close"], "--hints needs a trace"),
         (["gone.csv"], "No such file"),
     ],

@@ -100,7 +100,7 @@ def test_a_wrong_limit_is_wrong_usage_and_named(db, option, value):
     assert result.exit_code == 2
     assert option in result.output
     assert value in result.output
-    assert "allowed is" in result.output
+    assert "must be" in result.output
 
 
 def test_a_database_that_was_not_migrated_is_told(tmp_path):

@@ -133,7 +133,7 @@ async def test_a_server_that_goes_away_is_told_and_found_again(stack, open_conso
         await console.page.context.set_offline(True)
         await expect(console["#away-text"]).to_contain_text("does not answer")
         await expect(console["#server-state"]).to_have_text("Not answering")
-        await expect(console["#away-countdown"]).to_contain_text("Trying again in")
+        await expect(console["#away-countdown"]).to_contain_text("Retrying in")
         await console.page.context.set_offline(False)
         await console["#away-retry"].click()
         await expect(console["#away"]).to_be_hidden()

@@ -168,7 +168,7 @@ async def test_sessions_are_listed_searched_and_inspected(stack, open_console, a
         await expect(console.row(other)).to_have_count(0)
         await expect(console["#sessions-count"]).to_have_text("1 of 2")
         await console["#session-search"].fill("no such session")
-        await expect(console["#sessions-empty"]).to_have_text("No session fits the search.")
+        await expect(console["#sessions-empty"]).to_have_text("No session matches the search.")
         await console["#session-search"].fill("")
         await console["#session-state"].select_option("running")
         await expect(console.row(session)).to_have_count(0)

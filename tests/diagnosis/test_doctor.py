@@ -150,14 +150,14 @@ async def test_an_engine_whose_server_is_gone_is_found(stack):
     finally:
         process.kill()
         await process.wait()
-    gone = f"process {process.pid} is an engine of process 1, which is gone"
+    gone = f"process {process.pid} is an engine of process 1, which has ended"
     assert told(found, "left_behind", gone)["do"] == f"end it: kill {process.pid}"
 
 
 @pytest.mark.parametrize(
     ("file", "means"),
     [
-        ("data/sessiond/kv/kv-blocks.bin", "KV that an earlier server stored"),
+        ("data/sessiond/kv/kv-blocks.bin", "KV stored by an earlier server"),
         ("data/sessiond/kv/kv-blocks.bin.tmp", "no file of the disk tier"),
         ("cache/sessiond/models/.pull-abc/model.gguf", "a part of a model"),
     ],

@@ -62,7 +62,7 @@ def test_a_sound_server_needs_no_explanation():
 @pytest.mark.parametrize(
     ("process", "changes", "code", "words"),
     [
-        (None, {"violations": ["block 1: odd"]}, "kv_not_freed", "1 invariants are broken"),
+        (None, {"violations": ["block 1: odd"]}, "kv_not_freed", "1 invariants are violated"),
         (None, {"active_blocks": 5}, "kv_not_freed", "5 blocks are in use, but there is no"),
         ("gateway", {"sessions_in_memory": 900}, "sessions_piling_up", "ones end after 60 s"),
         (

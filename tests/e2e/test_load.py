@@ -89,4 +89,4 @@ def test_a_report_that_is_none_is_refused(loaded, tmp_path):
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert ran.returncode == 2
-    assert "allowed is a report.json of this command" in ran.stderr
+    assert "--check must be a report.json of this command" in ran.stderr

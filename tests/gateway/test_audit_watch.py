@@ -85,4 +85,4 @@ async def test_the_watch_outlives_an_answer_that_makes_no_sense(caplog):
 
     engine.ask = ask
     await watched(engine)
-    assert "met a fault" in caplog.text
+    assert "the audit failed" in caplog.text

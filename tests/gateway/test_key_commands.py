@@ -63,7 +63,7 @@ async def test_doctor_is_for_admins(keyed):
     assert (await run(keyed, "doctor", key=root.key)).exit_code == 0
     refused = await run(keyed, "doctor", key=ann.key)
     assert refused.exit_code == 1
-    assert "for admins" in refused.output
+    assert "requires an admin" in refused.output
 
 
 async def test_a_chat_without_a_good_key_says_how_to_say_one(keyed):

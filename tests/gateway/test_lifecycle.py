@@ -92,7 +92,7 @@ async def test_background_and_not_stored_exclude_each_other(stack):
         assert wrong.status_code == 400
         message = wrong.json()["error"]["message"]
         assert "background=true" in message
-        assert "store=false" in message
+        assert "store must be true" in message
 
 
 async def test_a_response_that_is_not_stored_is_not_found_afterwards(stack):
@@ -217,7 +217,7 @@ async def test_past_the_window_what_is_still_kept_is_named(stack):
             )
             error = refused.json()["error"]
             assert (refused.status_code, error["param"]) == (400, "starting_after")
-            kept = int(re.search(r"allowed is (\d+) or more", error["message"])[1])
+            kept = int(re.search(r"must be (\d+) or more", error["message"])[1])
             assert await events_of(http, name, kept) == first[kept + 1 :]
             assert (await http.get(f"/v1/responses/{name}?stream=true")).status_code == 400
             await send(ws, "response.resume", response_id=name, stream_id="x")
@@ -343,7 +343,7 @@ async def test_a_follower_that_reads_too_slowly_is_told_so():
     await telling
     told = b"".join(message.get("body", b"") for message in sent).decode()
     assert told.count("event: error") == 1
-    assert "not read fast enough" in told
+    assert "the client reads too slowly" in told
     assert sent[-1]["more_body"] is False
 
 

@@ -147,7 +147,7 @@ def test_a_request_for_what_is_not_here_is_refused_by_name(name, value):
     assert error.param is not None
     assert error.param.partition("[")[0] == name
     assert name in error.message
-    assert "allowed is" in error.message
+    assert "must be" in error.message
 
 
 def test_nulls_inside_neutral_objects_say_nothing():
@@ -231,7 +231,7 @@ def test_used_fields_arrive(pairs, field, value):
         ("previous_response_id", 3, "a string"),
         ("stop", 3, "an array"),
         ("stop", ["x"] * 17, "up to 16"),
-        ("stop", "", "not empty"),
+        ("stop", "", "non-empty"),
         ("metadata", [], "an object"),
         ("metadata", {str(index): "" for index in range(17)}, "up to 16"),
         ("metadata", {"k" * 65: ""}, "up to 64"),
@@ -305,7 +305,7 @@ def test_a_context_policy_is_one_entry_with_its_parameters():
 def test_a_context_policy_that_can_not_be_read_is_named(value, param):
     error = refusal(context_management=value)
     assert (error.code, error.param) == ("invalid_value", param)
-    assert "allowed is" in error.message
+    assert "must be" in error.message
 
 
 def test_a_body_has_no_envelope():

@@ -148,7 +148,7 @@ async def test_a_database_that_fails_is_told_without_its_secrets_and_without_a_t
     assert {event["status"] for event in events} | {answer.status_code} == {500}
     for error in errors:
         assert error["code"] == "internal_error"
-        assert "database can't be used" in error["message"]
+        assert "the database is unavailable" in error["message"]
         assert "db.internal" not in error["message"]
     assert answer.headers["Retry-After"] == "1"
     assert "SELECT at db.internal" in caplog.text

@@ -95,7 +95,7 @@ async def test_a_socket_of_whatever_end_amid_a_reply(stack, words, caplog):
             refs = connections(running.served)
             peer.send(*words)
         await gone(*refs)
-    assert "broke off" not in caplog.text
+    assert "internal error" not in caplog.text
 
 
 async def test_a_socket_that_leaves_amid_its_turns_and_the_turns(stack):

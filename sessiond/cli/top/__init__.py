@@ -1,1 +1,1 @@
-"""`sessiond top`: a server's memory and turns, live in the terminal."""
+"""`sessiond top`: shows a server's memory and turns live in the terminal."""

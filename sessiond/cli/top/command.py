@@ -1,4 +1,4 @@
-"""`sessiond top`: asks a server every few seconds and draws what it says until `q`."""
+"""`sessiond top`: queries a server every few seconds and draws its state until `q`."""
 
 import contextlib
 import time
@@ -25,24 +25,24 @@ from sessiond.cli.top.page import History, View, top_page
 from sessiond.cli.top.state import Order, TopState, on_key, shown
 
 _COLLECT_EVERY_S = 0.1
-_QUIET_S = 2.0  # until it is said that the server does not answer
-_PAGE = ConsoleDimensions(160, 50)  # where no terminal sets one
+_QUIET_S = 2.0  # before a missing answer is shown
+_PAGE = ConsoleDimensions(160, 50)  # without a terminal
 
 
 def top(
     url: UrlOption = DEFAULT_URL,
     api_key: KeyOption = None,
     interval_s: Annotated[
-        float, typer.Option("--interval", min=0.2, max=3600, help="Seconds between two looks.")
+        float, typer.Option("--interval", min=0.2, max=3600, help="Seconds between two samples.")
     ] = 2.0,
     max_sessions: Annotated[
         int, typer.Option(min=1, help="Sessions to list, latest activity first.")
     ] = 100,
     as_json: JsonOption = False,
 ) -> None:
-    """Watch a server: its pool, tiers, turns and sessions, live.
+    """Show a server's pool, tiers, turns and sessions live.
 
-    Where there is no terminal, or with --json, one look is printed.
+    Without a terminal, or with --json, one sample is printed.
     """
     keys = Keys()
     with server_at(url, api_key) as server:
@@ -78,7 +78,7 @@ def _watch(screen: "_Screen", keys: Keys, interval_s: float) -> None:
 
 
 class _Screen:
-    """Owns what is shown: the last two looks, the lines, and what was chosen."""
+    """Owns the page's state: the last two samples, the history, and the selection."""
 
     def __init__(self, looker: Looker, *, where: str) -> None:
         self.state = TopState()
@@ -88,16 +88,16 @@ class _Screen:
         self._now = looker.look().sample
         self._history = History()
         self._detail: dict[str, Any] | None = None
-        self._order: Order | None = None  # it waits until the look that goes on has ended
+        self._order: Order | None = None  # waits until the current query ends
 
     def look(self) -> None:
-        """Ask again, if the last answer is there."""
+        """Start the next query, if none is running."""
         chosen = self.state.chosen if self.state.inspecting else None
         if self._looker.start(order=self._order, chosen=chosen):
             self._order = None
 
     def collect(self) -> None:
-        """Take what the server has said, or say that it says nothing."""
+        """Take the server's answer, or show that there is none."""
         found = self._looker.collect()
         if isinstance(found, ServerError):
             self.state = replace(self.state, message=str(found))
@@ -115,14 +115,14 @@ class _Screen:
             self.look()
 
     def press(self, key: str) -> None:
-        """Do what a key says."""
+        """Handle a key."""
         self.state, order = on_key(self.state, key, shown(self.state, self._now.sessions))
         self._order = order or self._order
         if order is not None or self.state.inspecting:
             self.look()
 
     def page(self, size: ConsoleDimensions) -> Group:
-        """What is to be seen now."""
+        """Build the current page."""
         view = View(
             where=self._where,
             sample=self._now,

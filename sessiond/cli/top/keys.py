@@ -1,4 +1,4 @@
-"""Reads single keys of a terminal while a page is shown. Main thread only."""
+"""Reads single keys from a terminal. Main thread only."""
 
 import contextlib
 import os
@@ -24,7 +24,7 @@ _LONGEST = 3
 
 
 def split_keys(typed: str) -> list[str]:
-    """The keys of what a terminal sent: characters, or names of keys that have none."""
+    """Split a terminal's input into keys: characters, or names of keys without one."""
     keys: list[str] = []
     while typed:
         for length in range(min(_LONGEST, len(typed)), 0, -1):
@@ -36,14 +36,14 @@ def split_keys(typed: str) -> list[str]:
 
 
 class Keys:
-    """Standard input, key by key. `wait` returns when a key comes or the time is over."""
+    """Standard input, key by key."""
 
     def __init__(self) -> None:
         self.interactive = sys.stdin.isatty() and sys.stdout.isatty()
 
     @contextlib.contextmanager
     def unbuffered(self) -> Iterator[None]:
-        """While this lasts, keys come at once and are not echoed."""
+        """Within the context keys arrive immediately and are not echoed."""
         if not self.interactive:
             yield
             return
@@ -55,7 +55,7 @@ class Keys:
             termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
 
     def wait(self, timeout_s: float) -> list[str]:
-        """The keys that came within the time, none if it passed."""
+        """Wait for keys; returns none after the timeout."""
         if not select.select([sys.stdin], [], [], timeout_s)[0]:
             return []
         typed = os.read(sys.stdin.fileno(), 1024)

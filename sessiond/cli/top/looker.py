@@ -1,4 +1,4 @@
-"""Asks the server in a thread of its own, so that keys are heard while it does not answer."""
+"""Queries the server in its own thread, so that keys work while it does not answer."""
 
 import threading
 import time
@@ -15,7 +15,7 @@ _ORDER = {"reset": ServerApi.reset, "park": ServerApi.park, "close": ServerApi.c
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What a look found. `refusal`: why the server did not do as was ordered."""
+    """The result of a query. `refusal`: why the server refused the action."""
 
     sample: Sample
     detail: dict[str, Any] | None = None
@@ -23,7 +23,7 @@ class Found:
 
 
 class Looker:
-    """One look at a time; what is wanted meanwhile is looked at after it."""
+    """Runs one query at a time; requests during a query wait for its end."""
 
     def __init__(self, server: ServerApi, max_sessions: int) -> None:
         self._server = server
@@ -34,7 +34,7 @@ class Looker:
 
     @property
     def waiting_s(self) -> float:
-        """For how long the server has not answered; 0 while nothing is asked."""
+        """Seconds since the current query began, 0 without one."""
         return time.monotonic() - self._since_s if self._is_busy else 0.0
 
     @property
@@ -42,24 +42,24 @@ class Looker:
         return self._thread is not None and self._thread.is_alive()
 
     def start(self, *, order: Order | None = None, chosen: str | None = None) -> bool:
-        """Carry the order out, then look, at the chosen session too; False: a look goes on."""
+        """Run the action, then query the server and the chosen session; False if busy."""
         if self._is_busy:
             return False
         self._since_s = time.monotonic()
-        # a daemon: who leaves does not wait for a server that hangs
+        # a daemon: quitting does not wait for a server that hangs
         self._thread = threading.Thread(target=self._run, args=(order, chosen), daemon=True)
         self._thread.start()
         return True
 
     def collect(self) -> Found | ServerError | None:
-        """What the last look came to, once."""
+        """Return the last result once, else None."""
         return self._results.popleft() if self._results else None
 
     def look(self, *, order: Order | None = None, chosen: str | None = None) -> Found:
-        """Do it here and now.
+        """Query in the calling thread.
 
         Raises:
-            ServerError: the server does not answer, or refuses to tell.
+            ServerError: the server does not answer, or refuses the query.
         """
         refusal = "" if order is None else self._refusal_of(order)
         sample = Sample(

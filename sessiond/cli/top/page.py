@@ -1,4 +1,4 @@
-"""The page of `sessiond top`. Pure: a sample, what happened since the last, what was chosen."""
+"""The page of `sessiond top`. Pure: built from a sample, rates and the selection."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,19 +18,19 @@ _BAR, _POOL_WORDS = 48, 72
 _STATES = (("active", "green"), ("cached", "cyan"), ("free", "bright_black"))
 _SPARKS = "▁▂▃▄▅▆▇█"
 _LINES_ABOVE_SESSIONS = 12
-_WIDE = 110  # columns that show whole ids
+_WIDE = 110  # terminal columns from which whole ids are shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """Latest values of what is drawn as a line, oldest first."""
+    """Latest values of the plotted lines, oldest first."""
 
     tokens_per_s: tuple[float, ...] = ()
     waiting: tuple[float, ...] = ()
     pool_use: tuple[float, ...] = ()
 
     def with_sample(self, sample: Sample, between: Between, keep: int = 60) -> "History":
-        """Add a sample; the oldest makes way."""
+        """Add a sample and drop the oldest beyond `keep`."""
         total = max(1, int(sample.capacity["total_blocks"]))
         used = int(sample.capacity["active_blocks"]) / total
         rate = between.rate("sessiond_generated_tokens_total")
@@ -43,7 +43,7 @@ class History:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """What was found at the server `where`. `detail` is the chosen session, with its turns."""
+    """Data of the server `where`. `detail` is the chosen session, with its turns."""
 
     where: str
     sample: Sample
@@ -53,7 +53,7 @@ class View:
 
 
 def top_page(view: View, state: TopState, size: ConsoleDimensions) -> Group:
-    """The whole page, at most as high as `size`."""
+    """Build the whole page, at most as high as `size`."""
     sample, between = view.sample, view.between
     return Group(
         Text.assemble(("sessiond top", "bold"), f"  {view.where}"),
@@ -147,7 +147,7 @@ def _lines(history: History) -> Text:
 
 
 def spark(values: Sequence[float], *, most: float | None = None, width: int = 24) -> str:
-    """A line of blocks; the highest value (or `most`) is a whole one."""
+    """Draw a line of block characters; the highest value (or `most`) is a full block."""
     top = most or max(values, default=0.0) or 1.0
     last = values[-width:]
     steps = len(_SPARKS) - 1
@@ -167,7 +167,7 @@ def _below(view: View, state: TopState, size: ConsoleDimensions) -> list[Rendera
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """How much of the sessions is shown: rows, and characters of their ids."""
+    """How much of the sessions is shown: rows and characters of their ids."""
 
     lines: int
     id_length: int

@@ -1,4 +1,4 @@
-"""What the person at `sessiond top` has chosen, and what a key does. Pure."""
+"""The user's selection in `sessiond top`, and its changes by keys. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +14,7 @@ Session = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopState:
-    """`asked` is an action that waits for `y`. `search` is None unless one is being typed."""
+    """The selection. `asked`: an action that waits for `y`. `search`: a search being typed."""
 
     sort: str = SORTS[0]
     chosen: str | None = None
@@ -28,14 +28,14 @@ class TopState:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """An action that was confirmed."""
+    """A confirmed action."""
 
     action: Action
     session: str
 
 
 def shown(state: TopState, sessions: Sequence[Session]) -> list[Session]:
-    """The sessions that match the search, in the chosen order."""
+    """Return the sessions that match the search, in the chosen order."""
     wanted = state.wanted.casefold()
     found = [each for each in sessions if wanted in _text(each)]
     return sorted(found, key=lambda each: _rank(state.sort, each))
@@ -59,12 +59,12 @@ def _rank(sort: str, session: Session) -> tuple[object, ...]:
 
 
 def device_bytes(session: Session) -> int:
-    """KV of a session on the device."""
+    """Return a session's KV bytes on the device."""
     return int((session.get("kv_bytes") or {}).get("device", 0))
 
 
 def on_key(state: TopState, key: str, sessions: Sequence[Session]) -> tuple[TopState, Order | None]:
-    """What a key changes; an order if it confirmed an action. `sessions` is the shown list."""
+    """Apply a key; returns an order if it confirmed an action. `sessions`: the shown list."""
     state = replace(state, message="")
     if state.typing:
         return _typed(state, key), None

@@ -4,7 +4,7 @@ const ROOT = new URL("..", import.meta.url);
 const KEY = "sessiond.key";
 const WAIT_MS = 10_000;
 
-/** The server said no: `status`, `code` and a message in its words. */
+/** The server refused a request: its `status`, `code` and message. */
 export class Refused extends Error {
   constructor(status, { code = null, message = `the server answered ${status}` } = {}) {
     super(message);
@@ -24,7 +24,7 @@ export const get = async (path) => (await answer("GET", path)).json();
 export const getText = async (path) => (await answer("GET", path)).text();
 export const send = async (method, path, body) => (await answer(method, path, body)).json();
 
-/** Where the socket is, and what a browser offers instead of a header. */
+/** URL of the socket, and the subprotocols that replace the header in a browser. */
 export function socketAddress(path) {
   const url = new URL(path, ROOT);
   url.protocol = url.protocol.replace("http", "ws");

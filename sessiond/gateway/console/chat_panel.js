@@ -1,4 +1,4 @@
-// The chat: a real conversation over the socket, with what each turn did to the memory.
+// The chat: a real conversation over the socket, with each turn's memory statistics.
 
 import { announce, byId, el, setText, showFault } from "./dom.js";
 import { count, shortId } from "./format.js";
@@ -6,7 +6,7 @@ import { ChatSocket } from "./chat_socket.js";
 import { TurnCard } from "./turn_card.js";
 
 const ENDINGS = new Set(["response.completed", "response.incomplete", "response.failed"]);
-const WAITING = { "response.created": "stored", "response.queued": "waits for a place", "response.in_progress": "reads" };
+const WAITING = { "response.created": "stored", "response.queued": "queued", "response.in_progress": "prefilling" };
 
 export class ChatPanel {
   #conversation = null;
@@ -14,7 +14,7 @@ export class ChatPanel {
   #responseId = null;
   #socket = new ChatSocket({ onEvent: (event) => this.#hear(event), onClose: (words) => this.#lost(words) });
 
-  /** `onTurnEnded(id)`: the session of the chat has changed; `onShow(id)`: somebody wants to see it. */
+  /** `onTurnEnded(id)`: the chat's session has changed; `onShow(id)`: the user wants to inspect it. */
   constructor({ onTurnEnded, onShow }) {
     this.onTurnEnded = onTurnEnded;
     this.onShow = onShow;
@@ -33,16 +33,16 @@ export class ChatPanel {
     this.#tellBusy();
   }
 
-  /** Go on with a conversation that is there. */
+  /** Continue an existing conversation. */
   talkTo(session) {
     this.#clear();
     this.#conversation = session.id;
-    byId("chat-turns").append(el("p", { class: "quiet" }, `Goes on behind ${count(session.tokens_total)} tokens.`));
+    byId("chat-turns").append(el("p", { class: "quiet" }, `Continues after ${count(session.tokens_total)} tokens.`));
     this.#tellSession();
     byId("chat-input").focus();
   }
 
-  /** A session is gone: what is said next begins another. */
+  /** A session is closed: the next message begins a new one. */
   closed(id) {
     if (this.#conversation === id) this.#begin();
   }
@@ -97,7 +97,7 @@ export class ChatPanel {
 
   #stop() {
     if (!this.#responseId) return;
-    this.#socket.send({ type: "response.cancel", response_id: this.#responseId }).catch(() => {}); // a lost socket has ended it
+    this.#socket.send({ type: "response.cancel", response_id: this.#responseId }).catch(() => {}); // a lost socket has ended the turn
   }
 
   #hear(event) {
@@ -140,8 +140,8 @@ export class ChatPanel {
   }
 
   #lost(words) {
-    if (this.#card) this.#ended(() => this.#card.fail(`${words}; what is said next goes on behind the last reply`));
-    else showFault(byId("chat-fault"), `${words}; it is opened again with the next message`);
+    if (this.#card) this.#ended(() => this.#card.fail(`${words}; the next message continues after the last reply`));
+    else showFault(byId("chat-fault"), `${words}; the next message reconnects`);
   }
 
   #follow() {

@@ -1,17 +1,17 @@
-// The socket of the chat. Opened when something is said, and again when it was lost.
+// The socket of the chat. Opened with the first message, and again after a loss.
 
 import { socketAddress } from "./api.js";
 
 const WORDS = {
-  1006: "the connection broke off",
-  1008: "the server let this key go: it was revoked, or may not do this",
-  1009: "what was sent is too long",
-  1011: "a fault of the server",
-  1012: "the server stops or restarts",
-  1013: "the server is overloaded, or was read too slowly",
+  1006: "the connection was lost",
+  1008: "the API key was revoked, or lacks the permission",
+  1009: "the message is too long",
+  1011: "internal error of the server",
+  1012: "the server is stopping or restarting",
+  1013: "the server is overloaded, or the page reads too slowly",
 };
 
-/** `onEvent(event)` gets what the server says, `onClose(words)` why the socket ended. */
+/** `onEvent(event)` receives the server's events, `onClose(words)` the reason of the end. */
 export class ChatSocket {
   #socket = null;
 
@@ -20,7 +20,7 @@ export class ChatSocket {
     this.onClose = onClose;
   }
 
-  /** Send a frame, over a new socket where there is none. Rejects when none can be had. */
+  /** Send a frame, over a new socket if there is none. Rejects if none can be opened. */
   async send(frame) {
     const socket = await this.#open();
     socket.send(JSON.stringify(frame));
@@ -40,7 +40,7 @@ export class ChatSocket {
           this.#socket = null;
           this.onClose(WORDS[code] ?? `the socket closed (${code})`);
         } else {
-          reject(new Error("the server takes no socket now: it is away, stops, or does not know the key"));
+          reject(new Error("the server refused the connection: it is down, is stopping, or does not know the key"));
         }
       };
     });

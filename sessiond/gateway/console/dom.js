@@ -1,4 +1,4 @@
-// Elements out of plain values. Text is only ever set as text, never parsed.
+// Builds elements from plain values. Text is always set as text, never parsed.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -25,18 +25,18 @@ function fill(node, { on = {}, ...attributes }, children) {
   return node;
 }
 
-/** Set text only where it differs, so that nothing is laid out or announced anew. */
+/** Set text only if it differs, to avoid layout and repeated announcements. */
 export function setText(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
-/** Show a fault in words, or none. */
+/** Show an error message, or none. */
 export function showFault(node, message) {
   setText(node, message ?? "");
   node.hidden = !message;
 }
 
-/** Say something once to screen readers. */
+/** Announce a text once to screen readers. */
 export function announce(text) {
   byId("announcer").textContent = text;
 }

@@ -1,4 +1,4 @@
-// Numbers, sizes and times in few characters.
+// Formats numbers, sizes and times in few characters.
 
 const WHOLE = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const SHORT = new Intl.NumberFormat("en", { maximumFractionDigits: 1, notation: "compact" });
@@ -30,7 +30,7 @@ export function milliseconds(value) {
 
 export const percent = (share) => `${share > 0 && share < 0.1 ? (share * 100).toFixed(1) : Math.round(share * 100)} %`;
 
-/** How long ago: 5 s, 3 min, 2 h, 4 d. `unixS` and `nowS` in unix seconds. */
+/** An age: 5 s, 3 min, 2 h, 4 d. `unixS` and `nowS` in Unix seconds. */
 export function ago(unixS, nowS) {
   const passed = Math.max(0, nowS - unixS);
   if (passed < 60) return `${Math.floor(passed)} s`;

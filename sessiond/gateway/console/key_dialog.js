@@ -1,9 +1,9 @@
-// Asks for a key, once per tab, and finds out what it opens.
+// Asks for a key, once per tab, and determines its role.
 
 import { Away, forgetKey, get, Refused, storedKey, storeKey } from "./api.js";
 import { byId, showFault } from "./dom.js";
 
-/** Whether the caller is an admin. Asks for a key as often as it takes. Raises `Away`. */
+/** Whether the caller is an admin. Asks until a key is valid. Raises `Away`. */
 export async function findRole() {
   let fault = null;
   for (;;) {
@@ -25,7 +25,7 @@ function askForKey(fault) {
   const [dialog, input] = [byId("key-dialog"), byId("key-input")];
   showFault(byId("key-fault"), fault);
   input.value = "";
-  dialog.oncancel = (event) => event.preventDefault(); // there is nothing behind it
+  dialog.oncancel = (event) => event.preventDefault(); // without a key there is no page to show
   if (!dialog.open) dialog.showModal();
   input.focus();
   return new Promise((resolve) => {

@@ -55,7 +55,7 @@ export class LineChart {
   #drawLine(line, places, samples) {
     const spots = places.map(([x, y]) => `${x.toFixed(1)} ${y.toFixed(1)}`);
     line.path.setAttribute("d", spots.length > 1 ? `M${spots.join("L")}` : "");
-    const isSparse = places.length < samples / 2; // single events: a line alone would hide them
+    const isSparse = places.length < samples / 2; // single events, which a line alone would hide
     const shown = isSparse ? places : places.slice(-1);
     line.dots.replaceChildren(...shown.map(([x, y]) => svg("circle", { cx: x.toFixed(1), cy: y.toFixed(1), r: DOT })));
   }

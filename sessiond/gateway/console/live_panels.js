@@ -1,4 +1,4 @@
-// What is drawn from the metrics: the figures on top, the charts, the tiers.
+// Panels drawn from the metrics: figures, charts, tiers.
 
 import { getText } from "./api.js";
 import { byId, el, setText, showFault } from "./dom.js";
@@ -63,7 +63,7 @@ export class LivePanels {
   async refresh() {
     this.#samples.take(parse(await getText("metrics")), performance.now());
     const last = this.#samples.last;
-    this.fault(last.hasEngine ? null : new Error("the engine does not answer now; these are the gateway's own numbers"));
+    this.fault(last.hasEngine ? null : new Error("the engine does not answer; only the gateway's metrics are shown"));
     if (!last.hasEngine) return;
     for (const chart of this.#charts) chart.draw(this.#samples.all);
     this.#tell(last);
@@ -104,7 +104,7 @@ function tellTiers(tiers) {
     setText(name, tier.name);
     const meter = row.querySelector("meter");
     meter.value = taken;
-    meter.setAttribute("aria-label", `${tier.name}: ${percent(taken)} taken`);
+    meter.setAttribute("aria-label", `${tier.name}: ${percent(taken)} used`);
     setText(row.querySelector("small"), percent(taken));
     setText(blocks, `${count(tier.taken)} / ${count(tier.capacity)}`);
     setText(kv, bytes(tier.bytes));

@@ -1,4 +1,4 @@
-// Puts the console together: the only wiring.
+// Wires the parts of the console together.
 
 import { Away, forgetKey, get, Refused } from "./api.js";
 import { ChatPanel } from "./chat_panel.js";
@@ -16,7 +16,7 @@ import { startTheme } from "./theme.js";
 
 const OFTEN_MS = oftenMs(new URLSearchParams(location.search).get("every"));
 
-/** How often to ask: `?every=` says so in seconds, from 0.2 to 60; else every two. */
+/** Polling interval: `?every=` in seconds, from 0.2 to 60; by default 2. */
 function oftenMs(said) {
   const seconds = Number(said);
   return seconds >= 0.2 && seconds <= 60 ? seconds * 1000 : 2000;
@@ -41,7 +41,7 @@ async function askModel() {
   setText(byId("model"), (await get("v1/models")).data[0].id);
 }
 
-/** The banner of a server that is away, with the seconds to the next try. */
+/** The banner for an unreachable server, with the seconds to the next attempt. */
 class AwayBanner {
   #timer = null;
 
@@ -49,11 +49,11 @@ class AwayBanner {
     const isNew = byId("away").hidden;
     tellState("away", "Not answering");
     byId("away").hidden = false;
-    setText(byId("away-text"), "The server does not answer. What is shown is what it said last.");
+    setText(byId("away-text"), "The server does not answer. The page shows its last state.");
     if (isNew) announce("The server does not answer");
     const until = performance.now() + waitMs;
     clearInterval(this.#timer);
-    const tell = () => setText(byId("away-countdown"), `Trying again in ${Math.max(0, Math.ceil((until - performance.now()) / 1000))} s.`);
+    const tell = () => setText(byId("away-countdown"), `Retrying in ${Math.max(0, Math.ceil((until - performance.now()) / 1000))} s.`);
     tell();
     this.#timer = setInterval(tell, 500);
   }
@@ -65,7 +65,7 @@ class AwayBanner {
   }
 }
 
-/** Nothing is shown before it is known to whom. */
+/** Nothing is shown before the caller's role is known. */
 function showFor(isAdmin) {
   byId("main").hidden = false;
   for (const node of document.querySelectorAll("[data-admin]")) node.hidden = !isAdmin;
@@ -109,7 +109,7 @@ async function start() {
   await poller.run();
 }
 
-/** The panels, which know of each other only what they are handed here. */
+/** Builds the panels, which refer to each other only through arguments given here. */
 function buildPanels(isAdmin, poller) {
   const actions = new SessionActions({
     inspect: (id) => inspect(id),
@@ -149,7 +149,7 @@ function ask(poller, { session, sessions, pool, live }) {
   if (pool) poller.add(OFTEN_MS, () => pool.refresh(), (error) => pool.fault(error));
 }
 
-/** The key is of no use any more: begin again, which asks for another. */
+/** The key is no longer valid: start again, which asks for a new one. */
 function restart() {
   forgetKey();
   location.reload();

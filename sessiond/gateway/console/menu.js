@@ -1,10 +1,10 @@
-// One menu for the page, opened beside the button that asked for it.
+// The page's only menu, opened beside the button that requests it.
 
 import { byId, el } from "./dom.js";
 
 let opener = null;
 
-/** `entries`: `{name, isHarmful, run}`. Arrows move, Escape closes and gives the focus back. */
+/** `entries`: `{name, isHarmful, run}`. Arrows move, Escape closes and restores the focus. */
 export function openMenu(button, entries) {
   const menu = byId("session-menu");
   close(false);

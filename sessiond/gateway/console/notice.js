@@ -1,4 +1,4 @@
-// What came of an action, at the foot of the page: a success for some seconds, a failure until it is dismissed.
+// Result of an action at the foot of the page: a success for some seconds, a failure until it is dismissed.
 
 import { announce, byId, setText } from "./dom.js";
 

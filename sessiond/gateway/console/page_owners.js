@@ -1,6 +1,6 @@
-// Which turns a page-table entry holds. Entries lie in the order of what the model sees.
+// Maps page-table entries to their turns. Entries are in the order of the visible tokens.
 
-/** Give each entry `{first, last, owners}`: places among the visible tokens, and turn labels. */
+/** Add `{first, last, owners}` to each entry: indexes of visible tokens, and turn labels. */
 export function withOwners(session) {
   const spans = visibleSpans(session);
   let at = 0;
@@ -26,7 +26,7 @@ function visibleSpans(session) {
   const kept = namedTurns(session.turns).filter((turn) => turn.kept > 0);
   const told = kept.reduce((sum, turn) => sum + turn.kept, 0);
   const parts = kept.map((turn) => ({ name: turn.name, tokens: turn.kept }));
-  const summary = session.tokens_kept - told; // stands behind the front, in no turn
+  const summary = session.tokens_kept - told; // follows the system prefix and belongs to no turn
   if (summary > 0 && session.state !== "running") {
     parts.splice(kept[0]?.role === "system" ? 1 : 0, 0, { name: "summary", tokens: summary });
   }
@@ -35,5 +35,5 @@ function visibleSpans(session) {
     at += tokens;
     return { name, first: at - tokens, after: at };
   });
-  return [...spans, { name: "the turn that runs", first: at, after: Infinity }];
+  return [...spans, { name: "the running turn", first: at, after: Infinity }];
 }

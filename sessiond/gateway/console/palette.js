@@ -1,4 +1,4 @@
-// Colours of the style sheet for what is drawn on a canvas, as they are in the theme of now.
+// Colours of the style sheet in the current theme, for drawing on a canvas.
 
 import { el } from "./dom.js";
 
@@ -6,7 +6,7 @@ export const HUES = 12;
 
 let cached = null;
 
-/** Read a class's background colour: `[r, g, b]`. Asked for again when the theme changes. */
+/** Read a class's background colour: `[r, g, b]`. Read again when the theme changes. */
 export function colour(name) {
   cached ??= new Map();
   if (!cached.has(name)) cached.set(name, read(name));
@@ -25,7 +25,7 @@ function read(name) {
   return [r, g, b];
 }
 
-/** The hue of a session: the same wherever it is shown. */
+/** The hue of a session, the same in every panel. */
 export function hueOf(session) {
   let hash = 2166136261;
   for (let at = 0; at < session.length; at += 1) {

@@ -1,11 +1,11 @@
-// Asks the server again and again, one question at a time, while the page is seen.
+// Polls the server with one request at a time while the page is visible.
 
 import { Away } from "./api.js";
 
 const FIRST_RETRY_MS = 1000;
 const LAST_RETRY_MS = 15_000;
 
-/** `onAway(ms)`: no answer, the next try is in so long; `onBack()`: there was one again. */
+/** `onAway(ms)`: no answer, the next attempt follows in `ms`; `onBack()`: the server answers again. */
 export class Poller {
   #tasks = [];
   #isAway = false;
@@ -19,12 +19,12 @@ export class Poller {
     document.addEventListener("visibilitychange", () => document.hidden || this.#wake());
   }
 
-  /** Do `task` every so many milliseconds; `onFault(error)` gets what the server refuses. */
+  /** Run `task` at an interval in milliseconds; `onFault(error)` receives refusals of the server. */
   add(everyMs, task, onFault) {
     this.#tasks.push({ everyMs, task, onFault, dueAt: 0 });
   }
 
-  /** Ask everything now. */
+  /** Run all tasks now. */
   now() {
     for (const one of this.#tasks) one.dueAt = 0;
     this.#wake();

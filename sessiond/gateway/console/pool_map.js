@@ -16,7 +16,7 @@ export function unpack(answer) {
   return { ...answer, owners: new Int32Array(raw.buffer) };
 }
 
-/** How many blocks are in each state, and how many each session has: `{states, held}`. */
+/** Counts blocks by state and by session: `{states, held}`. */
 export function tally(pool) {
   const states = { f: 0, c: 0, a: 0, s: 0, m: 0 };
   const held = new Int32Array(pool.sessions.length);
@@ -38,7 +38,7 @@ export class PoolMap {
     this.#canvas = canvas;
   }
 
-  /** `by`: "state" or "session"; `chosen`: a session whose blocks stand out, or null. */
+  /** `by`: "state" or "session"; `chosen`: a session whose blocks are highlighted, or null. */
   draw(pool, by, chosen) {
     this.#pool = pool;
     this.#lay(pool.total_blocks);
@@ -52,7 +52,7 @@ export class PoolMap {
     this.#scale(rows);
   }
 
-  /** The block at a point of the canvas, in CSS pixels; null beside them. */
+  /** The block at a point of the canvas, in CSS pixels; null outside of blocks. */
   blockAt(x, y) {
     if (!this.#pool || x < 0 || x >= this.#columns * this.#cell) return null;
     const block = Math.floor(y / this.#cell) * this.#columns + Math.floor(x / this.#cell);
@@ -107,7 +107,7 @@ export class PoolMap {
   }
 }
 
-/** A quarter of a colour, on another. */
+/** Blend a quarter of a colour onto another. */
 const paler = (pixel, ground) => (((pixel >>> 2) & 0x3f3f3f3f) + 3 * ((ground >>> 2) & 0x3f3f3f3f)) | 0xff000000;
 
 const packed = ([r, g, b]) => ((255 << 24) | (b << 16) | (g << 8) | r) >>> 0;

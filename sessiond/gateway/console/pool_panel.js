@@ -1,4 +1,4 @@
-// The pool: map, legend, who holds most.
+// The pool: map, legend, sessions with the most blocks.
 
 import { get } from "./api.js";
 import { byId, el, setText, showFault } from "./dom.js";
@@ -8,11 +8,11 @@ import { PoolMap, STATES, tally, unpack } from "./pool_map.js";
 
 const SHOWN_HOLDERS = 8;
 const MEANING = {
-  f: "nothing in it",
-  c: "held by nobody; serves until it is taken",
-  a: "held by one session",
-  s: "held by several sessions",
-  m: "on its way to a tier, or back",
+  f: "empty",
+  c: "used by no session; reusable until it is evicted",
+  a: "used by one session",
+  s: "used by several sessions",
+  m: "being copied to or from a tier",
 };
 
 export class PoolPanel {
@@ -23,7 +23,7 @@ export class PoolPanel {
   #chosen = null;
   #legend = new Map();
 
-  /** `onChoose(id)`: somebody wants to see a session. */
+  /** `onChoose(id)`: the user wants to inspect a session. */
   constructor(onChoose) {
     this.onChoose = onChoose;
     for (const input of document.querySelectorAll("input[name=colour]")) {
@@ -51,7 +51,7 @@ export class PoolPanel {
     showFault(byId("pool-fault"), error?.message);
   }
 
-  /** Let a session's blocks stand out; null: none. */
+  /** Highlight a session's blocks; null: none. */
   choose(session) {
     this.#chosen = session;
     this.draw();

@@ -3,7 +3,7 @@
 const LINE = /^([A-Za-z_:][\w:]*)(?:\{(.*)\})? (\S+)/;
 const LABEL = /(\w+)="((?:\\.|[^"\\])*)"/g;
 
-/** A map of names to `{labels, value}`s. */
+/** Parse to a map of names to `{labels, value}`s. */
 export function parse(text) {
   const found = new Map();
   for (const line of text.split("\n")) {
@@ -17,14 +17,14 @@ export function parse(text) {
   return found;
 }
 
-/** The sum of all values of a name whose labels are these; null when there is none. */
+/** The sum of a name's values with these labels; null if there are none. */
 export function total(metrics, name, labels = {}) {
   const fits = (one) => Object.entries(labels).every(([key, value]) => one.labels[key] === value);
   const values = (metrics.get(name) ?? []).filter(fits).map((one) => one.value);
   return values.length ? values.reduce((sum, value) => sum + value, 0) : null;
 }
 
-/** The values of a label that a name has. */
+/** The values of a label that occur with a name. */
 export function labelValues(metrics, name, label) {
   return [...new Set((metrics.get(name) ?? []).map((one) => one.labels[label]))];
 }

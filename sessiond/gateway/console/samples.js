@@ -1,4 +1,4 @@
-// What the metrics say over time: gauges as they are, counters as rates. The newest is the last.
+// Time series of the metrics: gauges unchanged, counters as rates. The newest sample is last.
 
 import { labelValues, total } from "./prometheus.js";
 
@@ -19,7 +19,7 @@ export class Samples {
     return this.#all.at(-1) ?? null;
   }
 
-  /** Take a scrape. `atMs`: when it was made. */
+  /** Add a scrape. `atMs`: its time. */
   take(metrics, atMs) {
     const rates = new Rates(metrics, this.#before?.metrics ?? null, atMs - (this.#before?.atMs ?? atMs));
     this.#before = { metrics, atMs };
@@ -28,7 +28,7 @@ export class Samples {
   }
 }
 
-/** Differences of counters between two scrapes. A counter that fell has begun anew. */
+/** Differences of counters between two scrapes. A counter that fell was restarted. */
 class Rates {
   constructor(now, before, passedMs) {
     this.now = now;
@@ -47,7 +47,7 @@ class Rates {
     return this.passedS > 0 ? this.grown(name, labels) / this.passedS : 0;
   }
 
-  /** Mean of what was observed between the scrapes; null when nothing was. */
+  /** Mean of the observations between the scrapes; null without any. */
   mean(name, labels) {
     const observed = this.grown(`${name}_count`, labels);
     return observed > 0 ? this.grown(`${name}_sum`, labels) / observed : null;
@@ -83,7 +83,7 @@ function sample(metrics, rates, atMs) {
     ),
     tiers: labelValues(metrics, "sessiond_kv_blocks", "tier")
       .map((name) => tier(name, metrics, rates))
-      .filter((one) => one.capacity > 0), // those that are not there are told, too
+      .filter((one) => one.capacity > 0), // the metrics also contain missing tiers
   };
 }
 
@@ -95,7 +95,7 @@ function tier(name, metrics, rates) {
     taken,
     capacity: taken + blocks("free"),
     bytes: total(metrics, "sessiond_kv_bytes", { tier: name }) ?? 0,
-    // to the device it is the other way round: what tiers read comes in
+    // for the device the directions are reversed: reads of tiers come in
     inPerS: name === "device" ? rates.perSecond("sessiond_swap_bytes_total", { direction: "in" }) : rates.perSecond("sessiond_swap_bytes_total", { direction: "out", tier: name }),
     outPerS: name === "device" ? rates.perSecond("sessiond_swap_bytes_total", { direction: "out" }) : rates.perSecond("sessiond_swap_bytes_total", { direction: "in", tier: name }),
     movesPerS: rates.perSecond("sessiond_swap_seconds_count", name === "device" ? {} : { tier: name }),

@@ -1,4 +1,4 @@
-// What can be done with a session, and the questions that come before it.
+// Actions on a session, and their confirmation dialogs.
 
 import { send } from "./api.js";
 import { byId, el, setText, showFault } from "./dom.js";
@@ -8,14 +8,14 @@ import { tellDone, tellFailed } from "./notice.js";
 const path = (id, rest = "") => `v1/sessions/${encodeURIComponent(id)}${rest}`;
 
 const POLICIES = [
-  { type: "", name: "as the user's, or the server's" },
-  { type: "none", name: "none: everything, until it no longer fits" },
-  { type: "sliding_window", name: "sliding_window: the newest turns", number: "max_tokens" },
-  { type: "last_turns", name: "last_turns: so many turns", number: "turns" },
-  { type: "token_budget", name: "token_budget: the beginning, and the newest turns", number: "max_tokens" },
-  { type: "compaction", name: "compaction: a summary, and the newest turns", number: "compact_threshold" },
+  { type: "", name: "default of the user or the server" },
+  { type: "none", name: "none: keeps everything until the context is full" },
+  { type: "sliding_window", name: "sliding_window: keeps the newest turns", number: "max_tokens" },
+  { type: "last_turns", name: "last_turns: keeps a number of turns", number: "turns" },
+  { type: "token_budget", name: "token_budget: keeps the first and the newest turns", number: "max_tokens" },
+  { type: "compaction", name: "compaction: keeps a summary and the newest turns", number: "compact_threshold" },
 ];
-const NUMBERS = { max_tokens: "Tokens at most", turns: "Turns", compact_threshold: "Summed up from so many tokens on" };
+const NUMBERS = { max_tokens: "Maximum tokens", turns: "Turns", compact_threshold: "Summarised above this many tokens" };
 
 export class SessionActions {
   /** `on`: `inspect(id)`, `canTalk(session)`, `talk(session)`, `changed(session)`, `closed(id)`, `done(id)`. */
@@ -24,7 +24,7 @@ export class SessionActions {
     this.policyDialog = new PolicyDialog();
   }
 
-  /** The entries of a session's menu. */
+  /** Entries of a session's menu. */
   of(session) {
     const { id } = session;
     return [
@@ -38,20 +38,20 @@ export class SessionActions {
   }
 
   async park(id) {
-    const text = "Its KV leaves the device's memory; what a tier takes comes back with its next turn, the rest is computed again. Nothing that was said is lost.";
+    const text = "Its KV is moved from the device to lower tiers. The next turn restores it, and recomputes KV that no tier could keep. The conversation itself is unchanged.";
     if (!(await confirmed({ title: `Park ${shortId(id)}?`, text, action: "Park" }))) return this.on.done(id);
     await this.#do(id, "parked", () => send("POST", path(id, "/park")));
   }
 
   async reset(id) {
-    const text = "It goes back to its instructions. Responses so far can still be continued by their ids, which makes forks.";
+    const text = "It is reset to its instructions. Earlier responses can still be continued by their ids, which creates forks.";
     if (!(await confirmed({ title: `Reset ${shortId(id)}?`, text, action: "Reset", isHarmful: true }))) return this.on.done(id);
     await this.#do(id, "reset", () => send("POST", path(id, "/reset")));
   }
 
   async close(id) {
     const text = "Its text and token ids are deleted from the database, and its KV is overwritten. This can't be undone.";
-    if (!(await confirmed({ title: `Close ${shortId(id)}?`, text, action: "Close it for good", isHarmful: true }))) return this.on.done(id);
+    if (!(await confirmed({ title: `Close ${shortId(id)}?`, text, action: "Close permanently", isHarmful: true }))) return this.on.done(id);
     await this.#do(id, "closed", () => send("DELETE", path(id)));
   }
 
@@ -77,7 +77,7 @@ export class SessionActions {
   }
 }
 
-/** Ask before something that takes away; true: go on. */
+/** Ask for confirmation before a harmful action; true if confirmed. */
 export function confirmed({ title, text, action, isHarmful = false }) {
   const dialog = byId("confirm-dialog");
   setText(byId("confirm-title"), title);
@@ -109,12 +109,12 @@ class PolicyDialog {
     });
   }
 
-  /** The session as it is afterwards; null: nothing was set. */
+  /** The changed session; null if nothing was set. */
   ask(session) {
     this.#session = session;
     this.#answer = null;
     const dialog = byId("policy-dialog");
-    setText(byId("policy-session"), `of ${session.id}, from its next turn on. Now: ${session.policy}, ${session.fidelity}.`);
+    setText(byId("policy-session"), `of ${session.id}, effective from its next turn. Currently: ${session.policy}, ${session.fidelity}.`);
     const now = session.policy === "summarize" ? "compaction" : session.policy;
     byId("policy-type").value = POLICIES.some(({ type }) => type === now) ? now : "";
     byId("policy-fidelity").value = session.fidelity;
@@ -135,7 +135,7 @@ class PolicyDialog {
     byId("policy-number-label").hidden = !number;
     byId("policy-fidelity-label").hidden = !number;
     setText(byId("policy-number-name"), number ? NUMBERS[number] : "");
-    byId("policy-number").placeholder = type === "last_turns" ? "" : "as it is by default";
+    byId("policy-number").placeholder = type === "last_turns" ? "" : "default";
     showFault(byId("policy-fault"), null);
   }
 

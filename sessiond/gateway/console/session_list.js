@@ -1,4 +1,4 @@
-// All sessions that the server lists: the newest page often, the others in the background.
+// All sessions that the server lists: polls the newest page often, the others in the background.
 
 import { get } from "./api.js";
 
@@ -12,7 +12,7 @@ export class SessionList {
   #loadedAt = -Infinity;
   #ownUser = null;
 
-  /** `everybodys`: not only the caller's; `onChange()`: there is something new to show. */
+  /** `everybodys`: sessions of all users; `onChange()`: the list has changed. */
   constructor({ everybodys, onChange }) {
     this.everybodys = everybodys;
     this.whose = everybodys ? "&user=*" : "";
@@ -31,12 +31,12 @@ export class SessionList {
     return this.#byId.get(id);
   }
 
-  /** Another user's: an admin inspects and steers it, but takes no part in it. */
+  /** Whether it is another user's: an admin can inspect and control it, but not chat in it. */
   isForeign(session) {
     return this.everybodys && session !== undefined && session.user !== this.#ownUser;
   }
 
-  /** Those that a text and a state fit, latest activity first. */
+  /** Sessions that match a text and a state, latest activity first. */
   matching(text, state) {
     const wanted = text.trim().toLowerCase();
     const fits = (one) =>
@@ -45,7 +45,7 @@ export class SessionList {
     return [...this.#byId.values()].filter(fits).sort((a, b) => b.last_active_at - a.last_active_at);
   }
 
-  /** Ask for the newest page; for the others, too, where there are some and they are old. */
+  /** Load the newest page, and the others if there are any and they are old. */
   async refresh() {
     const page = await get(`v1/sessions?limit=${PAGE}${this.whose}`);
     if (this.everybodys && page.data.length) await this.#learnOwnUser();
@@ -58,7 +58,7 @@ export class SessionList {
     this.onChange();
   }
 
-  /** Take over what an action answered. */
+  /** Apply the response of an action. */
   put(session) {
     this.#byId.set(session.id, session);
     this.onChange();
@@ -69,7 +69,7 @@ export class SessionList {
     this.onChange();
   }
 
-  /** The API tells nobody who they are, but whose the sessions are that it lists as theirs. */
+  /** The API has no "current user", but lists the caller's sessions with their owner. */
   async #learnOwnUser() {
     this.#ownUser ??= (await get("v1/sessions?limit=1")).data[0]?.user ?? null;
   }
@@ -87,10 +87,10 @@ export class SessionList {
         }
         this.onChange();
       }
-      this.#byId = found; // what was closed meanwhile is gone
+      this.#byId = found; // drops sessions that were closed meanwhile
       this.#loadedAt = performance.now();
     } catch {
-      this.#loadedAt = -Infinity; // the next refresh says what is wrong, and tries again
+      this.#loadedAt = -Infinity; // the next refresh retries and reports the error
     }
     this.#isLoading = false;
     this.onChange();

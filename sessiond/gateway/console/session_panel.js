@@ -1,4 +1,4 @@
-// One session: what it is, what its context is made of, its page table.
+// One session: its facts, its turns, its page table.
 
 import { get } from "./api.js";
 import { byId, el, setText, showFault } from "./dom.js";
@@ -25,7 +25,7 @@ export class SessionPanel {
   #rows = null;
   #session = null;
 
-  /** `actions`: of `SessionActions`; `onLeave()`: nothing is inspected any more. */
+  /** `actions`: of `SessionActions`; `onLeave()`: the panel was closed. */
   constructor(actions, onLeave) {
     this.actions = actions;
     this.onLeave = onLeave;
@@ -35,7 +35,7 @@ export class SessionPanel {
     return this.#id;
   }
 
-  /** Show a session and lead there. */
+  /** Show a session and scroll to it. */
   async open(id) {
     this.#id = id;
     this.#build();
@@ -73,10 +73,10 @@ export class SessionPanel {
       pagesCount: el("span", { class: "quiet" }),
       instructions: el("p", { class: "told", hidden: true }),
       viewport: el("div", { class: "viewport" }),
-      none: el("p", { class: "empty" }, "Nothing of it is on the device."),
+      none: el("p", { class: "empty" }, "No block of this session is on the device."),
       buttons: el("div", { class: "tools" }),
     };
-    const leave = el("button", { type: "button", class: "plain", "aria-label": "Leave the session", on: { click: () => this.leave() } }, "✕");
+    const leave = el("button", { type: "button", class: "plain", "aria-label": "Close the session's panel", on: { click: () => this.leave() } }, "✕");
     const turnsHead = ["Turn", "Role", "Tokens", "Kept", "Status"].map((name) => el("th", { scope: "col", class: ["Tokens", "Kept"].includes(name) ? "number" : null }, name));
     byId("session").replaceChildren(
       el("header", {}, parts.title, parts.state, parts.buttons, leave),
@@ -85,7 +85,7 @@ export class SessionPanel {
       parts.instructions,
       parts.strip,
       el("div", { class: "halves" },
-        el("div", {}, el("h3", {}, "What it is made of"), el("div", { class: "viewport short" }, el("table", { class: "rows plain-table", "aria-label": "Turns" }, el("thead", {}, el("tr", {}, ...turnsHead)), parts.turns))),
+        el("div", {}, el("h3", {}, "Context by turn"), el("div", { class: "viewport short" }, el("table", { class: "rows plain-table", "aria-label": "Turns" }, el("thead", {}, el("tr", {}, ...turnsHead)), parts.turns))),
         el("div", {}, el("h3", {}, "Page table ", parts.pagesCount), parts.viewport, parts.none)),
     );
     const heads = PAGE_COLUMNS.map(([name, kind]) => el("th", { scope: "col", class: kind || null }, name));
@@ -170,7 +170,7 @@ function showStrip(strip, turns) {
   strip.setAttribute("aria-label", `The conversation by its turns, ${dropped ? `${plural(dropped, "turn")} not seen by the model` : "all seen by the model"}`);
 }
 
-/** What runs is seen, though it is no part of the session before it has ended. */
+/** A running turn is visible, although it joins the session only when it ends. */
 const isSeen = (turn) => turn.kept > 0 || turn.status === "running";
 
 function turnRow(turn) {

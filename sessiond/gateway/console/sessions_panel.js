@@ -65,15 +65,15 @@ export class SessionsPanel {
     const all = this.list.size;
     this.#rows.show(shown);
     document.body.classList.toggle("many-users", shown.some((one) => one.user !== shown[0].user));
-    const rest = this.list.isLoading ? ", more are coming" : "";
+    const rest = this.list.isLoading ? ", loading more" : "";
     setText(byId("sessions-count"), shown.length === all ? `${count(all)}${rest}` : `${count(shown.length)} of ${count(all)}${rest}`);
     byId("session-viewport").style.height = `${Math.min(SHOWN_ROWS, Math.max(1, shown.length)) * ROW_HEIGHT + 36}px`;
     byId("session-viewport").hidden = shown.length === 0;
     byId("sessions-empty").hidden = shown.length > 0 || !this.#isCurrent;
-    setText(byId("sessions-empty"), all ? "No session fits the search." : "No session is open. Say something in the chat.");
+    setText(byId("sessions-empty"), all ? "No session matches the search." : "No session is open. Send a message in the chat.");
   }
 
-  /** Give the focus back to a row's menu button, where it is still there. */
+  /** Restore the focus to a row's menu button, if the row still exists. */
   focus(id) {
     const row = this.#rows.row(id);
     (row?.querySelector(".more") ?? byId("session-search")).focus();
@@ -107,7 +107,7 @@ export class SessionsPanel {
     user.title = one.user;
     setText(policy, one.fidelity === "shifted" ? `${one.policy}, shifted` : one.policy);
     setText(tokens, one.tokens_kept === one.tokens_total ? count(one.tokens_total) : `${count(one.tokens_kept)} / ${count(one.tokens_total)}`);
-    tokens.title = "tokens that the model sees, of all that were said";
+    tokens.title = "tokens visible to the model, of all tokens";
     const { blocks } = one;
     setText(device, count(blocks.device));
     setText(shared, count(blocks.shared));

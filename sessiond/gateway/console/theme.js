@@ -1,11 +1,11 @@
-// Dark or light: as the system has it until somebody chooses.
+// Dark or light theme: the system's until the user chooses one.
 
 import { byId, setText } from "./dom.js";
 import { themeChanged } from "./palette.js";
 
 const CHOICE = "sessiond.theme";
 
-/** Wire the button; `onChange()` draws again what holds colours. */
+/** Wire the button; `onChange()` redraws the canvases. */
 export function startTheme(onChange) {
   const system = matchMedia("(prefers-color-scheme: dark)");
   const apply = (choice) => {

@@ -1,4 +1,4 @@
-// One turn of the chat: what was asked, the reply, and what became of the memory.
+// One turn of the chat: the message, the reply, and the memory statistics.
 
 import { el, setText } from "./dom.js";
 import { bytes, count, milliseconds, plural } from "./format.js";
@@ -34,7 +34,7 @@ export class TurnCard {
     this.#notes.append(el("li", { class: kind || null }, words));
   }
 
-  /** What `session.context_changed` says. */
+  /** Show a `session.context_changed` event. */
   contextChanged(event) {
     const { dropped_turns: dropped, tokens_before: before, tokens_after: after } = event;
     const what = dropped ? `dropped ${plural(dropped, "turn")}` : "context changed";
@@ -42,7 +42,7 @@ export class TurnCard {
     this.node.dataset.dropped = dropped;
   }
 
-  /** What the response says of its memory. */
+  /** Show the response's memory statistics. */
   finish(response) {
     this.state("");
     const { usage, sessiond: memory } = response;

@@ -1,8 +1,8 @@
-// A table of any length of which only the rows in sight are in the page.
+// A table of any length that keeps only its visible rows in the page.
 
 import { el } from "./dom.js";
 
-const BEYOND = 8; // rows above and below what is seen
+const BEYOND = 8; // rows above and below the visible ones
 
 export class VirtualRows {
   #viewport;
@@ -15,7 +15,7 @@ export class VirtualRows {
   #focusKey = null;
   #isDue = false;
 
-  /** `make()` gives a row, `fill(row, item)` sets what it shows, `key(item)` names it. */
+  /** `make()` returns a row, `fill(row, item)` sets its contents, `key(item)` is its identity. */
   constructor({ viewport, table, rowHeight, key, make, fill }) {
     Object.assign(this, { rowHeight, key, make, fill });
     this.#viewport = viewport;
@@ -38,7 +38,7 @@ export class VirtualRows {
     this.#draw(true);
   }
 
-  /** The row of a key, if it is in sight. */
+  /** The row of a key, if it is visible. */
   row(key) {
     return this.#rows.get(key);
   }
@@ -49,7 +49,7 @@ export class VirtualRows {
     requestAnimationFrame(() => this.#draw(false));
   }
 
-  /** `isNew`: what rows show may have changed; else only those that come into sight are filled. */
+  /** `isNew`: the items may have changed; else only newly visible rows are filled. */
   #draw(isNew) {
     this.#isDue = false;
     const { scrollTop, clientHeight } = this.#viewport;
@@ -98,7 +98,7 @@ export class VirtualRows {
     this.#below.hidden = below === 0;
   }
 
-  /** One row at a time is reached by the tab key; arrows lead to the others. */
+  /** The tab key reaches one row; arrows move to the others. */
   #rove(shown) {
     const keys = shown.map(this.key);
     const reached = keys.includes(this.#focusKey) ? this.#focusKey : keys[0];
@@ -126,7 +126,7 @@ export class VirtualRows {
     this.focus(Math.min(this.#items.length - 1, Math.max(0, at + steps[event.key])), column);
   }
 
-  /** Bring an item into sight and give the focus to one of its buttons. */
+  /** Scroll an item into view and focus one of its buttons. */
   focus(at, column = 0) {
     const item = this.#items[at];
     if (!item) return;

@@ -1,1 +1,1 @@
-"""What the HTTP API is, in the words of OpenAPI 3.1. Values only: it serves nothing."""
+"""Builds the OpenAPI 3.1 document of the HTTP API. Values only, no endpoints."""

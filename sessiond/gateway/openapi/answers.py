@@ -1,4 +1,4 @@
-"""Schemas of what is answered. Records that are sent as they are, are described by their types."""
+"""Schemas of responses. Records that are sent unchanged are described by their types."""
 
 from collections.abc import Mapping
 from dataclasses import fields
@@ -33,18 +33,18 @@ _EMPTY = {"type": "array", "maxItems": 0}
 
 
 def answer_schemas() -> dict[str, Json]:
-    """All of them by their names."""
+    """Return the schemas by name."""
     return _conversation_schemas() | _record_schemas() | _server_schemas()
 
 
 def error_schema(status: int) -> Json:
-    """The body of an error with this status; `code` null: it is no request of this API."""
+    """Schema of an error body with this status; `code` is null for an unknown path or method."""
     codes = [code for code, one in STATUS.items() if one == status]
     inner = answer(
         {
             "type": STRING,
             "code": {"enum": [*codes, None]},
-            "param": _NULLABLE_STRING | {"description": "The field that is wrong."},
+            "param": _NULLABLE_STRING | {"description": "The invalid field."},
             "message": STRING,
         }
     )
@@ -71,7 +71,7 @@ def _conversation_schemas() -> dict[str, Json]:
             {"data": {"type": "string", "contentMediaType": "application/json"}},
             sometimes={"event": STRING},
         )
-        | {"description": "Each event of the stream."},
+        | {"description": "One event of the stream."},
         "Model": answer(
             {"id": STRING, "object": const("model"), "created": UNIX_TIME, "owned_by": STRING}
         ),
@@ -172,11 +172,15 @@ def _census() -> Json:
 def _pool() -> Json:
     letters = "".join(BLOCK_STATES.values())
     said = ", ".join(f"{letter} {state}" for state, letter in BLOCK_STATES.items())
-    states = {"type": "string", "pattern": f"^[{letters}]*$", "description": f"Per block: {said}."}
+    states = {
+        "type": "string",
+        "pattern": f"^[{letters}]*$",
+        "description": f"One letter per block: {said}.",
+    }
     owners = {
         "type": "string",
         "contentEncoding": "base64",
-        "description": "Per block a little-endian int32: the index of a session, or -1.",
+        "description": "One little-endian int32 per block: the index of a session, or -1.",
     }
     counts = _counts("block_size", "kv_bytes_per_block", "total_blocks")["properties"]
     packed = {"states": states, "owners": owners, "sessions": array(STRING)}
@@ -258,7 +262,7 @@ def _message() -> Json:
 
 
 def _list(name: str) -> Json:
-    end: Json = {"type": ["string", "integer"], "description": 'Of an empty page "".'}
+    end: Json = {"type": ["string", "integer"], "description": '"" for an empty page.'}
     return answer(
         {
             "object": const("list"),
@@ -275,7 +279,7 @@ def _counts(*names: str) -> Json:
 
 
 def _parts_of(record: type[Any]) -> dict[str, Json]:
-    """The records within one, by their names."""
+    """Schemas of the nested records, by name."""
     _, parts = msgspec.json.schema_components([record], ref_template=reference("{name}")["$ref"])
     del parts[record.__name__]
     return {name: answer(schema["properties"]) for name, schema in parts.items()}
@@ -284,7 +288,7 @@ def _parts_of(record: type[Any]) -> dict[str, Json]:
 def _record(
     record: type[Any], beside: Mapping[str, Json] | None = None, *, sometimes: tuple[str, ...] = ()
 ) -> Json:
-    """A record with all its fields, and what is written beside them."""
+    """Schema of a record with all its fields and additional ones."""
     _, parts = msgspec.json.schema_components([record], ref_template=reference("{name}")["$ref"])
     fields = {
         name: {key: value for key, value in schema.items() if key != "default"}

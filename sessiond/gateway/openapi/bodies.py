@@ -1,6 +1,6 @@
-"""Schemas of what clients send, made of the tables and bounds that requests are checked by.
+"""Schemas of request bodies, built from the tables and bounds that validate requests.
 
-A field that is checked and not described here, or described and not known, fails at the start.
+A field that is validated but not described here, or described but unknown, fails at start.
 """
 
 from collections.abc import Iterable, Mapping
@@ -35,7 +35,7 @@ LABELS = ("user", "safety_identifier", "prompt_cache_key")
 
 
 def body_schemas(context_policies: Mapping[str, Mapping[str, Any]]) -> dict[str, Json]:
-    """All of them by their names. `context_policies`: their parameters' types, by their names."""
+    """Return the schemas by name. `context_policies`: parameter types by policy name."""
     return {
         "TextPart": _text_part(),
         "InputItem": _input_item(items.ROLES),
@@ -63,16 +63,18 @@ def body_schemas(context_policies: Mapping[str, Mapping[str, Any]]) -> dict[str,
 def decided(
     known: Iterable[str], used: Mapping[str, Json], neutral: Mapping[str, Neutral]
 ) -> dict[str, Json]:
-    """The schema of each known field: of `used`, or of the values that ask for nothing."""
+    """Return the schema of each known field: that of `used`, or the neutral values."""
     schemas = dict(used) | {name: neutral_schema(one) for name, one in neutral.items()}
     different = schemas.keys() ^ set(known)
     if different:
-        raise ValueError(f"fields that are checked and those that are described: {different}")
+        raise ValueError(
+            f"validated and described fields must be the same (different: {different})"
+        )
     return {name: schemas[name] for name in sorted(schemas)}
 
 
 def neutral_schema(neutral: Neutral) -> Json:
-    """The values that ask for nothing; in an object a null says the same as an absent field."""
+    """Schema of the values that request nothing; in an object a null equals an absent field."""
     plain = [value for value in neutral.values if not isinstance(value, dict)]
     objects = [value for value in neutral.values if isinstance(value, dict)]
     options: list[Json] = [NULL]
@@ -86,7 +88,7 @@ def neutral_schema(neutral: Neutral) -> Json:
             for key, value in one.items()
         }
         options.append(body(pairs, required=sorted(needed)))
-    return {"anyOf": options, "description": f"Allowed is {neutral.allowed}."}
+    return {"anyOf": options, "description": f"Must be {neutral.allowed}."}
 
 
 def _nullable(name: str) -> Json:
@@ -104,7 +106,7 @@ def _input_item(roles: Iterable[Role]) -> Json:
 
 
 def content() -> Json:
-    """What a message says: a text, or parts of one."""
+    """Schema of a message's content: a text or a list of text parts."""
     return {"anyOf": [STRING, array(reference("TextPart"), maxItems=items.MAX_PARTS)]}
 
 
@@ -133,7 +135,7 @@ def _turn_metadata() -> Json:
 
 
 def _policy(choices: Mapping[str, Mapping[str, Any]]) -> Json:
-    """One alternative per policy. Bounds of parameters are the policies' own to say."""
+    """One alternative per policy. The policies themselves validate the bounds of parameters."""
     return {
         "description": "A context policy: its type, its fidelity, and its parameters.",
         "anyOf": [_one_policy(name, choices[name]) for name in sorted(choices)],
@@ -182,7 +184,7 @@ def _create_response() -> Json:
 
 
 def sampling() -> dict[str, Json]:
-    """How the next token is drawn, and where the reply ends."""
+    """Schemas of sampling parameters and stop conditions."""
     stop = text(requests.MAX_STOP_CHARS, 1)
     return {
         "temperature": nullable(number(0, 2)),

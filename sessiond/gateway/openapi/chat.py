@@ -24,7 +24,7 @@ from sessiond.gateway.protocol.resources import Json
 
 
 def chat_schemas() -> dict[str, Json]:
-    """All of them by their names."""
+    """Return the schemas by name."""
     return {
         "ChatMessage": _message(),
         "CreateChatCompletion": _create(),

@@ -1,4 +1,4 @@
-"""The document: operations, schemas and errors put together."""
+"""Assembles the document from operations, schemas and errors."""
 
 import re
 from collections import defaultdict
@@ -34,8 +34,8 @@ def openapi_document(
 ) -> Json:
     """Build the document.
 
-    `context_policies`: the types of their parameters, by their names; `open_paths`: paths that
-    need no key; `asks_for_keys` False: a key is taken anywhere, and needed nowhere.
+    `context_policies`: parameter types by policy name; `open_paths`: paths that require no key;
+    `asks_for_keys` False: keys are accepted everywhere and required nowhere.
     """
     paths: defaultdict[str, Json] = defaultdict(dict)
     for one in operations:
@@ -67,7 +67,7 @@ def openapi_document(
 
 
 def statuses_of(operation: Operation, *, is_open: bool) -> list[int]:
-    """The statuses of the errors that an operation may be answered with."""
+    """Return the error statuses that an operation may answer with."""
     found = {403, 500, *operation.refusals}
     if not is_open:
         found.add(401)
@@ -152,10 +152,10 @@ def _headers() -> Json:
         "WWW-Authenticate": {"schema": {"const": "Bearer"}, "required": True},
         "Retry-After": {
             "schema": integer(1, 86_400),
-            "description": "Seconds after which to come again, where that helps.",
+            "description": "Seconds after which to retry, if a retry can succeed.",
         },
         "X-Session-Id": {
             "schema": STRING,
-            "description": "The session; or what the client calls it.",
+            "description": "The session's id, or the client's name for it.",
         },
     }

@@ -1,4 +1,4 @@
-"""One row of the HTTP API, and parameters that many have."""
+"""One operation of the HTTP API, and parameters that several operations share."""
 
 from dataclasses import dataclass, field
 from typing import Literal, get_args
@@ -16,7 +16,7 @@ Method = Literal["get", "post", "put", "delete"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
-    """What may stand in the query, or in a header."""
+    """A parameter in the query or in a header."""
 
     name: str
     schema: Json
@@ -28,8 +28,8 @@ class Parameter:
 class Operation:
     """One method of one path. `answer` and `body` name schemas of the document.
 
-    `refusals`: statuses of errors beside those that follow from the rest: 400 and 413 where
-    something is read, 404 where the path names something, 401, 403 and 500 everywhere.
+    `refusals`: error statuses in addition to the implied ones, which are 400 and 413 if input is
+    read, 404 if the path contains an id, and 401, 403 and 500 always.
     """
 
     method: Method
@@ -48,7 +48,7 @@ class Operation:
 
     @property
     def tag(self) -> str:
-        """The group that it belongs to: the word of the path that says so."""
+        """The operation's group, taken from its path."""
         words = self.path.strip("/").split("/")
         return words[1] if words[0] == "v1" else words[0]
 
@@ -56,38 +56,40 @@ class Operation:
 LIMIT = Parameter(
     name="limit",
     schema=integer(1, MAX_PAGE) | {"default": DEFAULT_PAGE},
-    about="How many at most.",
+    about="Maximum number of entries.",
 )
-AFTER = Parameter(name="after", schema=STRING, about="The id behind which the page begins.")
+AFTER = Parameter(name="after", schema=STRING, about="The id after which the page begins.")
 STATE = Parameter(
     name="state",
     schema=words(get_args(SessionState)),
-    about="Only sessions in this state; without it, open ones.",
+    about="Only sessions in this state; by default open ones.",
 )
 USER = Parameter(
-    name="user", schema=STRING, about="Whose, instead of one's own; `*`: everybody's. For admins."
+    name="user", schema=STRING, about="Another user's sessions, `*` for all users'. For admins."
 )
 AFTER_ROW = Parameter(
     name="after",
     schema={"type": "string", "pattern": "^[0-9]{1,9}$"},
-    about="The id of the row behind which the page begins.",
+    about="The id of the row after which the page begins.",
 )
 ORDER = Parameter(
-    name="order", schema=words(["asc", "desc"]) | {"default": "desc"}, about="By time."
+    name="order", schema=words(["asc", "desc"]) | {"default": "desc"}, about="Order by time."
 )
-INCLUDE = Parameter(name="include", schema=array(words(INCLUDABLE)), about="What else to tell.")
+INCLUDE = Parameter(
+    name="include", schema=array(words(INCLUDABLE)), about="Additional parts to include."
+)
 SESSION_ID = Parameter(
-    name="X-Session-Id", schema=STRING, about="Given back as it is.", place="header"
+    name="X-Session-Id", schema=STRING, about="Echoed unchanged.", place="header"
 )
 IDEMPOTENCY_KEY = Parameter(
     name="Idempotency-Key",
     schema={"type": "string", "pattern": f"^[!-~]([ -~]{{0,{MAX_IDEMPOTENCY_KEY - 2}}}[!-~])?$"},
-    about="The same request with the same key is carried out once.",
+    about="A repeated request with the same key is executed once.",
     place="header",
 )
-STREAM = Parameter(name="stream", schema=BOOLEAN, about="Tell its events again.")
+STREAM = Parameter(name="stream", schema=BOOLEAN, about="Replay the events.")
 STARTING_AFTER = Parameter(
     name="starting_after",
     schema=integer(0, MAX_INT),
-    about="With `stream`: the number behind which the events begin.",
+    about="With `stream`: the sequence number after which the events begin.",
 )

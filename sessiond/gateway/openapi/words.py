@@ -1,4 +1,4 @@
-"""Short words for JSON schemas (draft 2020-12)."""
+"""Helpers that build JSON schemas (draft 2020-12)."""
 
 from collections.abc import Iterable, Mapping
 
@@ -13,7 +13,7 @@ UNIX_TIME: Json = {"type": "integer", "description": "Unix time in seconds."}
 
 
 def reference(name: str) -> Json:
-    """Point to a schema of the document."""
+    """Refer to a schema of the document."""
     return {"$ref": f"#/components/schemas/{name}"}
 
 
@@ -28,7 +28,7 @@ def words(choices: Iterable[str]) -> Json:
 
 
 def text(longest: int, shortest: int = 0) -> Json:
-    """A string of so many characters."""
+    """A string with bounds on its length in characters."""
     return {"type": "string", "minLength": shortest, "maxLength": longest}
 
 
@@ -43,7 +43,7 @@ def number(lowest: float, highest: float) -> Json:
 
 
 def digits_up_to(highest: int) -> Json:
-    """A string of digits that says a number from 1 to `highest`, as long as that at most."""
+    """A decimal string of a number from 1 to `highest`, with at most as many digits."""
     digits = str(highest)
     shorter = [f"[1-9][0-9]{{0,{len(digits) - 2}}}"] if len(digits) > 1 else []
     lower = [
@@ -61,12 +61,12 @@ def array(items: Json, **bounds: int) -> Json:
 
 
 def nullable(schema: Json) -> Json:
-    """The same, or null."""
+    """The schema, or null."""
     return {"anyOf": [schema, NULL]}
 
 
 def answer(properties: Mapping[str, Json], *, sometimes: Mapping[str, Json] | None = None) -> Json:
-    """An object that is answered: all properties are there, and those of `sometimes` may be."""
+    """An object in a response: `properties` are required, those of `sometimes` optional."""
     return {
         "type": "object",
         "properties": dict(properties) | dict(sometimes or {}),
@@ -75,7 +75,7 @@ def answer(properties: Mapping[str, Json], *, sometimes: Mapping[str, Json] | No
 
 
 def body(properties: Mapping[str, Json], *, required: Iterable[str] = ()) -> Json:
-    """An object that is sent: nothing beside these properties is taken."""
+    """An object in a request: no other properties are accepted."""
     return {
         "type": "object",
         "properties": dict(properties),

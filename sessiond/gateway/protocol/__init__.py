@@ -1,1 +1,1 @@
-"""Frames and bodies to requests, facts to events and resources. No I/O, no clock."""
+"""Decodes frames and bodies to requests, encodes facts as events and resources. No I/O."""

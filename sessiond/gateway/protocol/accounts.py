@@ -1,4 +1,4 @@
-"""Users, keys and the audit log as admins are told them, over HTTP and by the command line."""
+"""Users, keys and the audit log as JSON objects, for HTTP and the command line."""
 
 import msgspec
 
@@ -17,7 +17,7 @@ def key_object(key: KeyRecord) -> Json:
 
 
 def issued_object(issued: Issued) -> Json:
-    """Build a new key, whole."""
+    """Build a new key, including its secret."""
     return key_object(issued.record) | {"key": issued.key.text}
 
 

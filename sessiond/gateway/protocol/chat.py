@@ -1,6 +1,6 @@
-"""Bodies of `/v1/chat/completions` to validated requests; what became of a turn to its objects.
+"""Decodes bodies of `/v1/chat/completions` and encodes turns as completions and chunks.
 
-Source: OpenAI Chat Completions API. Each of its fields is used, known but neutral, or refused.
+Source: OpenAI Chat Completions API. Each of its fields is used, accepted as neutral, or refused.
 """
 
 from collections.abc import Iterator
@@ -71,12 +71,12 @@ BODY_KEYS = _USED | NO_EFFECT | NEUTRAL.keys()
 MESSAGE_KEYS = frozenset({
     "role", "content", "refusal", "annotations", "audio", "tool_calls", "function_call", "name",
 })  # fmt: skip
-# what comes back in a resent reply of ours
+# parts of this server's replies that clients resend
 NEUTRAL_PARTS = {
     "annotations": Neutral(values=([],), allowed="an empty array"),
     "audio": Neutral(values=(), allowed="null"),
     "function_call": Neutral(values=(), allowed="null"),
-    "name": Neutral(values=(), allowed="null: the model is told no names"),
+    "name": Neutral(values=(), allowed="null: the model gets no names"),
     "refusal": Neutral(values=("",), allowed="null"),
     "tool_calls": Neutral(values=([],), allowed="null: this server runs no tools"),
 }
@@ -84,7 +84,7 @@ NEUTRAL_PARTS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatBody:
-    """The body of `POST /v1/chat/completions`. The request's input is the whole history."""
+    """Body of `POST /v1/chat/completions`. The request's input is the whole history."""
 
     request: TurnRequest
     stream: bool
@@ -95,7 +95,7 @@ def decode_chat_body(body: bytes) -> ChatBody:
     """Read a body.
 
     Raises:
-        RequestError: names field, value and what is allowed.
+        RequestError: names the field, its value and the allowed values.
     """
     pairs = parse_object(body)
     fields.only_known(pairs, BODY_KEYS)
@@ -104,7 +104,7 @@ def decode_chat_body(body: bytes) -> ChatBody:
         fields.optional_text(name, pairs.get(name), longest=MAX_LABEL)
     fields.boolean("parallel_tool_calls", pairs.get("parallel_tool_calls"), default=True)
     stream = fields.boolean("stream", pairs.get("stream"), default=False)
-    # stored unless that is refused: how else would a resent history be found
+    # stored unless `store` is false: otherwise a resent history could not be found
     is_stored = fields.boolean("store", pairs.get("store"), default=True)
     request = TurnRequest(
         model=fields.optional_text("model", pairs.get("model"), longest=MAX_MODEL),
@@ -124,7 +124,7 @@ def decode_chat_body(body: bytes) -> ChatBody:
 
 
 class ChatEncoder:
-    """Shapes what becomes of one turn, as chunks and as one completion."""
+    """Encodes one turn as chunks and as one completion."""
 
     def __init__(
         self, accepted: TurnAccepted, *, fingerprint: str, include_usage: bool = False
@@ -136,11 +136,11 @@ class ChatEncoder:
         self._finished: TurnFinished | None = None
 
     def beginning(self) -> Iterator[Json]:
-        """The chunk that says who speaks."""
+        """Yield the first chunk, which contains the role."""
         yield self._chunk({"role": "assistant", "content": "", "refusal": None})
 
     def encode(self, fact: TurnFact) -> Iterator[Json]:
-        """The chunks of what happened; of a turn that failed, its error."""
+        """Yield the chunks of a fact; for a failed turn, its error."""
         match fact:
             case TextDelta():
                 yield from self._delta(fact.text)
@@ -156,12 +156,12 @@ class ChatEncoder:
                     yield {**self._object("chat.completion.chunk"), "choices": [],
                            "usage": chat_usage(fact.usage)}  # fmt: skip
             case TurnQueued() | TurnBegun() | ContextChanged() | SessionDegraded():
-                return  # there is no word for it in this API
+                return  # this API has no equivalent
             case _:
                 assert_never(fact)
 
     def completion(self) -> Json:
-        """The whole, once the turn has ended."""
+        """Build the whole completion after the turn has ended."""
         finished = self._finished
         if finished is None:
             raise RuntimeError("the turn has not ended")
@@ -205,12 +205,12 @@ class ChatEncoder:
 
 
 def finish_reason(finished: TurnFinished) -> str:
-    """`stop`: the reply is whole; `length`: it was cut, `GET /v1/responses/{id}` says by what."""
+    """`stop`: complete; `length`: cut, `GET /v1/responses/{id}` has the reason."""
     return "stop" if finished.status == "completed" else "length"
 
 
 def chat_usage(usage: TurnUsage) -> Json:
-    """Build the usage: `cached_tokens` is what needed no computing."""
+    """Build the usage: `cached_tokens` are those that were not computed."""
     return {
         "prompt_tokens": usage.input_tokens,
         "completion_tokens": usage.output_tokens,
@@ -226,14 +226,14 @@ def chat_usage(usage: TurnUsage) -> Json:
 
 
 def chat_error(error: TurnError) -> Json:
-    """Build the error of a stream that has begun."""
+    """Build the error event of a stream that has already begun."""
     return error_object(error.code, STATUS[error.code], error.message)
 
 
 def _messages(value: object) -> tuple[InputItem, ...]:
     listed = fields.sequence("messages", value)
     if not 1 <= len(listed) <= MAX_MESSAGES:
-        fields.refuse("messages", f"{len(listed)} messages", f"1 to {MAX_MESSAGES} messages")
+        fields.refuse("messages", f"{len(listed)} messages", f"an array of 1 to {MAX_MESSAGES}")
     return tuple(_message(f"messages[{index}]", one) for index, one in enumerate(listed))
 
 
@@ -248,7 +248,7 @@ def _message(name: str, value: object) -> InputItem:
 
 
 def _max_tokens(pairs: dict[str, object]) -> int | None:
-    """`max_tokens` is the older name; with both, the newer one holds."""
+    """`max_tokens` is the older name; if both are given, the newer one applies."""
     older = optional_integer("max_tokens", pairs, 1)
     newer = optional_integer("max_completion_tokens", pairs, 1)
     return older if newer is None else newer
@@ -259,7 +259,7 @@ def _include_usage(value: object, *, stream: bool) -> bool:
         return False
     options = fields.mapping("stream_options", value)
     if not stream:
-        fields.refuse("stream_options", value, "it with stream=true only")
+        fields.refuse("stream_options", value, "absent without stream=true")
     known = frozenset({"include_usage", "include_obfuscation"})
     fields.only_known(options, known, "stream_options.")
     neutral = Neutral(values=(False,), allowed="false")

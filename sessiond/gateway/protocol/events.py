@@ -1,4 +1,4 @@
-"""Facts of a turn to the events of its stream. Pure; one encoder per turn."""
+"""Encodes facts of a turn as events of its stream. Pure; one encoder per turn."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -31,11 +31,12 @@ TERMINAL = frozenset({"response.completed", "response.incomplete", "response.fai
 
 
 class ResponseEncoder:
-    """Numbers and shapes the events of one turn.
+    """Numbers and encodes the events of one turn.
 
     Order: created, queued?, in_progress, then for a reply output_item.added, content_part.added,
     output_text.delta*, output_text.done, content_part.done, output_item.done, then exactly one of
-    completed, incomplete, failed. `sequence_number` counts from 0 without a gap, over ours too.
+    completed, incomplete, failed. `sequence_number` counts all events from 0 without a gap,
+    including this server's own.
     """
 
     def __init__(self, accepted: TurnAccepted, stream_id: str | None) -> None:
@@ -58,14 +59,14 @@ class ResponseEncoder:
 
     @property
     def response(self) -> Json:
-        """The response object as it stands."""
+        """The response object in its current state."""
         return response_object(self._state)
 
     def skip(self, *, deltas: int, others: int, text: str) -> int:
-        """Count what the turn began with as told: `deltas` pieces of `text`, and other facts.
+        """Count the start of the turn as sent: `deltas` pieces of `text`, and `others` facts.
 
         Returns:
-            The number of the last event that it came to.
+            The number of the last event that was skipped.
         """
         self._next_number = 1 + others + deltas + (2 if deltas else 0)
         self._open = deltas > 0
@@ -77,7 +78,7 @@ class ResponseEncoder:
         return self._event("response.created", response=self.response)
 
     def encode(self, fact: TurnFact) -> Iterator[Json]:
-        """Encode what happened, in order. After the ending there is nothing more to encode."""
+        """Encode one fact; facts come in order, and `TurnFinished` is the last one."""
         match fact:
             case TurnQueued():
                 self._state = replace(self._state, status="queued")
@@ -138,7 +139,7 @@ class ResponseEncoder:
         yield self._event(f"response.{fact.status}", response=self.response)
 
     def _is_empty_reply(self, fact: TurnFinished) -> bool:
-        """Tell whether the model chose to say nothing: an item without text, not no item."""
+        """Return whether the model ended an empty reply: the item exists, without text."""
         return fact.status == "completed" and self._state.request.generate
 
     def _close_item(self, fact: TurnFinished) -> Iterator[Json]:
@@ -174,7 +175,7 @@ class ResponseEncoder:
 
 
 def error_event(error: RequestError, stream_id: str | None) -> Json:
-    """Encode what was wrong with a frame, or why its turn could not be accepted."""
+    """Encode the error of an invalid frame or of a turn that was not accepted."""
     inner = request_error_object(error)
     headers = dict(error.headers)
     if error.retry_after_s is not None:
@@ -188,7 +189,7 @@ def error_event(error: RequestError, stream_id: str | None) -> Json:
 
 
 def session_updated_event(view: SessionView, stream_id: str | None) -> Json:
-    """Encode what holds for a session from its next turn on."""
+    """Encode the settings of a session, effective from its next turn."""
     event: Json = {
         "type": "session.updated",
         "session": view.id,

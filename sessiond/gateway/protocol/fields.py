@@ -1,4 +1,4 @@
-"""Checks of single fields. Every refusal names the field, its value and what is allowed."""
+"""Validates single fields. Every error names the field, its value and the allowed values."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -15,44 +15,44 @@ Choice = TypeVar("Choice", bound=str)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Neutral:
-    """A standard field of which this server knows only the values that ask for nothing."""
+    """A standard field of which this server accepts only the values that request nothing."""
 
     values: tuple[object, ...]
     allowed: str
 
 
 def shown(value: object) -> str:
-    """Show a value in a message: JSON, cut to a line, plain ASCII."""
+    """Format a value for a message: JSON, plain ASCII, cut to `MAX_SHOWN` characters."""
     text = json.dumps(value)
     return text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "…"
 
 
 def refuse(name: str, value: object, allowed: str) -> NoReturn:
-    """Refuse a value that is wrong.
+    """Refuse an invalid value.
 
     Raises:
         RequestError: always, `invalid_value`.
     """
     name = _plain(name)
-    message = f"{name}={shown(value)}: allowed is {allowed}"
+    message = f"{name} must be {allowed} (got {shown(value)})"
     raise RequestError("invalid_value", message, param=name)
 
 
 def unsupported(name: str, value: object, allowed: str) -> NoReturn:
-    """Refuse a value that is right elsewhere and not offered here.
+    """Refuse a value that is valid in the standard but not supported here.
 
     Raises:
         RequestError: always, `unsupported_parameter`.
     """
     name = _plain(name)
-    message = f"{name}={shown(value)} is not supported: allowed is {allowed}"
+    message = f"{name} must be {allowed} (got {shown(value)}, which is not supported)"
     raise RequestError("unsupported_parameter", message, param=name)
 
 
 def only_neutral(pairs: Mapping[str, object], table: Mapping[str, Neutral]) -> None:
-    """Check each field of the table that is there. JSON equality: `false` is not 0.
+    """Check each present field of the table. JSON equality: `false` is not 0.
 
-    A null says the same as an absent field, one level down too.
+    A null equals an absent field, also one level down.
     """
     for name, neutral in table.items():
         value = pairs.get(name)
@@ -65,15 +65,15 @@ def only_neutral(pairs: Mapping[str, object], table: Mapping[str, Neutral]) -> N
 
 
 def only_known(pairs: Mapping[str, object], known: frozenset[str], where: str = "") -> None:
-    """Refuse keys that nobody here would look at: ignoring one would be a silent lie."""
+    """Refuse unknown keys: ignoring one would pretend that it has an effect."""
     for name in pairs:
         if name not in known:
             path = f"{where}{name[:64]}"
-            unsupported(path, pairs[name], f"a request without it; known are {_listed(known)}")
+            unsupported(path, pairs[name], f"absent; known fields are {_listed(known)}")
 
 
 def text(name: str, value: object, *, longest: int | None = None) -> str:
-    """Take a string, of at most `longest` characters."""
+    """Read a string of at most `longest` characters."""
     if not isinstance(value, str) or (longest is not None and len(value) > longest):
         limit = "" if longest is None else f" of up to {longest} characters"
         refuse(name, value, f"a string{limit}")
@@ -81,12 +81,12 @@ def text(name: str, value: object, *, longest: int | None = None) -> str:
 
 
 def optional_text(name: str, value: object, *, longest: int | None = None) -> str | None:
-    """Take a string or null."""
+    """Read a string or null."""
     return None if value is None else text(name, value, longest=longest)
 
 
 def boolean(name: str, value: object, default: bool) -> bool:
-    """Take a boolean; null is the default."""
+    """Read a boolean; null is the default."""
     if value is None:
         return default
     if not isinstance(value, bool):
@@ -95,7 +95,7 @@ def boolean(name: str, value: object, default: bool) -> bool:
 
 
 def integer(name: str, value: object, lowest: int, highest: int = MAX_INT) -> int:
-    """Take an integer in a range, ends included. JSON does not tell 1.0 from 1."""
+    """Read an integer in a range, ends included. JSON does not distinguish 1.0 from 1."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or not lowest <= value <= highest:
@@ -104,7 +104,7 @@ def integer(name: str, value: object, lowest: int, highest: int = MAX_INT) -> in
 
 
 def number(name: str, value: object, default: float, lowest: float, highest: float) -> float:
-    """Take a number in a range, ends included; null is the default."""
+    """Read a number in a range, ends included; null is the default."""
     if value is None:
         return default
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -115,7 +115,7 @@ def number(name: str, value: object, default: float, lowest: float, highest: flo
 
 
 def one_of(name: str, value: object, choices: Sequence[Choice]) -> Choice:
-    """Take one of some words."""
+    """Read one of some words."""
     for choice in choices:
         if value == choice:
             return choice
@@ -123,14 +123,14 @@ def one_of(name: str, value: object, choices: Sequence[Choice]) -> Choice:
 
 
 def mapping(name: str, value: object) -> dict[str, object]:
-    """Take a JSON object."""
+    """Read a JSON object."""
     if not isinstance(value, dict):
         refuse(name, value, "an object")
     return value
 
 
 def sequence(name: str, value: object, *, most: int | None = None) -> list[object]:
-    """Take a JSON array, of at most `most` entries."""
+    """Read a JSON array of at most `most` entries."""
     if not isinstance(value, list):
         refuse(name, value, "an array")
     if most is not None and len(value) > most:
@@ -139,7 +139,7 @@ def sequence(name: str, value: object, *, most: int | None = None) -> list[objec
 
 
 def _plain(name: str) -> str:
-    """A name that the sender may have made up, on one line of ASCII: logs and terminals see it."""
+    """Escape a name to one line of ASCII: the sender chose it, and logs and terminals show it."""
     return name if name.isascii() and name.isprintable() else json.dumps(name)[1:-1]
 
 

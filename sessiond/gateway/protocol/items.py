@@ -4,11 +4,11 @@ from sessiond.facts import InputItem, Role
 from sessiond.gateway.protocol import fields
 
 ROLES: tuple[Role, ...] = ("user", "assistant", "system", "developer")
-MAX_ADDED = 20  # to a conversation, at a time
+MAX_ADDED = 20  # per request, to a conversation
 MAX_ITEMS = 10_000
 MAX_PARTS = 1000
 TEXT_PARTS = ("input_text", "output_text", "text")
-# ids, statuses and annotations come back from clients that resend what they were sent
+# clients resend ids, statuses and annotations of items that they received
 ITEM_KEYS = frozenset({"type", "id", "role", "content", "status", "phase", "object"})
 PART_KEYS = frozenset({"type", "text", "annotations", "logprobs", "prompt_cache_breakpoint"})
 
@@ -40,10 +40,10 @@ def _item(name: str, value: object) -> InputItem:
 
 
 def decode_content(name: str, value: object) -> str:
-    """Read a message's content. The texts of several parts join without anything between.
+    """Read a message's content. The texts of several parts are joined without a separator.
 
     Raises:
-        RequestError: names what is wrong.
+        RequestError: names the invalid part.
     """
     if isinstance(value, str):
         return value

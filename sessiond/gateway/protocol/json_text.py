@@ -1,7 +1,7 @@
-"""JSON text to plain values, refusing what other parsers would read differently.
+"""Parses JSON text to plain values and refuses text that other parsers would read differently.
 
-The standard library's parser is used because it alone lets duplicate keys be seen; types are
-checked field by field in `fields`, whose messages can name the value.
+The standard library's parser is used because only it exposes duplicate keys. Types are checked
+field by field in `fields`, whose messages name the value.
 """
 
 import json
@@ -14,7 +14,7 @@ from sessiond.errors import RequestError
 
 MAX_DIGITS = 20
 MAX_DEPTH = 32
-# `\ud800` and its like name half a character: legal in JSON, impossible in UTF-8.
+# `\ud800` and similar escapes are lone surrogates: legal in JSON, impossible in UTF-8.
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
@@ -23,7 +23,7 @@ def parse_object(text: str | bytes) -> dict[str, object]:
 
     Raises:
         RequestError: `invalid_json` for anything else, for duplicate keys, numbers outside 64 bits,
-            NaN and infinities, half characters, bytes that are not UTF-8, too deep nesting.
+            NaN and infinities, lone surrogates, bytes that are not UTF-8, too deep nesting.
     """
     try:
         text = text.decode() if isinstance(text, bytes) else text
@@ -35,13 +35,17 @@ def parse_object(text: str | bytes) -> dict[str, object]:
             parse_constant=_constant,
         )
     except UnicodeDecodeError as error:
-        raise RequestError("invalid_json", f"not UTF-8: {error.reason} at {error.start}") from None
+        raise RequestError(
+            "invalid_json", f"the text is not UTF-8: {error.reason} at {error.start}"
+        ) from None
     except json.JSONDecodeError as error:
-        raise RequestError("invalid_json", f"not JSON: {error}") from None
+        raise RequestError("invalid_json", f"the text is not JSON: {error}") from None
     except RecursionError:
-        raise RequestError("invalid_json", "not JSON that can be read: nested too deeply") from None
+        raise RequestError("invalid_json", "the JSON text is nested too deeply") from None
     if not isinstance(value, dict):
-        raise RequestError("invalid_json", f"a JSON object is needed, not {json_type(value)}")
+        raise RequestError(
+            "invalid_json", f"the text must be a JSON object (got {json_type(value)})"
+        )
     if text.count("[") + text.count("{") > MAX_DEPTH or _SURROGATE_ESCAPE.search(text):
         _walk(value)
     return value
@@ -68,13 +72,13 @@ def _no_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
     found = dict(pairs)
     if len(found) != len(pairs):
         [(twice, _)] = Counter(key for key, _ in pairs).most_common(1)
-        raise RequestError("invalid_json", f"key {twice[:64]!a} stands twice in one object")
+        raise RequestError("invalid_json", f"key {twice[:64]!a} occurs twice in one object")
     return found
 
 
 def _integer(digits: str) -> int:
     if len(digits) > MAX_DIGITS:
-        message = f"a number of {len(digits)} digits: allowed are integers of 64 bits"
+        message = f"integers must fit 64 bits (got one of {len(digits)} digits)"
         raise RequestError("invalid_json", message)
     return int(digits)
 
@@ -82,7 +86,7 @@ def _integer(digits: str) -> int:
 def _finite(digits: str) -> float:
     value = float(digits)
     if not math.isfinite(value):
-        raise RequestError("invalid_json", f"number {digits[:64]} does not fit 64 bits")
+        raise RequestError("invalid_json", f"numbers must fit 64 bits (got {digits[:64]})")
     return value
 
 
@@ -91,16 +95,16 @@ def _constant(name: str) -> NoReturn:
 
 
 def _walk(value: object) -> None:
-    """Refuse half characters and deep nesting. A stack, not recursion: depth is the sender's."""
+    """Refuse lone surrogates and deep nesting. No recursion: the sender chooses the depth."""
     waiting = [(value, 0)]
     while waiting:
         one, depth = waiting.pop()
         if depth > MAX_DEPTH:
-            raise RequestError("invalid_json", f"nested more than {MAX_DEPTH} deep")
+            raise RequestError("invalid_json", f"the text must be nested at most {MAX_DEPTH} deep")
         match one:
             case str() as text:
                 if not text.isascii() and any("\ud800" <= char <= "\udfff" for char in text):
-                    raise RequestError("invalid_json", "a string holds half a surrogate pair")
+                    raise RequestError("invalid_json", "a string contains a lone surrogate")
             case dict() as pairs:
                 waiting.extend((key, depth) for key in pairs)
                 waiting.extend((inner, depth + 1) for inner in pairs.values())

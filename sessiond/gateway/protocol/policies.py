@@ -1,7 +1,7 @@
-"""Context policies as clients name them, and what may be said of a session beside its turns.
+"""Decodes context policies and the other settings of a session.
 
 `context_management` is OpenAI's field; its type `compaction` is the summarising policy, the other
-types are ours. Whether a policy has a parameter, and takes its value, is the policy's to say.
+types are this server's own. The policies themselves validate their parameters.
 """
 
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ UPDATE_KEYS = frozenset({"context_management", "retention", "ttl_s", "priority"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionUpdate:
-    """What is to change. `policy` None: the session has none of its own any more."""
+    """Changes to a session. `policy` None removes the session's own policy."""
 
     policy: PolicyChoice | Unset | None = UNSET
     retention: Literal["release", "park", "hold"] | None = None
@@ -33,29 +33,29 @@ class SessionUpdate:
 
 
 def decode_context_management(value: object) -> PolicyChoice | None:
-    """Read the list of policies, of which there may be one; none and null say nothing.
+    """Read the list of at most one policy; an empty list and null request none.
 
     Raises:
-        RequestError: names what is wrong.
+        RequestError: names the invalid part.
     """
     name = "context_management"
     listed = [] if value is None else fields.sequence(name, value)
     if len(listed) > 1:
-        fields.refuse(name, f"{len(listed)} policies", "one policy")
+        fields.refuse(name, f"{len(listed)} policies", "an array of at most one policy")
     return decode_policy(listed[0], f"{name}[0]") if listed else None
 
 
 def decode_policy(value: object, name: str = "") -> PolicyChoice:
-    """Read one policy: its type, fidelity and `oversize`, and beside them its parameters.
+    """Read one policy: its type, fidelity, `oversize` and parameters.
 
-    `name` is that of the field that holds it; "": the whole body does.
+    `name` is the field that contains the policy; "" if it is the whole body.
 
     Raises:
-        RequestError: names what is wrong.
+        RequestError: names the invalid part.
     """
     pairs, where = fields.mapping(name, value), f"{name}." if name else ""
     if len(pairs) > MAX_PARAMETERS:
-        fields.refuse(name or "policy", f"{len(pairs)} fields", f"up to {MAX_PARAMETERS} fields")
+        fields.refuse(name or "policy", f"{len(pairs)} fields", f"at most {MAX_PARAMETERS} fields")
     parameters: dict[str, int | float | str] = {}
     for key, one in pairs.items():
         if key in {"type", "fidelity", "oversize"} or one is None:
@@ -63,9 +63,11 @@ def decode_policy(value: object, name: str = "") -> PolicyChoice:
         if isinstance(one, bool) or not isinstance(one, int | float | str):
             fields.refuse(f"{where}{key[:64]}", one, "a number or a string")
         if len(key) > MAX_PARAMETER_NAME or (isinstance(one, str) and len(one) > MAX_PARAMETER):
-            allowed = f"a name of up to {MAX_PARAMETER_NAME} characters, of a number or a string of"
-            fields.refuse(f"{where}{key[:64]}", one, f"{allowed} up to {MAX_PARAMETER}")
-        # JSON does not tell 1.0 from 1
+            allowed = f"a name of up to {MAX_PARAMETER_NAME} characters with a number or a string"
+            fields.refuse(
+                f"{where}{key[:64]}", one, f"{allowed} of up to {MAX_PARAMETER} characters"
+            )
+        # JSON does not distinguish 1.0 from 1
         parameters[key] = int(one) if isinstance(one, float) and one.is_integer() else one
     fidelity, oversize = pairs.get("fidelity"), pairs.get("oversize")
     return PolicyChoice(
@@ -81,13 +83,13 @@ def decode_policy(value: object, name: str = "") -> PolicyChoice:
 
 
 def decode_session_update(pairs: dict[str, object]) -> SessionUpdate:
-    """Read the fields of `session.update` that say what is to change.
+    """Read the changes that `session.update` requests.
 
     Raises:
-        RequestError: names what is wrong, or that nothing is to change.
+        RequestError: names the invalid field, or states that no change is requested.
     """
     if not UPDATE_KEYS & pairs.keys():
-        fields.refuse("session.update", "nothing", ", ".join(sorted(UPDATE_KEYS)))
+        fields.refuse("session.update", "no change", " or ".join(sorted(UPDATE_KEYS)))
     retention, ttl_s, priority = (pairs.get(key) for key in ("retention", "ttl_s", "priority"))
     return SessionUpdate(
         policy=decode_context_management(pairs["context_management"])
@@ -100,6 +102,6 @@ def decode_session_update(pairs: dict[str, object]) -> SessionUpdate:
 
 
 def policy_object(choice: PolicyChoice) -> Json:
-    """Build a policy as `decode_policy` reads it."""
+    """Build a policy object that `decode_policy` can read."""
     packed: Json = {"type": choice.type, **choice.parameters, "fidelity": choice.fidelity}
     return packed if choice.oversize == "refuse" else {**packed, "oversize": choice.oversize}

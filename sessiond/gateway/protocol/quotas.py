@@ -1,4 +1,4 @@
-"""Quotas as admins read and write them. null is no limit; a field that is not there stays."""
+"""Quotas as JSON objects, for admins. null is no limit; an absent field is unchanged."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,23 +9,23 @@ from sessiond.gateway.protocol import fields
 from sessiond.gateway.protocol.resources import Json
 from sessiond.quota import PRIORITIES, QUOTA_FIELDS, Account
 
-MAX_LIMIT = 2**53 - 1  # what every reader of JSON takes for a whole number
+MAX_LIMIT = 2**53 - 1  # the largest integer that every JSON parser reads exactly
 MIN_WEIGHT, MAX_WEIGHT = 0.01, 100.0
 _KNOWN = frozenset(QUOTA_FIELDS)
 
 
 def decode_limits(pairs: Mapping[str, object]) -> dict[str, Any]:
-    """Read the limits that are to change.
+    """Read the limits to change.
 
     Raises:
-        RequestError: names the field, its value and what is allowed.
+        RequestError: names the field, its value and the allowed values.
     """
     fields.only_known(pairs, _KNOWN)
     return {name: _limit(name, value) for name, value in pairs.items()}
 
 
 def quota_object(user_id: str, account: Account) -> Json:
-    """Build a user's limits and, beside them, what it has taken."""
+    """Build a user's limits and usage."""
     return {
         "user": user_id,
         **msgspec.to_builtins(account.quota),
@@ -34,7 +34,7 @@ def quota_object(user_id: str, account: Account) -> Json:
 
 
 def usage_object(account: Account) -> Json:
-    """Build what a user has taken; tokens of the present minute and day with those reserved."""
+    """Build a user's usage; tokens of the current minute and day include reserved ones."""
     use = account.use
     return {
         "sessions": use.sessions,

@@ -1,7 +1,7 @@
-"""Frames of the socket and bodies of HTTP to validated requests.
+"""Decodes frames of the socket and HTTP bodies to validated requests.
 
-Each field of the Responses API is decided here: used, known but neutral (`NEUTRAL`), taken without
-effect (`NO_EFFECT`), or refused by name. Sources: OpenAI Responses API; RFC 8259 for the text.
+This module classifies each field of the Responses API: used, accepted as neutral (`NEUTRAL`),
+accepted without effect (`NO_EFFECT`), or refused by name. Sources: OpenAI Responses API; RFC 8259.
 """
 
 import re
@@ -50,7 +50,7 @@ _USED = frozenset({
     "max_output_tokens", "temperature", "top_p", "top_k", "min_p", "seed", "stop", "truncation",
     "metadata", "context_management", "store", "background",
 })  # fmt: skip
-# asked of tools, users and billing, of which there is nothing here that could differ
+# fields for tools, users and billing, which change nothing on this server
 NO_EFFECT = frozenset({
     "parallel_tool_calls", "max_tool_calls", "user", "safety_identifier", "prompt_cache_key",
 })  # fmt: skip
@@ -77,7 +77,7 @@ NEUTRAL = {
     "tools": Neutral(values=([],), allowed="an empty array: this server runs no tools"),
     "top_logprobs": Neutral(values=(0,), allowed="0"),
 }
-# parts of items that never occur here: nothing is left out by leaving them out
+# parts of items that never occur here, so nothing is omitted
 INCLUDABLE = (
     "code_interpreter_call.outputs",
     "computer_call_output.output.image_url",
@@ -97,7 +97,7 @@ _CLOSE_KEYS = frozenset({"type", "stream_id", "session"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateFrame:
-    """`response.create`: one turn, in the lane `stream_id` (None: the unnamed lane)."""
+    """`response.create`: one turn in the lane `stream_id` (None: the unnamed lane)."""
 
     stream_id: str | None
     request: TurnRequest
@@ -106,7 +106,7 @@ class CreateFrame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResumeFrame:
-    """`response.resume`: a turn's events after a number; None: all of them."""
+    """`response.resume`: a turn's events after a number (None: all events)."""
 
     stream_id: str | None
     response_id: str
@@ -117,8 +117,8 @@ class ResumeFrame:
 class CancelFrame:
     """`response.cancel`.
 
-    Without `response_id`: the oldest unfinished turn of the lane; without either: what the socket
-    has begun.
+    Without `response_id`: the oldest unfinished turn of the lane. Without either: all turns that
+    the socket has begun.
     """
 
     stream_id: str | None
@@ -155,7 +155,7 @@ class CreateBody:
 
 
 def lane_of(frame: dict[str, object]) -> str | None:
-    """Find the lane that a frame names, even if the rest of it is wrong; None if it names none."""
+    """Return the lane that a frame names, even if the rest is invalid; None if it names none."""
     name = frame.get("stream_id")
     return name if isinstance(name, str) and _STREAM_ID.fullmatch(name) else None
 
@@ -164,7 +164,7 @@ def decode_frame(frame: dict[str, object]) -> ClientFrame:
     """Read a parsed frame of the socket.
 
     Raises:
-        RequestError: names field, value and what is allowed.
+        RequestError: names the field, its value and the allowed values.
     """
     kind = fields.one_of("type", frame.get("type"), FRAME_TYPES)
     stream_id = _stream_id(frame.get("stream_id"))
@@ -212,7 +212,7 @@ def decode_idempotency_key(value: object, name: str = "idempotency_key") -> str 
     """Read an idempotency key: up to 255 characters of printable ASCII.
 
     Raises:
-        RequestError: it is something else.
+        RequestError: the value is invalid.
     """
     if value is None:
         return None
@@ -225,7 +225,7 @@ def decode_create_body(body: bytes) -> CreateBody:
     """Read the body of `POST /v1/responses`.
 
     Raises:
-        RequestError: names field, value and what is allowed.
+        RequestError: names the field, its value and the allowed values.
     """
     pairs = parse_object(body)
     fields.only_known(pairs, BODY_KEYS)
@@ -243,11 +243,11 @@ def decode_metadata(value: object, name: str = "metadata") -> dict[str, str]:
         return {}
     pairs = fields.mapping(name, value)
     if len(pairs) > MAX_METADATA:
-        fields.refuse(name, f"{len(pairs)} pairs", f"up to {MAX_METADATA} pairs")
+        fields.refuse(name, f"{len(pairs)} pairs", f"an object of up to {MAX_METADATA} pairs")
     found = {}
     for key, one in pairs.items():
         if len(key) > MAX_METADATA_KEY:
-            fields.refuse(name, key, f"keys of up to {MAX_METADATA_KEY} characters")
+            fields.refuse(name, key, f"an object with keys of up to {MAX_METADATA_KEY} characters")
         found[key] = fields.text(f"{name}.{key}", one, longest=MAX_METADATA_VALUE)
     return found
 
@@ -261,13 +261,15 @@ def _turn_request(pairs: dict[str, object]) -> TurnRequest:
         "previous_response_id", pairs.get("previous_response_id"), longest=MAX_ID
     )
     if conversation is not None and previous is not None:
-        message = f"previous_response_id={fields.shown(previous)} and conversation: allowed is one"
+        message = (
+            f"previous_response_id must be absent with conversation (got {fields.shown(previous)})"
+        )
         raise RequestError("invalid_value", message, param="previous_response_id")
     store = _store(pairs.get("store"))
     background = fields.boolean("background", pairs.get("background"), default=False)
     if background and store is False:
-        message = "background=true and store=false: allowed is one: a turn that outlives its client"
-        message += " has to be stored"
+        message = "store must be true with background=true (got false): a turn that outlives its"
+        message += " client has to be stored"
         raise RequestError("invalid_value", message, param="background")
     return TurnRequest(
         model=fields.optional_text("model", pairs.get("model"), longest=MAX_MODEL),
@@ -309,7 +311,7 @@ def _stream_id(value: object) -> str | None:
     if value is None:
         return None
     if not isinstance(value, str) or not _STREAM_ID.fullmatch(value):
-        fields.refuse("stream_id", value, "1 to 256 of A-Z a-z 0-9 _ . -")
+        fields.refuse("stream_id", value, "1 to 256 characters of A-Z a-z 0-9 _ . -")
     return value
 
 
@@ -332,7 +334,7 @@ def optional_integer(
     """Read an integer in a range; absent and null are None.
 
     Raises:
-        RequestError: it is something else.
+        RequestError: the value is invalid.
     """
     value = pairs.get(name)
     return None if value is None else fields.integer(name, value, lowest, highest)
@@ -343,22 +345,22 @@ def _store(value: object) -> bool | None:
 
 
 def decode_stop(value: object) -> tuple[str, ...]:
-    """Read `stop`: a string, or several.
+    """Read `stop`: one string or several.
 
     Raises:
-        RequestError: names what is wrong.
+        RequestError: names the invalid part.
     """
     if value is None:
         return ()
     stops = [value] if isinstance(value, str) else fields.sequence("stop", value)
     if len(stops) > MAX_STOPS:
-        fields.refuse("stop", f"{len(stops)} strings", f"up to {MAX_STOPS} strings")
+        fields.refuse("stop", f"{len(stops)} strings", f"an array of up to {MAX_STOPS} strings")
     found = tuple(
         fields.text(f"stop[{index}]", one, longest=MAX_STOP_CHARS)
         for index, one in enumerate(stops)
     )
     if "" in found:
-        fields.refuse("stop", "", "strings that are not empty")
+        fields.refuse("stop", "", "one or more non-empty strings")
     return found
 
 

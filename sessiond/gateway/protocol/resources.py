@@ -1,6 +1,6 @@
-"""Objects of the Responses API as they stand in events and HTTP bodies: responses, messages, lists.
+"""Objects of the Responses API in events and HTTP bodies: responses, messages, lists.
 
-Shapes: OpenAI's JSON schemas; what goes beyond them is listed in `schema_extensions.json`.
+Shapes: OpenAI's JSON schemas; `schema_extensions.json` lists this server's extensions.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ _ERROR_TYPES: dict[int, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseState:
-    """All that a response object tells of a turn. `request` gives back what was asked."""
+    """The state of a turn in a response object. `request` echoes the client's request."""
 
     response_id: str
     session_id: str
@@ -86,7 +86,7 @@ def response_object(state: ResponseState) -> Json:
 
 
 def usage_object(usage: TurnUsage) -> Json:
-    """Build the standard usage: `cached_tokens` is what needed no computing."""
+    """Build the standard usage: `cached_tokens` are those that were not computed."""
     return {
         "input_tokens": usage.input_tokens,
         "input_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": 0},
@@ -97,7 +97,7 @@ def usage_object(usage: TurnUsage) -> Json:
 
 
 def sessiond_object(usage: TurnUsage) -> Json:
-    """Build our own block: what the model saw, where the turn's KV came from and what it took."""
+    """Build the block `sessiond`: context, sources of the turn's KV, and its costs."""
     resident = "device" if usage.reused_tokens else "none"
     return {
         "reused_tokens": usage.reused_tokens,
@@ -116,12 +116,12 @@ def sessiond_object(usage: TurnUsage) -> Json:
 
 
 def output_text(text: str) -> Json:
-    """Build the one content part of a reply."""
+    """Build the single content part of a reply."""
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 
 def output_message(message_id: str, text: str | None, status: MessageStatus) -> Json:
-    """Build the message item of a reply; `text` None means that it has no content yet."""
+    """Build the message item of a reply; `text` None: it has no content yet."""
     content = [] if text is None else [output_text(text)]
     return {
         "id": message_id,
