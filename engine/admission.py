@@ -1,4 +1,4 @@
-"""Which turns are refused before any work. Pure."""
+"""Admission checks: which turns are refused before any work. Pure."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -9,7 +9,7 @@ from engine.messages import SubmitTurn
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """Why a turn can't be taken."""
+    """Reason why a turn is refused."""
 
     code: Literal["request_too_large", "queue_full", "internal_error", "engine_restarted"]
     message: str
@@ -17,9 +17,9 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmissionView:
-    """What is known when a turn arrives. `context_tokens` is None for an unknown session.
+    """State at a turn's arrival. `context_tokens` is None for an unknown session.
 
-    `is_first`: its owner has no turn that runs or waits. Limits of 0 are none.
+    `is_first`: the owner has no running or waiting turn. A limit of 0 means no limit.
     """
 
     context_tokens: int | None
@@ -35,10 +35,10 @@ class AdmissionView:
 
 
 def refusal(command: SubmitTurn, view: AdmissionView) -> Refusal | None:
-    """Say why a turn is refused; None when it may wait and run.
+    """Return why a turn is refused, or None when it may wait and run.
 
-    The worst case is compared with the whole pool: what passes can always run to its end, if
-    alone. What does not would block everyone behind it.
+    The turn's worst case is compared with the whole pool: a turn that passes can always finish when
+    it runs alone. A turn that does not pass would block all turns behind it.
     """
     if view.context_tokens is None:
         return Refusal(code="engine_restarted", message="the engine does not know this session")
@@ -70,12 +70,12 @@ def _too_large(command: SubmitTurn, view: AdmissionView, tokens: int) -> Refusal
             message = f"up to {needed} blocks are needed, {name} is {limit}"
             return Refusal(code="request_too_large", message=message)
     if tokens + command.generate > view.max_model_len:
-        message = f"{tokens} tokens, the model takes {view.max_model_len} with its reply"
+        message = f"{tokens} tokens with the reply, the model takes {view.max_model_len}"
         return Refusal(code="request_too_large", message=message)
     return None
 
 
 def _no_place(view: AdmissionView) -> Refusal | None:
     if view.turns < view.max_turns or view.is_first:
-        return None  # one beyond, for an owner that others' turns would keep out
-    return Refusal(code="queue_full", message=f"{view.turns} turns run or wait already")
+        return None  # one more for an owner that others' turns would block
+    return Refusal(code="queue_full", message=f"{view.turns} turns are running or waiting")

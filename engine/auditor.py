@@ -22,7 +22,7 @@ def audit(
     *,
     kv_bytes_per_block: int,
 ) -> AuditReport:
-    """Look at everything that refers to blocks and compare."""
+    """Compare the pool with everything that refers to its blocks."""
     pool, cache, movement = memory.pool, memory.cache, memory.movement
     contexts = list(memory.contexts.values())
     references = Counter(block for context in contexts for block in context.table.blocks)
@@ -61,13 +61,13 @@ def _pool_violations(pool: BlockPool, references: Counter[BlockId]) -> Iterator[
     for block in map(BlockId, range(pool.total)):
         counted, found = pool.references(block), references[block]
         if counted != found:
-            yield f"block {block}: {counted} references counted, {found} found in tables and moves"
+            yield f"block {block}: {counted} references counted, {found} in tables and transfers"
         if lists[block] != (0 if counted else 1):
             yield f"block {block}: {counted} references, in {lists[block]} lists of the pool"
     if len(pool.cached_blocks()) != pool.cached_count:
         yield f"{pool.cached_count} cached blocks counted, {len(pool.cached_blocks())} listed"
     if pool.reference_count != references.total():
-        yield f"{pool.reference_count} references counted, {references.total()} in tables and moves"
+        yield f"{pool.reference_count} references counted, {references.total()} found in all"
     total = pool.free_count + pool.cached_count + sum(1 for count in references.values() if count)
     if total != pool.total:
         yield f"free + cached + active = {total}, the pool has {pool.total}"
@@ -76,7 +76,7 @@ def _pool_violations(pool: BlockPool, references: Counter[BlockId]) -> Iterator[
 def _census_violations(
     contexts: Sequence[Context], tally: Tally, movement: Movement
 ) -> Iterator[str]:
-    """What is counted as it changes, against what is there."""
+    """Compare the running counters with a fresh count."""
     tokens = sum(context.table.kept_len for context in contexts)
     if tally.tokens != tokens:
         yield f"{tally.tokens} tokens counted in page tables, {tokens} found"
@@ -89,7 +89,7 @@ def _census_violations(
     for context in contexts:
         parked = movement.is_parked(context)
         if context.activity is Activity.IDLE and parked != (context.session in movement.parked):
-            yield f"{context.session}: parked is {parked}, and is counted as the opposite"
+            yield f"{context.session}: parked is {parked}, but the counter says the opposite"
 
 
 def _cache_violations(pool: BlockPool, cache: PrefixCache) -> Iterator[str]:
@@ -97,7 +97,7 @@ def _cache_violations(pool: BlockPool, cache: PrefixCache) -> Iterator[str]:
         if cache.key_of(block) != key:
             yield f"block {block}: found under a key that is not its own"
         if not pool.is_hashed(block):
-            yield f"block {block}: in the prefix cache, but the pool calls it writable"
+            yield f"block {block}: in the prefix cache, but writable in the pool"
     for block in pool.free_blocks():
         if pool.is_hashed(block):
             yield f"block {block}: free, but hashed"
@@ -126,7 +126,7 @@ def _context_violations(pool: BlockPool, cache: PrefixCache, context: Context) -
         yield f"{name}: {context.drafted} drafts, room for {table.room}"
     later = table.blocks[table.sealed_count :]
     if len(set(later)) != len(later) or set(later) & set(table.blocks[: table.sealed_count]):
-        yield f"{name}: a block twice in one page table, not by an edit"
+        yield f"{name}: a block twice in one page table, without an edit"
     for block in table.blocks[len(table.entries) :]:
         if not pool.is_writable(block):
             yield f"{name}: reserved block {block} is hashed or shared"
@@ -143,7 +143,7 @@ def _entry_violations(context: Context) -> Iterator[str]:
         if left.base + left.last >= right.base + right.first:
             yield f"{name}: positions overlap in {left}, {right}"
     if sum(entry.last - entry.first + 1 for entry in table.entries) != table.kept_len:
-        yield f"{name}: kept_len {table.kept_len} is not the number of its valid slots"
+        yield f"{name}: kept_len {table.kept_len} is not the number of valid slots"
     tail = table.entries[-1] if table.entries else None
     if table.next_pos != (tail.base + tail.last + 1 if tail else 0):
         yield f"{name}: next_pos {table.next_pos} does not follow {tail}"
@@ -154,10 +154,10 @@ def _content_violations(cache: PrefixCache, context: Context) -> Iterator[str]:
     for index, key in enumerate(context.fresh_keys(count)[:count]):
         block, first, last, _ = context.table.entries[index]
         held = cache.key_of(block)
-        # A block that was sealed before it was full may be hashed with the more ids of a fork.
+        # A block that was sealed before it was full may be hashed under a fork's longer ids.
         whole = last - first == context.table.block_size - 1
         if whole and held is not None and held != key:
-            yield f"{context.session}: block {block} is hashed as something else than its ids"
+            yield f"{context.session}: block {block} is hashed under other ids than its own"
         start, stop, slot = context.partition.page(index)
         if (first, last) != (slot, slot + stop - start - 1):
             yield f"{context.session}: block {block} holds {first}..{last}, not its page"

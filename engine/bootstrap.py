@@ -1,4 +1,4 @@
-"""Builds an engine: loads the model, measures, sizes the pool. Engine process only."""
+"""Builds an engine: loads the model, measures memory, sizes the pool. Engine process only."""
 
 import os
 import time
@@ -35,10 +35,10 @@ def build_engine(
 ) -> tuple[EngineLoop, EngineInfo]:
     """Load the model that `config` names, size its largest step, give the rest to the pool.
 
-    `report` is told in words what is being done.
+    `report` receives progress texts.
 
     Raises:
-        ModelFileError: there is no such model, or its files can't be used.
+        ModelFileError: the model does not exist, or its files can't be used.
         ConfigError: a setting can't work with this model or on this machine.
     """
     path = resolve_model(config.model, lambda _step: None)
@@ -49,10 +49,10 @@ def build_engine(
     loaded = _load(spec, config)
     tokenizer = load_tokenizer(path)
     if tokenizer.ordinary_end > spec.vocab_size:
-        # added tokens are let be: models come with a padding token that has no row and no use
+        # Added tokens are not checked: models come with a padding token that has no row and no use.
         raise ModelFileError(
             f"{path}: text encodes to ids up to {tokenizer.ordinary_end - 1}, but the model has "
-            f"rows for {spec.vocab_size}: the tokenizer is another model's"
+            f"rows for {spec.vocab_size}: the tokenizer belongs to another model"
         )
     report(f"weights take {format_bytes(loaded.weights_bytes)}; sizing the largest step")
     measured = _measure(loaded, config)
@@ -63,7 +63,7 @@ def build_engine(
     return engine_loop, _info(config, loaded, measured, plan, tier_info)
 
 
-def assemble(  # noqa: PLR0913 -- what an engine is put together from
+def assemble(  # noqa: PLR0913 -- the parts of an engine
     config: EngineConfig,
     loaded: AnyModel,
     num_blocks: int,
@@ -72,7 +72,7 @@ def assemble(  # noqa: PLR0913 -- what an engine is put together from
     *,
     max_model_len: int,
 ) -> tuple[EngineLoop, tuple[TierInfo, ...]]:
-    """Put a loop around a loaded model, with a pool of `num_blocks` and the tiers of the config.
+    """Build a loop around a loaded model, with a pool of `num_blocks` and the configured tiers.
 
     Raises:
         ConfigError: the device can't allocate the pool.
@@ -102,7 +102,7 @@ def assemble(  # noqa: PLR0913 -- what an engine is put together from
 
 
 def served_name(model: str) -> str:
-    """The name that clients use: of a file or folder its own, without path and ending."""
+    """Return the name that clients use: that of the file or folder, without path and suffix."""
     path = Path(model).expanduser()
     if model in CATALOG or not path.exists():
         return model
@@ -127,9 +127,9 @@ def _measure(loaded: AnyModel, config: EngineConfig) -> Measured:
             rows, config.max_num_seqs + config.num_speculative_tokens
         )
     except MemoryError as error:
-        allowed = f"fewer: the largest step finds no memory beside the weights: {error}"
+        allowed = f"lower: the largest step does not fit in memory beside the weights: {error}"
         raise ConfigError("max_num_batched_tokens", rows, allowed) from error
-    _free(loaded)  # a device that doesn't tell its memory is refused before graphs are measured
+    _free(loaded)  # a device that does not report its memory is refused before graphs are measured
     graph_bytes = loaded.measure_graphs()
     free = _free(loaded)
     return Measured(
@@ -148,17 +148,17 @@ def _free(loaded: AnyModel) -> Free:
     if not loaded.device.startswith("cuda"):
         return Free(free_bytes=free_host_bytes())
     device = CudaDevice()
-    device.give_back()  # else the measuring steps' memory looks taken
+    device.give_back()  # otherwise the memory of the measuring steps counts as taken
     try:
         facts = device.memory()
-    except RuntimeError as error:  # HAMi's, where CUDA's own part is over the limit (HAMi#1370)
+    except RuntimeError as error:  # HAMi's, when CUDA itself exceeds the limit (HAMi#1370)
         allowed = (
-            f"a device that tells its memory; under a limit ({LIMIT_VARIABLE}), one of more "
+            f"a device that reports its memory; under a limit ({LIMIT_VARIABLE}), a limit of more "
             f"than CUDA itself takes, about {format_bytes(CONTEXT_BYTES)}: {error}"
         )
         raise ConfigError("device", loaded.device, allowed) from error
     free = free_within(facts, memory_limit(os.environ, device.index))
-    # the pool has one block more than it is planned with, which is nobody's
+    # the pool allocates one block more than planned, which has no owner
     return replace(free, free_bytes=max(0, free.free_bytes - loaded.kv_bytes_per_block))
 
 

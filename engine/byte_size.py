@@ -1,4 +1,4 @@
-"""Sizes in bytes as people write them: "2GiB", "512 MiB", "1000". Pure."""
+"""Parses and formats sizes in bytes: "2GiB", "512 MiB", "1000". Pure."""
 
 import re
 
@@ -19,10 +19,10 @@ BYTE_SIZES = 'bytes, or a number with KiB, MiB, GiB, TiB, kB, MB, GB or TB, as i
 
 
 def parse_bytes(text: str) -> int:
-    """Bytes that `text` stands for.
+    """Return the number of bytes that `text` stands for.
 
     Raises:
-        ValueError: it is no size; says what is allowed.
+        ValueError: `text` is not a size; the message says what is allowed.
     """
     match = _SIZE.fullmatch(text)
     unit = _UNITS.get(match[2].upper()) if match else None
@@ -32,7 +32,7 @@ def parse_bytes(text: str) -> int:
 
 
 def format_bytes(size: int) -> str:
-    """A size with three digits or so: "312 MiB", "4.0 GiB"."""
+    """Format a size with about three digits: "312 MiB", "4.0 GiB"."""
     value, unit = float(size), "B"
     for larger in ("KiB", "MiB", "GiB", "TiB"):
         if value < 1024:

@@ -1,4 +1,4 @@
-"""Runs the C compiler. Standard library only: the package's build needs it before all else."""
+"""Runs the C compiler. Standard library only: the package's build imports it first."""
 
 import os
 import shutil
@@ -7,14 +7,14 @@ from collections.abc import Sequence
 
 
 class BuildError(Exception):
-    """C can't be compiled here. The message is the compiler's."""
+    """C code can't be compiled here. The message is the compiler's."""
 
 
 def find_compiler() -> str:
     """Return the C compiler: $CC, or the first of cc, gcc, clang.
 
     Raises:
-        BuildError: there is none.
+        BuildError: no compiler was found.
     """
     for name in (os.environ.get("CC"), "cc", "gcc", "clang"):
         if name and shutil.which(name.split()[0]):
@@ -23,10 +23,10 @@ def find_compiler() -> str:
 
 
 def run_compiler(command: Sequence[str]) -> None:
-    """Run one command of it.
+    """Run one compiler command.
 
     Raises:
-        BuildError: it refused the code.
+        BuildError: the compiler rejected the code.
     """
     result = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 -- the compiler
     if result.returncode:

@@ -1,8 +1,8 @@
-"""How many blocks a turn can need. Pure."""
+"""Computes how many blocks a turn can need. Pure."""
 
 
 def blocks_for(tokens: int, block_size: int) -> int:
-    """Blocks that hold `tokens` tokens."""
+    """Return the number of blocks that hold `tokens` tokens."""
     return -(-tokens // block_size)
 
 
@@ -14,6 +14,6 @@ def worst_case_blocks(
     close_tokens: int,
     block_size: int,
 ) -> int:
-    """Blocks of a context after a turn that was as long as it may be."""
+    """Return the blocks of a context after a turn of the greatest possible length."""
     tokens = context_tokens + prompt_tokens + max_output_tokens + close_tokens
     return blocks_for(tokens, block_size)

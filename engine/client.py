@@ -1,4 +1,4 @@
-"""The one door to an engine, whether it is a thread, a child process or, later, a cluster."""
+"""Interface to an engine in a thread, a child process or, later, a cluster."""
 
 from collections.abc import AsyncIterator
 from typing import Protocol
@@ -42,14 +42,14 @@ __all__ = [
 
 
 class TurnEvents(Protocol):
-    """Events of one turn: `TurnStarted`, deltas, then exactly one ending, after which it stops.
+    """Events of one turn: `TurnStarted`, deltas, then exactly one ending, which is the last event.
 
-    Bounded: a slow reader finds waiting deltas merged into one.
+    Bounded: waiting deltas are merged into one when the reader is slow.
     """
 
     @property
     def turn(self) -> TurnId:
-        """The turn that these events are about."""
+        """Id of the turn that these events belong to."""
         ...
 
     def __aiter__(self) -> AsyncIterator[TurnEvent]:
@@ -58,16 +58,16 @@ class TurnEvents(Protocol):
 
 
 class EngineClient(Protocol):
-    """Speaks to one engine. All methods are called from one asyncio loop.
+    """Client of one engine. All methods are called from one asyncio loop.
 
-    `epoch` starts at 1 and rises by one whenever the engine lost its memory. A context that was
-    set under an older epoch is gone: set it again before submitting. Nothing can come between a
-    look at `epoch`, `send` and `submit` that are made without awaiting.
+    `epoch` starts at 1 and rises by one whenever the engine loses its memory. A context that was
+    set under an older epoch is gone: set it again before submitting. Reading `epoch`, `send` and
+    `submit` are atomic as long as the caller does not await between them.
     """
 
     @property
     def info(self) -> EngineInfo:
-        """What the engine is.
+        """Description of the engine.
 
         Raises:
             EngineUnavailableError: before `start` has returned.
@@ -76,22 +76,22 @@ class EngineClient(Protocol):
 
     @property
     def epoch(self) -> int:
-        """How many times the engine has started."""
+        """Number of times the engine has started."""
         ...
 
     @property
     def available(self) -> bool:
-        """Whether commands are taken now."""
+        """Whether commands are accepted now."""
         ...
 
     @property
     def restarts(self) -> int:
-        """How many times the engine was lost and started again."""
+        """Number of times the engine was lost and restarted."""
         ...
 
     @property
     def hangs(self) -> int:
-        """How many of these losses were engines that hung and were killed."""
+        """Number of these losses in which the engine hung and was killed."""
         ...
 
     async def start(self) -> None:
@@ -99,7 +99,7 @@ class EngineClient(Protocol):
         ...
 
     async def ready(self) -> None:
-        """Wait until commands are taken (again). Callers bound it with a timeout."""
+        """Wait until commands are accepted (again). Callers set a timeout."""
         ...
 
     async def stop(self) -> None:
@@ -107,10 +107,10 @@ class EngineClient(Protocol):
         ...
 
     def send(self, command: ContextCommand) -> None:
-        """Change a context. In order with everything else that is sent.
+        """Change a context. Commands are applied in the order in which they are sent.
 
         Raises:
-            EngineUnavailableError: the engine is not there.
+            EngineUnavailableError: the engine is not running.
         """
         ...
 
@@ -118,18 +118,18 @@ class EngineClient(Protocol):
         """Start a turn.
 
         Raises:
-            EngineUnavailableError: the engine is not there.
+            EngineUnavailableError: the engine is not running.
         """
         ...
 
     def cancel(self, command: CancelTurn) -> None:
-        """Cancel a turn; its events still end with one ending. Safe at any time."""
+        """Cancel a turn; its events still end with exactly one ending. Safe at any time."""
         ...
 
     async def ask(self, query: Query) -> Answer:
-        """Ask about the engine's state.
+        """Query the engine's state.
 
         Raises:
-            EngineUnavailableError: the engine is not there, or went away meanwhile.
+            EngineUnavailableError: the engine is not running, or was lost before it answered.
         """
         ...

@@ -1,4 +1,4 @@
-"""What an engine is told at start. Resolves to a new value; is never changed in place."""
+"""Engine settings at start. Resolves to a new value; is never changed in place."""
 
 from typing import Literal
 
@@ -18,10 +18,10 @@ MAX_SPECULATIVE_TOKENS = 32
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of one engine. Names follow vLLM where the thing is the same.
+    """Settings of one engine. Names follow vLLM where the meaning is the same.
 
-    Sizes are in bytes, tokens or blocks as the name says; 0 means "choose", of
-    `target_inter_token_ms` and the `max_*_blocks` "no bound", of the sizes of tiers "none".
+    Sizes are in bytes, tokens or blocks as the name says. 0 means "choose"; for
+    `target_inter_token_ms` and `max_*_blocks` it means "no limit", for tier sizes "no tier".
     Watermarks are shares of the pool. `disk_tier_path` is a folder.
     """
 
@@ -59,7 +59,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     disk_tier_path: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse values that can't work.
+        """Refuse invalid values.
 
         Raises:
             ConfigError: names the setting, its value and what is allowed.
@@ -146,7 +146,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _are_sizes(text: str, most: int) -> bool:
-    """Whether a text names different sizes up to `most`, or nothing."""
+    """Whether `text` names different sizes up to `most`, or nothing."""
     parts = [part.strip() for part in text.split(",")] if text else []
     sizes = {int(part) for part in parts if part.isascii() and part.isdigit()}
     return len(sizes) == len(parts) and all(1 <= size <= most for size in sizes)

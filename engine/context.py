@@ -15,7 +15,7 @@ from engine.tier_reports import RestoredFrom
 
 
 class Activity(Enum):
-    """What a context's turn does. KV of running ones is never released by a placement policy."""
+    """State of a context's turn. A placement policy never releases KV of running ones."""
 
     IDLE = "idle"
     WAITING = "waiting"
@@ -23,35 +23,35 @@ class Activity(Enum):
 
 
 class CutTooLong(Corruption):
-    """A context was to be cut to more ids than it has."""
+    """A context can't be cut to more ids than it has."""
 
     def __init__(self, session: SessionId, length: int, there: int) -> None:
-        super().__init__(f"{session} was to be cut to {length} of {there} ids")
+        super().__init__(f"{session} can't be cut to {length} of {there} ids")
         self.length = length
         self.there = there
 
 
 class Context:
-    """What one session holds.
+    """Token ids, page table and edits of one session.
 
-    `ids` are what the model sees. ids[:committed] are the session's, the rest belongs to its turn
-    and may be rolled back. KV is there for ids[:table.kept_len]. ids[:computed_len] have been
-    computed at some time: if their KV is gone they must be computed *again*, while ids after it (an
-    end of turn that is owed) never were.
+    `ids` are what the model sees. ids[:committed] belong to the session, the rest belongs to its
+    turn and may be rolled back. ids[:table.kept_len] have KV. ids[:computed_len] have been computed
+    before: if their KV is lost they are *re*computed, while later ids (an owed end of turn) never
+    were.
 
-    ids[computed_len:idle_len] were computed while the session was idle: no turn has told them yet,
-    so they are new to the next one. KV of draft_ids[:drafted], a guess at what comes after `ids`,
-    lies in the tail's slots behind the last valid one: whoever reads the table does not see it.
-    Drafts are there only while the session is idle and KV of all its ids is there.
+    ids[computed_len:idle_len] were computed while the session was idle: no turn has reported them
+    yet, so they count as new in the next one. KV of draft_ids[:drafted], predicted ids of the next
+    turn, lies in the tail's slots behind the last valid one, where readers of the table do not see
+    it. Drafts exist only while the session is idle and all its ids have KV.
 
     KV of `restored_tokens` ids came back from tiers, the slowest of which is `restored_from`, since
-    the last turn began. Of a `volatile` context nothing is written to disk.
+    the last turn began. KV of a `volatile` context is never written to disk.
 
-    `stages` are edits to be made before KV is that of `ids`: until then the table holds the first
-    stage's, and `stage_ids`, `pending` and `keys` speak of that.
+    `stages` are edits that are still due: until they are made, the table holds the first stage's
+    KV, and `stage_ids`, `pending` and `keys` refer to that stage.
     """
 
-    def __init__(  # noqa: PLR0913 -- a value's parts, by their names
+    def __init__(  # noqa: PLR0913 -- fields of a value, by their names
         self,
         *,
         session: SessionId,
@@ -63,7 +63,7 @@ class Context:
     ) -> None:
         self.session = session
         self.salt = salt
-        self.owner = owner_id(salt)  # in the tiers
+        self.owner = owner_id(salt)  # as stored in the tiers
         self.ids = ids
         self.committed = len(ids)
         self.computed_len = 0
@@ -75,16 +75,16 @@ class Context:
         self.last_used_s = 0.0
         self.stages: list[Stage] = []
         self.history = history
-        self.rebuilt_exact = False  # and no turn that was told of it has been kept yet
+        self.rebuilt_exact = False  # set until a turn that reported it is kept
         self.volatile = False
-        self.gave_way = False  # to others, since its last turn began
+        self.gave_way = False  # evicted or preempted since its last turn began
         self.restored_tokens = 0
         self.restored_from: RestoredFrom = "none"
         self._partition = partition
 
     @property
     def stage_ids(self) -> list[int]:
-        """The ids that the table holds KV of, or is about to."""
+        """Ids whose KV the table holds, or is about to hold."""
         return self.stages[0].ids if self.stages else self.ids
 
     @property
@@ -94,12 +94,12 @@ class Context:
 
     @property
     def pending(self) -> int:
-        """Ids whose KV is not there: up to the next edit, if one is to be made."""
+        """Ids without KV, up to the next edit if one is due."""
         return len(self.stage_ids) - self.table.kept_len
 
     @property
     def outstanding(self) -> int:
-        """All ids to be computed before KV of `ids` is there."""
+        """All ids to be computed before all of `ids` have KV."""
         if not self.stages:
             return self.pending
         lengths = [*(len(stage.ids) for stage in self.stages[1:]), len(self.ids)]
@@ -110,23 +110,23 @@ class Context:
 
     @property
     def sealed_len(self) -> int:
-        """Ids whose KV can't be computed from `ids`: an edit was made after them."""
+        """Ids whose KV can't be computed from `ids`, since an edit was made after them."""
         return self._partition.sealed_len
 
     @property
     def sealed_end(self) -> int:
-        """Ids in the pages that those lie in, once all of these are complete."""
+        """Ids in the pages that hold the sealed ids, once all of these pages are complete."""
         return self._partition.end(self._partition.sealed_count)
 
     def page_count(self, length: int) -> int:
-        """How many pages `length` ids lie in: after edits these may be parts of blocks."""
+        """Pages that `length` ids occupy; after edits these may be parts of blocks."""
         return self._partition.page_count(length)
 
     @property
     def reusable_len(self) -> int:
-        """Ids whose KV is there, and is right once all edits are made."""
+        """Ids with KV that remains valid once all edits are made."""
         kept = self.table.kept_len
-        for stage in self.stages:  # what an edit leaves of a prefix is a prefix
+        for stage in self.stages:  # an edit leaves a prefix of a prefix
             kept = kept_count(kept, stage.edit.dropped)
         return kept
 
@@ -135,11 +135,11 @@ class Context:
         return self.partition.keys(self.stage_ids, count)
 
     def final_keys(self) -> list[bytes]:
-        """Chain keys of all complete pages of `ids`, as they are when all edits are made."""
+        """Chain keys of all complete pages of `ids`, once all edits are made."""
         return self._partition.keys(self.ids, self._partition.complete_count(len(self.ids)))
 
     def fresh_keys(self, count: int) -> list[bytes]:
-        """The same keys computed anew from the ids. For audits."""
+        """Recompute the same keys from the ids. For audits."""
         return self.partition.fresh_keys(self.stage_ids, count)
 
     def has(self, page: int, key: bytes) -> bool:
@@ -149,30 +149,30 @@ class Context:
         return self.keys(page + 1)[page] == key
 
     def note_computed(self) -> None:
-        """Remember how far the ids have been computed."""
+        """Record how far the ids have been computed."""
         if not self.stages:
             self.computed_len = max(self.computed_len, self.table.kept_len)
 
     def append(self, ids: Sequence[int]) -> None:
-        """Add ids of the turn, or ids that are owed."""
+        """Add ids of the turn, or owed ids."""
         self.ids.extend(ids)
 
     def commit(self) -> None:
-        """Make all ids the session's."""
+        """Commit all ids to the session."""
         self.committed = len(self.ids)
         self.rebuilt_exact = False
 
     def cut(self, length: int) -> BlockArray:
-        """Keep the first `length` ids and the KV behind them.
+        """Keep the first `length` ids and their KV.
 
-        A cut into what was there before an edit leaves ids as if no edit had been made, and the KV
-        that is theirs then.
+        A cut into ids from before an edit restores the ids as if no edit had been made, with the KV
+        that belongs to them.
 
         Returns:
-            Blocks that are referred to no longer, reserved ones included, in the table's order.
+            Blocks that are no longer referenced, reserved ones included, in the table's order.
 
         Raises:
-            CutTooLong: there are fewer ids. Nothing has been changed then.
+            CutTooLong: the context has fewer ids. It is left unchanged.
         """
         if length > len(self.ids):
             raise CutTooLong(self.session, length, len(self.ids))
@@ -189,7 +189,7 @@ class Context:
         return dropped + self.table.truncate(min(length, self.table.kept_len))
 
     def release(self) -> BlockArray:
-        """Keep the ids only; returns all blocks, in the table's order."""
+        """Keep the ids only; return all blocks, in the table's order."""
         self.idle_len = self.drafted = 0
         self.stages = []
         self.take_restored()
@@ -208,16 +208,16 @@ class Context:
         litter.add(self._partition.forget_after(length))
 
     def take_restored(self) -> tuple[int, RestoredFrom]:
-        """Ids that came back from tiers, and from which: told once."""
+        """Return how many ids came back from tiers, and from which; resets both."""
         restored = self.restored_tokens, self.restored_from
         self.restored_tokens, self.restored_from = 0, "none"
         return restored
 
     def fork(self, session: SessionId, length: int) -> "Context":
-        """A context of the first `length` ids, on the same blocks (the caller shares them).
+        """Return a context of the first `length` ids, on the same blocks (the caller shares them).
 
-        Drafts stay the parent's, though the child may share the block that they lie in: nobody
-        writes to a block that two refer to.
+        Drafts stay with the parent, though the child may share their block: a block with two
+        references is never written.
         """
         child = Context(
             session=session,
@@ -239,10 +239,10 @@ class Context:
     # --- edits ---------------------------------------------------------------------------------
 
     def edit(self, edit: Edit) -> None:
-        """Drop spans of the ids. The table follows in `apply_edit`, once all their KV is there.
+        """Drop spans of the ids. `apply_edit` changes the table once all their ids have KV.
 
         Raises:
-            BadSpansError: they do not rise, or lie outside. Nothing has been changed then.
+            BadSpansError: the spans do not rise, or lie outside. The context is left unchanged.
         """
         after = self._partition.edited(self.ids, edit.dropped)
         if self.table.kept_len or self.stages:
@@ -257,34 +257,34 @@ class Context:
 
     @property
     def next_edit(self) -> Edit | None:
-        """The edit that is due: KV of everything before it is there."""
+        """The edit that is due: everything before it has KV."""
         return self.stages[0].edit if self.stages and not self.pending else None
 
     def apply_edit(self) -> tuple[list[BlockId], list[BlockId]]:
-        """Make the edit that is due in the table, where no KV moves.
+        """Apply the due edit to the table where no KV moves.
 
         Returns:
-            Blocks that the table refers to once more, and those that it refers to no longer.
+            Blocks that gain a reference, and those that lose one.
         """
         stage = self.stages.pop(0)
         return self.table.rearrange(stage.partition.pieces(len(stage.ids), stage.edit.dropped))
 
     def compact(self, first: int, blocks: Sequence[BlockId]) -> list[BlockId]:
-        """Make the edit that is due in the table: `blocks` hold all pages from `first` on now.
+        """Apply the due edit to the table: `blocks` now hold all pages from `first` on.
 
         Returns:
-            Blocks that the table refers to no longer, in its order.
+            Blocks that are no longer referenced, in the table's order.
         """
         stage = self.stages.pop(0)
         return self.table.compact(first, blocks, kept_count(len(stage.ids), stage.edit.dropped))
 
     def forget_edits(self) -> BlockArray:
-        """Make the ids what they would be had nothing ever stood between them.
+        """Treat the ids as if nothing had ever stood between them.
 
-        Only KV of the front that no edit has touched is right for that.
+        Only KV of the prefix before the first edit stays valid.
 
         Returns:
-            Blocks that are referred to no longer, in the table's order.
+            Blocks that are no longer referenced, in the table's order.
         """
         if not self._partition.is_edited:
             return array("i")

@@ -1,6 +1,6 @@
-"""Sets, edits, forks, cuts, releases and closes contexts as told. Loop thread only.
+"""Executes commands that set, edit, fork, cut, release and close contexts. Loop thread only.
 
-A turn of a context that has not ended ends first.
+A context's running or queued turn is ended first.
 """
 
 import logging
@@ -153,7 +153,7 @@ class ContextCommands:
         if context is None:
             return
         self._end_turn_of(context)
-        # Nothing is cut: a session that is only forgotten may come back for its KV in the tiers.
+        # Nothing is cut: a session that is only forgotten may later reuse its KV from the tiers.
         self._turns.reclaim(context, "closed", length=len(context.ids), release=True)
         self._idle.forget(session)
         self._memory.tally.litter.add(self._memory.contexts.pop(session))

@@ -1,4 +1,4 @@
-"""The control groups that this process is in, and the groups above them. Reads, never writes.
+"""Control groups of this process and the groups above them. Reads, never writes.
 
 Files: https://docs.kernel.org/admin-guide/cgroup-v2.html and cgroup-v1.
 """
@@ -8,9 +8,9 @@ from pathlib import Path
 
 
 def unified_groups(root: Path) -> Iterator[Path]:
-    """Folders of the version 2 group and of those above it, the nearest first.
+    """Folders of the version 2 group and of its parents, the nearest first.
 
-    `root` is where /proc and /sys lie.
+    `root` is the folder that contains /proc and /sys.
     """
     for controllers, path in _memberships(root):
         if not controllers:
@@ -18,14 +18,14 @@ def unified_groups(root: Path) -> Iterator[Path]:
 
 
 def controller_groups(root: Path, controller: str) -> Iterator[Path]:
-    """Folders of the version 1 group of a controller and of those above it, the nearest first."""
+    """Folders of the version 1 group of a controller and of its parents, the nearest first."""
     for controllers, path in _memberships(root):
         if controller in controllers:
             yield from _upwards(root / "sys/fs/cgroup" / controller, path)
 
 
 def read_number(file: Path) -> int | None:
-    """The file's number; None when it is missing or says something else, as "max"."""
+    """The file's number; None when it is missing or holds no number, such as "max"."""
     try:
         text = file.read_text().strip()
     except OSError:
@@ -34,7 +34,7 @@ def read_number(file: Path) -> int | None:
 
 
 def _memberships(root: Path) -> Iterator[tuple[list[str], str]]:
-    """Controllers, none for version 2, and path of each group that this process is in."""
+    """Controllers (none for version 2) and path of each group of this process."""
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:

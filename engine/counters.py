@@ -1,4 +1,4 @@
-"""What the engine counts since its start. Written by the loop and the executor."""
+"""Engine counters since start. Written by the loop and the executor."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from engine.questions import ReclaimCause
 
 @dataclass(slots=True)
 class Counters:
-    """Numbers that only rise; names and units as in `EngineStats`."""
+    """Counters that only rise; names and units as in `EngineStats`."""
 
     memory_shortages: int = 0
     step_times: Histogram = field(default_factory=lambda: Histogram(STEP_SECONDS))
@@ -31,7 +31,7 @@ class Counters:
     reclaim_times: dict[ReclaimCause, Histogram] = field(default_factory=dict)
 
     def reclaimed(self, cause: ReclaimCause, seconds: float) -> None:
-        """Note that a session's KV was given back or cut, why, and how long it took."""
+        """Count that a session's KV was freed or cut, with the reason and the time it took."""
         if cause not in self.reclaim_times:
             self.reclaim_times[cause] = Histogram(RECLAIM_SECONDS)
         self.reclaim_times[cause].add(seconds)

@@ -1,7 +1,7 @@
-"""Pages that sessions were cut by: no tier is to keep what no session has. Loop thread only.
+"""Stale tier copies: pages that were cut from sessions. Loop thread only.
 
-Their blocks are reusable the moment a session is cut; looking through the tiers for their copies
-takes longer, and so waits for the next step.
+Blocks are reusable as soon as a session is cut; searching the tiers for their copies takes longer,
+so it waits for the next step.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -14,11 +14,11 @@ from engine.movement import Movement
 from engine.usage import UsageBook
 
 PageKey = tuple[int, bytes]
-"""The number of a page and its chain key."""
+"""Number of a page and its chain key."""
 
 
 class DeadPages:
-    """Owns what was cut since the last `forget`."""
+    """Collects the pages that were cut since the last `forget`."""
 
     def __init__(
         self, contexts: Mapping[SessionId, Context], *, usage: UsageBook, movement: Movement
@@ -26,7 +26,7 @@ class DeadPages:
         self._contexts = contexts
         self._usage = usage
         self._movement = movement
-        self._cut: list[tuple[bytes, int, int, list[bytes]]] = []  # of the keys a slice
+        self._cut: list[tuple[bytes, int, int, list[bytes]]] = []  # one slice of the keys each
 
     def note(self, context: Context, length: int) -> None:
         """A context is about to be cut to its first `length` ids. The list of its keys stays."""
@@ -37,9 +37,9 @@ class DeadPages:
             self._cut.append((context.salt, first, stop, context.keys(stop)))
 
     def forget(self) -> None:
-        """Let no tier keep what was cut, unless a session of the same user has it, perhaps again.
+        """Drop tier copies of cut pages, unless a session of the same user holds them again.
 
-        As in `Movement.erase`.
+        See `Movement.erase`.
         """
         cut, self._cut = self._cut, []
         for salt, first, stop, keys in cut:
@@ -48,10 +48,10 @@ class DeadPages:
     def unwanted(
         self, salt: bytes, pages: Iterable[PageKey], *, closed: Context | None = None
     ) -> list[bytes]:
-        """Keys of those pages that no session of the user has but the one that is `closed`.
+        """Return keys of those pages that no other session of the user holds; `closed` is ignored.
 
-        A key tells of all pages before it: who has none of one page has none of those behind, and
-        is not looked at again.
+        A key covers all pages before it: a session without a page has none of the later ones, so it
+        is not examined again.
         """
         found = map(self._contexts.get, self._usage.sessions_of(salt))
         sharers = [other for other in found if other is not None and other is not closed]

@@ -1,9 +1,9 @@
-"""How ids split into pages where K lies rotated by its position: full ones, then a last. Pure.
+"""Splits ids into full pages and a last one, where K is rotated by its position. Pure.
 
-Page i holds ids[block_size * i : block_size * (i + 1)] whatever was dropped before. An edit leaves
-the pages before the first dropped id as they are; ids behind it move up into the places that came
-free, and their KV with them (`engine.edits`). Keys of what has moved, and of what comes later, are
-made under a lineage, and every key holds its page's position, since KV is no good at another one.
+Page i holds ids[block_size * i : block_size * (i + 1)], whatever was dropped before. An edit leaves
+the pages before the first dropped id unchanged; later ids move up into the freed places, and their
+KV with them (`engine.edits`). Keys of moved and later pages are made under a lineage, and every key
+includes its page's position, since the KV is valid at that position only.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from engine.partition import Page, Partition, Spans, kept_count, kept_spans
 
 
 class DensePartition(Partition):
-    """See Partition. Its pieces are not asked for: nothing is left where it was behind an edit."""
+    """See Partition. `pieces` is not used: an edit leaves nothing in place behind it."""
 
     def __init__(
         self,
@@ -28,32 +28,32 @@ class DensePartition(Partition):
 
     @property
     def sealed_count(self) -> int:
-        """Pages that hold ids from before the last edit; the last may hold later ones, too."""
+        """Pages with ids from before the last edit; the last may hold later ids, too."""
         return -(-self._before_edit // self.block_size)
 
     @property
     def sealed_len(self) -> int:
-        """Ids from before the last edit: their KV can't be computed from the ids there are."""
+        """Ids from before the last edit: their KV can't be computed from the current ids."""
         return self._before_edit
 
     @property
     def closed_count(self) -> int:
-        """No page is closed before it is full."""
+        """A page is never closed before it is full."""
         return 0
 
     def copy(self) -> "DensePartition":
-        """One that may go on by itself."""
+        """Return an independent copy."""
         return DensePartition(
             self.block_size, self._hasher, self._sealed, self._keys, self._before_edit
         )
 
     def edited(self, ids: Sequence[int], dropped: Spans) -> "DensePartition":
-        """The partition once the `dropped` spans [start, stop) of all `ids` have left.
+        """Return the partition after the `dropped` spans [start, stop) of all `ids` were removed.
 
         Raises:
-            BadSpansError: they do not rise, or lie outside.
+            BadSpansError: the spans do not rise, or lie outside.
         """
-        list(kept_spans(len(ids), dropped))  # which says what is wrong with them
+        list(kept_spans(len(ids), dropped))  # raises on bad spans
         fixed = self.complete_count(first_dropped(len(ids), dropped))
         keys = self.keys(ids, self.complete_count(len(ids)))
         return DensePartition(
@@ -69,5 +69,5 @@ class DensePartition(Partition):
 
 
 def first_dropped(length: int, dropped: Spans) -> int:
-    """Place of the first of `length` ids that leaves; `length` when none does."""
+    """Index of the first of `length` ids that is dropped; `length` when none is."""
     return dropped[0][0] if dropped else length

@@ -1,4 +1,4 @@
-"""Turns an engine loop: waits for input, steps, hands on each step's output. Engine thread only."""
+"""Runs an engine loop: waits for input, steps, sends each step's output. Engine thread only."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -11,30 +11,30 @@ Emit = Callable[[TurnEvent], None]
 
 
 class Loop(Protocol):
-    """What is driven: `engine.loop.EngineLoop`."""
+    """The driven loop: `engine.loop.EngineLoop`."""
 
     def handle(self, command: Command) -> None:
-        """Take a command."""
+        """Handle a command."""
         ...
 
     def answer(self, query: Query) -> Answer:
-        """Answer a question about the engine's state."""
+        """Answer a query about the engine's state."""
         ...
 
     def step(self, tell: Callable[[], None]) -> bool:
-        """Do one step's work; False when there was nothing to do.
+        """Run one step; False when there was nothing to do.
 
-        Calls `tell` before the part that takes long.
+        Calls `tell` before the long part of the step.
         """
         ...
 
     def close(self) -> None:
-        """The door has closed: write what shall outlive the process, for a few seconds."""
+        """Input is closed: write what outlives the process, for a few seconds at most."""
         ...
 
     @property
     def rest_s(self) -> float | None:
-        """When `step` found nothing to do: in how many seconds it would; None: not by itself."""
+        """Seconds until an idle `step` would have work; None: only after input."""
         ...
 
 
@@ -42,22 +42,22 @@ LoopFactory = Callable[[Emit], tuple[Loop, EngineInfo]]
 
 
 class Door(Protocol):
-    """Where input comes in and output goes out."""
+    """Transport for input and output."""
 
     def receive(self, *, wait_s: float | None) -> Sequence[EngineInput] | None:
-        """All waiting input, in order; None once the other side has closed.
+        """Return all waiting input, in order; None once the other side has closed.
 
-        Sleeps until there is some, `wait_s` seconds at most; None: as long as it takes.
+        Sleeps until input arrives, `wait_s` seconds at most; None: no limit.
         """
         ...
 
     def send(self, outputs: list[EngineOutput]) -> None:
-        """Hand one step's output on. May wait: that holds the engine back, and is its bound."""
+        """Send one step's output. May block, which is the engine's back-pressure."""
         ...
 
 
 class Outbox:
-    """Collects what one step brings."""
+    """Buffers the output of one step."""
 
     def __init__(self) -> None:
         self._outputs: list[EngineOutput] = []
@@ -67,13 +67,13 @@ class Outbox:
         self._outputs.append(output)
 
     def take(self) -> list[EngineOutput]:
-        """Everything collected since the last take."""
+        """Return everything collected since the last take."""
         outputs, self._outputs = self._outputs, []
         return outputs
 
 
 def drive(loop: Loop, outbox: Outbox, door: Door) -> None:
-    """Run until the door closes. An idle engine sleeps in `receive` and takes no CPU.
+    """Run until the transport closes. An idle engine sleeps in `receive` and uses no CPU.
 
     `outbox.put` must be the loop's `emit`.
     """

@@ -1,9 +1,9 @@
-"""Makes edits in the page table once their ids have all their KV. Loop thread only.
+"""Applies edits to the page table once all ids before them have KV. Loop thread only.
 
-Where K lies rotated by its slot only, an edit writes nothing. Where it lies rotated by its
-position, what is left behind the first dropped id moves up, turned once from the form it lay in, so
-that all pages but the last stay full: into its own blocks where nobody else refers to them, else
-into new ones.
+Where K is rotated by its slot only, an edit writes nothing. Where K is rotated by its position, KV
+behind the first dropped id moves up and is rotated once from its original, so that all pages but
+the last stay full. It moves into the context's own blocks where no one else refers to them,
+otherwise into new blocks.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,7 +32,7 @@ class Edits:
         self._move_pages = move_pages
 
     def apply_due(self, context: Context) -> bool:
-        """Make the edits that are due. False when blocks are short: that one stays due."""
+        """Apply the due edits. False when blocks are short: that edit stays due."""
         while context.next_edit is not None:
             if self._move_pages is None:
                 self._rearrange(context)
@@ -55,14 +55,14 @@ class Edits:
         if targets is None:
             return False
         for block in set(own).intersection(targets):
-            self._prefixes.unhash(block)  # as if it had been given and taken again
+            self._prefixes.unhash(block)  # as if it had been freed and taken again
         move_pages(_moves(context, stage, first, targets))
         pool.give(context.compact(first, targets))
         self._prefixes.hash_last(context, kept_len - first * size)
         return True
 
     def _targets(self, context: Context, own: Sequence[BlockId]) -> list[BlockId] | None:
-        """New blocks in place of those of a context's own that others refer to, too."""
+        """New blocks in place of those of the context's own that are shared."""
         shared = self._shared(own)
         while shared:
             taken = self._take(len(shared), context)
@@ -71,7 +71,7 @@ class Edits:
             fewer = self._shared(own)
             if len(fewer) == len(shared):
                 return None
-            shared = fewer  # who gave way left pages to this context alone
+            shared = fewer  # evicted contexts left pages to this context alone
         return list(own)
 
     def _shared(self, blocks: Sequence[BlockId]) -> list[BlockId]:
@@ -81,9 +81,9 @@ class Edits:
 def _moves(
     context: Context, stage: Stage, first: int, targets: Sequence[BlockId]
 ) -> list[PageMove]:
-    """What pages from number `first` on are to hold.
+    """Contents of the pages from number `first` on.
 
-    Their order matters: ids only ever move up, so what a page overwrites is no later one's.
+    Their order matters: ids only ever move up, so a page overwrites nothing that a later one reads.
     """
     size, blocks = stage.partition.block_size, context.table.blocks
     spans = kept_spans(len(stage.ids), stage.edit.dropped)

@@ -1,4 +1,4 @@
-"""Overwrites KV that is to be kept nowhere: on the device, and in the tiers. Loop thread only."""
+"""Securely deletes KV on the device and in the tiers. Loop thread only."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -11,10 +11,10 @@ from engine.partition import Partition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traces:
-    """Where KV of a session's ids may lie.
+    """Places where KV of a session's ids may lie.
 
-    `pages`: every number and chain key under which it was ever hashed. `blocks`: what the session
-    holds, hashed or not.
+    `pages`: every number and chain key under which it was ever hashed. `blocks`: the session's
+    blocks, hashed or not.
     """
 
     context: Context
@@ -23,7 +23,7 @@ class Traces:
 
 
 class Erasure:
-    """Owns what is to be erased later: keys that a move has in hand, blocks that a fork shares."""
+    """Owns pending deletes: keys in an unfinished transfer, blocks that a fork shares."""
 
     def __init__(self, memory: Executor, *, zero_block: Callable[[BlockId], None]) -> None:
         self._memory = memory
@@ -32,7 +32,7 @@ class Erasure:
         self._shared: set[BlockId] = set()
 
     def traces(self, session: SessionId) -> Traces | None:
-        """Of a session that is about to be closed; None: nothing is known of it."""
+        """Traces of a session that is about to be closed; None: the session is unknown."""
         context = self._memory.contexts.get(session)
         if context is None:
             return None
@@ -46,7 +46,7 @@ class Erasure:
         )
 
     def wipe(self, traces: Traces) -> None:
-        """Overwrite, of a session that was closed, what no other of its user has; none hits it."""
+        """Overwrite KV of a closed session that no other of its user holds; unhash it."""
         memory = self._memory
         closed = traces.context
         keys = memory.dead_pages.unwanted(closed.salt, traces.pages, closed=closed)
@@ -58,7 +58,7 @@ class Erasure:
         self.resume()
 
     def resume(self) -> None:
-        """Overwrite on the device what moves, or forks, have let go since."""
+        """Overwrite on the device what transfers or forks have released since."""
         if self._late:
             in_hand = self._memory.movement.keys_in_hand
             for key in self._late - in_hand:
@@ -67,7 +67,7 @@ class Erasure:
         pool = self._memory.pool
         for block in [block for block in self._shared if not pool.references(block)]:
             self._shared.remove(block)
-            if not pool.is_hashed(block):  # else a fork has written over all that was not its own
+            if not pool.is_hashed(block):  # otherwise a fork has overwritten the rest
                 self._zero_block(block)
 
     def _wipe(self, key: bytes) -> None:
@@ -76,7 +76,7 @@ class Erasure:
         if block is None:
             return
         memory.cache.forget(block)
-        if memory.pool.references(block):  # of a fork that ends inside the block
+        if memory.pool.references(block):  # held by a fork that ends inside the block
             memory.pool.unmark_hashed(block)
             self._shared.add(block)
         else:
@@ -85,7 +85,7 @@ class Erasure:
 
 
 def _pages(context: Context) -> Iterator[tuple[int, bytes]]:
-    """Numbers and chain keys of all that was ever computed for what the context holds."""
+    """Numbers and chain keys of all pages ever computed for the context."""
     yield from enumerate(_keys(context.partition, context.stage_ids))
     yield from enumerate(context.final_keys())
     for stage in context.history.stages() or ():

@@ -1,4 +1,4 @@
-"""Finds blocks when the pool is short: asks the placement policy, applies its plan. Loop thread."""
+"""Frees blocks when the pool is short, as the placement policy plans. Loop thread only."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -23,12 +23,12 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementConfig:
-    """Who decides, and how much is freed at once.
+    """Placement policy and watermarks.
 
-    Above `high_watermark` (a share of the pool that contexts hold) idle ones give way before
-    anyone needs their blocks. Whenever contexts give way, they do so down to `low_watermark`:
-    each decision costs a look at all of them, and freeing block by block would swap all the time.
-    `max_user_blocks`: what one user's sessions may hold together; 0 sets no limit.
+    Above `high_watermark` (a share of the pool that contexts hold) idle contexts are evicted before
+    their blocks are needed. Every eviction frees down to `low_watermark`: each decision examines
+    all contexts, and freeing block by block would swap all the time. `max_user_blocks`: limit for
+    the sessions of one user together; 0 sets no limit.
     """
 
     name: str
@@ -40,9 +40,9 @@ class PlacementConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierFacts:
-    """Whether a tier takes KV, seconds per block to bring it back or compute it, blocks in flight.
+    """Whether a tier takes KV, seconds per block to restore or recompute it, blocks in flight.
 
-    `moving_blocks` become available without anyone giving way: they are being written out.
+    `moving_blocks` become available without an eviction: they are being written out.
     """
 
     swaps: bool = False
@@ -52,39 +52,39 @@ class TierFacts:
 
 
 class TierView(Protocol):
-    """Who knows the tiers below the device."""
+    """Interface to the tiers below the device."""
 
     def facts(self) -> TierFacts:
-        """What tiers there are, now."""
+        """Current state of the tiers."""
         ...
 
     def stored_blocks(self, context: Context) -> int:
-        """Blocks of a context that a tier has a copy of."""
+        """Number of a context's blocks that a tier has a copy of."""
         ...
 
 
 class Holder(Protocol):
-    """Who owns the contexts and moves their KV."""
+    """Interface to the owner of the contexts."""
 
     contexts: dict[SessionId, Context]
     pool: BlockPool
 
     @property
     def movement(self) -> TierView:
-        """What is below the device."""
+        """KV transfer to the tiers below the device."""
         ...
 
     def release(self, context: Context) -> None:
-        """Give back all KV of a context."""
+        """Free all KV of a context."""
         ...
 
     def swap_out(self, context: Context) -> None:
-        """Give back all KV of a context once a tier has it."""
+        """Free all KV of a context once a tier has it."""
         ...
 
 
 class Eviction:
-    """Owns what is known of sessions' use, and decides with it who gives way."""
+    """Owns the usage of sessions, and decides from it which contexts are evicted."""
 
     def __init__(
         self,
@@ -101,30 +101,30 @@ class Eviction:
         self._clock = clock
         self._returns = ReturnStatistics()
 
-    # --- what sessions do ----------------------------------------------------------------------
+    # --- events of sessions ----------------------------------------------------------------------
 
     def note_turn(self, context: Context, new_tokens: int) -> None:
-        """A session's turn was submitted, with so many new tokens."""
+        """Record that a turn with this many new tokens was submitted."""
         self._returns.note_return(context.session, self._clock())
         self.usage.note_turn(context.session, new_tokens)
 
     def note_idle(self, context: Context) -> None:
-        """A session's turn has ended."""
+        """Record that the session's turn has ended."""
         usage = self.usage.of(context.session)
         kind = turn_kind(usage.turns, usage.new_tokens)
         self._returns.note_idle(context.session, kind, self._clock())
 
     def forget(self, session: SessionId) -> None:
-        """A session has closed."""
+        """Record that the session has closed."""
         self._returns.forget(session)
         self.usage.forget(session)
 
     # --- shortage ------------------------------------------------------------------------------
 
     def take(self, count: int, receiver: Context) -> list[BlockId] | None:
-        """Take blocks, from others if need be; None when not enough can be had (yet).
+        """Take blocks, evicting other contexts if needed; None when not enough can be had (yet).
 
-        Blocks that are being written to a tier are waited for: nobody else gives way for them.
+        Blocks that are being written to a tier are waited for: nothing else is evicted for them.
         """
         if self.usage.has_limits:
             self._make_room_for_user(count, receiver)
@@ -134,7 +134,7 @@ class Eviction:
             return blocks
         offered = self._offered(receiver)
         if pool.available_count + sum(context.table.block_count for context in offered) < count:
-            return None  # nobody loses anything for a request that can't be met
+            return None  # nothing is evicted for a request that can't be met
         while blocks is None and offered:
             short = count - self._coming
             if short <= 0:
@@ -144,9 +144,10 @@ class Eviction:
         return blocks
 
     def relieve(self) -> None:
-        """Above the high watermark: let idle contexts give way, down to the low one.
+        """Above the high watermark, evict idle contexts down to the low one.
 
-        Queued ones keep theirs: nobody needs the blocks yet, and they would be the next to.
+        Queued ones keep their KV: the blocks are not needed yet, and their turns are the next to
+        run.
         """
         pool = self._holder.pool
         if pool.total - self._coming <= self._config.high_watermark * pool.total:
@@ -170,7 +171,7 @@ class Eviction:
 
     @property
     def obtainable(self) -> int:
-        """Blocks that can be had, now or in a moment, without any running turn's giving way."""
+        """Blocks available now or shortly without preempting a running turn."""
         return self._coming + sum(context.table.block_count for context in self._offered(None))
 
     @property
@@ -187,7 +188,7 @@ class Eviction:
         return [context for context in contexts if _may_give_way(context, receiver)]
 
     def _evict(self, needed: int, offered: Sequence[Context]) -> list[Context]:
-        """Let some of the contexts give way; returns those that still may."""
+        """Evict some of the contexts; return those that may still be evicted."""
         tiers = self._holder.movement.facts()
         now_s = self._clock()
         view = PlacementView(
@@ -214,7 +215,7 @@ class Eviction:
             plan = self._config.policy.plan(view)
             check_placement(view, plan)
         except Exception:
-            # A policy may be anybody's. Turns must go on whatever it does.
+            # A policy may come from a plugin. Turns must go on whatever it does.
             _log.exception("placement policy %s failed; lru decides instead", self._config.name)
             plan = LeastRecentlyUsed().plan(view)
         return plan
@@ -251,7 +252,7 @@ class Eviction:
 
 
 def _may_give_way(context: Context, receiver: Context | None) -> bool:
-    # KV that a step writes or is about to read must stay where it is.
+    # KV that a step writes or is about to read must stay in place.
     return (
         context.activity is not Activity.RUNNING
         and context is not receiver

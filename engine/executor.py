@@ -26,9 +26,9 @@ from engine.tiers.tiers import Tiers
 
 
 class Executor:
-    """Owns the contexts and the blocks behind them."""
+    """Owns the contexts and their blocks."""
 
-    def __init__(  # noqa: PLR0913 -- what memory depends on, from one place
+    def __init__(  # noqa: PLR0913 -- dependencies of memory, from one place
         self,
         *,
         num_blocks: int,
@@ -79,10 +79,10 @@ class Executor:
         computed: int,
         edits: Sequence[Edit] = (),
     ) -> None:
-        """Make a context without KV of `ids`, then `edits`; the first `computed` had theirs once.
+        """Open a context of `ids` without KV, then `edits`; the first `computed` had KV before.
 
         Raises:
-            BadEditsError: the edits don't fit the ids.
+            BadEditsError: the edits do not fit the ids.
         """
         extras = KeyExtras(fingerprint=self._fingerprint, salt=salt)
         history = History(
@@ -102,7 +102,7 @@ class Executor:
         self.eviction.usage.open(session, salt)
 
     def extend(self, context: Context, ids: Sequence[int], computed: int) -> None:
-        """Add ids to the session's; `computed` of all it has now had KV once."""
+        """Add ids to the session's; `computed` of all its ids have had KV before."""
         context.append(ids)
         context.commit()
         context.computed_len = min(computed, len(context.ids))
@@ -110,13 +110,13 @@ class Executor:
     def edit(self, context: Context, edit: Edit) -> None:
         """Drop spans of a context's ids, and keep the KV of the others.
 
-        Where KV has to move for that and blocks are short, it moves before the next turn begins.
-        Of a context whose edits were forgotten, and no turn told of that was kept, nothing but the
-        ids counts: it stays one without edits.
+        Where KV has to move and blocks are short, it moves before the next turn begins. A context
+        whose edits were forgotten stays one without edits as long as no turn that reported this was
+        kept.
 
         Raises:
-            BadEditsError: the context does not have as many ids as the edit was made for.
-            BadSpansError: the spans don't fit the ids. Nothing has been changed in either case.
+            BadEditsError: the context has fewer ids than the edit was made for.
+            BadSpansError: the spans do not fit the ids. Both leave the context unchanged.
         """
         if edit.at != len(context.ids):
             raise BadEditsError(f"{edit} of {len(context.ids)} ids")
@@ -132,9 +132,9 @@ class Executor:
         self._edits.apply_due(context)
 
     def leave_room(self, context: Context, more: int) -> None:
-        """Forget edits if the parts of blocks that they left take the pool's room for `more` ids.
+        """Forget edits if their partial blocks leave no room in the pool for `more` ids.
 
-        What was refused nowhere fits the pool in whole blocks; so alone it always runs to its end.
+        An admitted turn fits the pool in whole blocks, so alone it always runs to its end.
         """
         needed = context.page_count(len(context.ids) + more)
         if context.sealed_len and needed > self.pool.total:
@@ -142,11 +142,11 @@ class Executor:
             context.rebuilt_exact = True
 
     def forget_edits(self, context: Context) -> None:
-        """Make a context's ids what they would be had nothing ever stood between them."""
+        """Treat a context's ids as if nothing had ever stood between them."""
         self.pool.give(context.forget_edits())
 
     def fork(self, parent: Context, session: SessionId, length: int) -> None:
-        """Make a context of the first `length` ids of another, on the same blocks."""
+        """Open a context of the first `length` ids of another, on the same blocks."""
         child = parent.fork(session, length)
         self.pool.share(child.table.blocks)
         self.contexts[session] = child
@@ -154,29 +154,29 @@ class Executor:
         self.eviction.usage.fork(parent.session, session)
 
     def cut(self, context: Context, length: int) -> None:
-        """Keep the first `length` ids and the KV behind them."""
+        """Keep the first `length` ids and their KV."""
         self.movement.abandon(context)
         self.dead_pages.note(context, length)
         self.pool.give(context.cut(length))
 
     def release(self, context: Context) -> None:
-        """Give back all KV of a context; its ids stay."""
+        """Free all KV of a context; its ids stay."""
         self.movement.abandon(context)
         self.pool.give(context.release())
         self.movement.parked.look(context)
 
     def swap_out(self, context: Context) -> None:
-        """Give back all KV of a context once tiers have what they take of it."""
+        """Free all KV of a context once the tiers have what they accept of it."""
         self.movement.swap_out(context)
         self.release(context)
 
     # --- KV of a turn --------------------------------------------------------------------------
 
     def outstanding(self, context: Context, limit: int) -> int:
-        """Ids to be computed before KV of all is there, if what could be hit were taken.
+        """Ids to be computed before all have KV, assuming that every prefix hit is taken.
 
-        At most `limit` ids count as computed. Of KV that must be made again by playing edits the
-        number is an upper bound.
+        At most `limit` ids count as computed. For KV that is rebuilt by replaying edits the number
+        is an upper bound.
         """
         if not self._is_whole(context, limit, self.prefixes.reach):
             return context.history.length + len(context.ids)
@@ -189,9 +189,9 @@ class Executor:
         return len(context.ids) - min(kept, limit)
 
     def next_key(self, context: Context, first: int, limit: int) -> bytes | None:
-        """Chain key of the page that id number `first` lies in, if another could share it.
+        """Chain key of the page that contains id number `first`, if it can be shared.
 
-        Pages that are not complete within the first `limit` ids are nobody else's.
+        Pages that are not complete within the first `limit` ids can't be shared.
         """
         partition = context.partition
         index = partition.complete_count(first)
@@ -200,10 +200,10 @@ class Executor:
         return context.keys(index + 1)[index]
 
     def try_admit(self, context: Context, limit: int) -> bool:
-        """Reserve blocks for all pending tokens, after taking what the prefix cache has.
+        """Reserve blocks for all pending tokens, after taking hits from the prefix cache.
 
-        At most `limit` tokens count as computed: the last prompt token is always computed (again)
-        when its logits are needed. False when there are not enough blocks; what was hit stays.
+        At most `limit` tokens count as computed: the last prompt token is always recomputed when
+        its logits are needed. False when there are not enough blocks; hits are kept.
         """
         before = context.table.kept_len
         if not self._is_whole(context, limit, self.prefixes.hit_count):
@@ -220,20 +220,20 @@ class Executor:
         return True
 
     def try_reserve_spare(self, context: Context, count: int) -> bool:
-        """As `try_reserve`, for tokens that may turn out untrue: no session gives way for them."""
+        """Like `try_reserve`, for drafts: no session is evicted for them."""
         needed = context.table.blocks_needed(count)
         return self.pool.available_count >= needed and self.try_reserve(context, count)
 
     def try_reserve(self, context: Context, count: int) -> bool:
-        """Make sure that the next `count` tokens have slots that may be written; all or nothing.
+        """Ensure that the next `count` tokens have writable slots; all or nothing.
 
-        An edit that is due is made before.
+        A due edit is applied first.
         """
         if not self._edits.apply_due(context):
             return False
         table = context.table
         tail = table.open_tail
-        # A hashed block is immutable and a shared one is another's: write to a private copy.
+        # A hashed block is immutable and a shared one has another owner: write to a private copy.
         copied = tail is not None and not self.pool.is_writable(tail)
         needed = table.blocks_needed(count) + copied
         if not needed:
@@ -251,9 +251,9 @@ class Executor:
     def begin(
         self, context: Context, count: int, sample: SampleAt | None, drafts: Sequence[int] = ()
     ) -> SequenceStep:
-        """Make the next slots valid, for a step that is about to write `count` ids, then drafts.
+        """Make the next slots valid for a step that writes `count` ids, then drafts.
 
-        Until `settle` the table holds slots of drafts, which are no ids of the context.
+        Until `settle` the table holds slots of drafts, which are not ids of the context.
         """
         table = context.table
         first, position = table.kept_len, table.next_pos
@@ -266,16 +266,16 @@ class Executor:
         )
 
     def distrust(self, context: Context) -> None:
-        """Give back all KV of a context, to be used by nobody: a step that read it failed.
+        """Free all KV of a context and unhash it: a step that read it failed.
 
-        What broke may lie in any block: a chunk of a prompt is hashed before logits tell that it
-        is not finite, and a turn that only prefills has none to tell.
+        The fault may lie in any block: a chunk of a prompt is hashed before logits show that they
+        are not finite, and a prefill-only turn has no logits.
         """
         self.prefixes.distrust(context)
         self.release(context)
 
     def settle(self, context: Context, step: SequenceStep, accepted: int) -> None:
-        """A step has written its slots: its first `accepted` drafts came true, the rest go."""
+        """A step has written its slots: keep the first `accepted` drafts, drop the rest."""
         drafts = step.drafts
         rejected = len(drafts) - accepted
         context.append(drafts[:accepted])
@@ -286,21 +286,21 @@ class Executor:
         self.note_computed(context, len(step.token_ids) - rejected)
 
     def note_computed(self, context: Context, count: int) -> None:
-        """The last `count` valid slots hold KV now: hash the blocks that became full.
+        """The last `count` valid slots now hold KV: hash the blocks that became full.
 
-        All of them hold accepted tokens: prompts, sampled tokens that were fed again, and drafts
-        that were sampled then. If the turn is rolled back they are still the KV of a true prefix.
+        All of them hold accepted tokens: prompts, sampled tokens that were fed again, and accepted
+        drafts. If the turn is rolled back they are still the KV of a valid prefix.
         """
         context.note_computed()
         self.prefixes.hash_last(context, count)
         self._edits.apply_due(context)
 
-    # --- KV in advance of a turn ---------------------------------------------------------------
+    # --- idle prefill ---------------------------------------------------------------------------
 
     def begin_idle(self, context: Context, drafts: int) -> SequenceStep:
         """Make the slots of all pending ids valid, for a step that writes them and some drafts.
 
-        The caller has seen to it that there is room: drafts fit behind the ids in the last block.
+        The caller has checked for room: drafts fit behind the ids in the last block.
         """
         table = context.table
         first, position, end = table.kept_len, table.next_pos, len(context.ids)
@@ -311,22 +311,22 @@ class Executor:
             entries=table.entries,
             sample=None,
         )
-        # The step has its own copy of the entries; nobody else is to see the drafts.
+        # The step has its own copy of the entries; no other reader may see the drafts.
         self.pool.give(table.truncate(end))
         return step
 
     def note_idle(self, context: Context, owed: int, drafts: int) -> None:
-        """The step of `begin_idle` has run: KV of the `owed` ids and of the drafts is there."""
+        """The step of `begin_idle` has run: the `owed` ids and the drafts have KV."""
         context.idle_len = context.table.kept_len
         context.drafted = drafts
         self.prefixes.hash_last(context, owed)
 
     def drop_idle(self, context: Context, owed: int) -> None:
-        """The step of `begin_idle` found no memory: the `owed` ids have no KV, all others have."""
+        """The step of `begin_idle` lacked memory: the `owed` ids have no KV, all others have."""
         self.pool.give(context.table.truncate(context.table.kept_len - owed))
 
     def claim_drafts(self, context: Context) -> None:
-        """A turn has added its ids: drafts that they begin with become their KV, others nothing."""
+        """A turn has added its ids: matching drafts become their KV, the others are dropped."""
         table, drafted = context.table, context.drafted
         first = table.kept_len
         context.drafted = 0
@@ -339,7 +339,7 @@ class Executor:
         hits = self.prefixes.hits(context, limit)
         if hits:
             table, partition = context.table, context.partition
-            self.pool.share(hits)  # first: the block given back below may be one of them
+            self.pool.share(hits)  # first: a block that is freed below may be one of them
             full = partition.complete_count(table.kept_len)
             self.pool.give(table.truncate(partition.end(full)))
             table.attach(hits, [partition.page(full + index) for index in range(len(hits))])
@@ -359,7 +359,7 @@ class Executor:
         end = partition.end(partition.complete_count(table.kept_len))
         if end >= partition.sealed_len:
             self.pool.give(table.truncate(end))
-        elif self.pool.references(tail) == 1:  # it can't be, but nobody would miss it
+        elif self.pool.references(tail) == 1:  # impossible, but losing it is harmless
             self.prefixes.unhash(tail)
         else:
             return False
@@ -368,9 +368,9 @@ class Executor:
     # --- edits ---------------------------------------------------------------------------------
 
     def _is_whole(self, context: Context, limit: int, find: Callable[[Context, int], int]) -> bool:
-        """Whether KV from before the last edit is there, on its way, or to be found in pages.
+        """Whether KV from before the last edit is present, on its way, or can be hit.
 
-        Not if a sealed id must be computed again, since its logits are needed.
+        False if a sealed id must be recomputed because its logits are needed.
         """
         sealed = context.sealed_len
         if not sealed:
@@ -382,7 +382,7 @@ class Executor:
         return find(context, min(limit, context.sealed_end)) > 0
 
     def _rebuild(self, context: Context, limit: int) -> None:
-        """KV from before an edit is lost: play the edits again, or do as if there had been none."""
+        """KV from before an edit is lost: replay the edits, or forget them."""
         stages = context.history.stages() if limit >= context.sealed_len else None
         if stages is None or any(
             blocks_for(len(stage.ids), self._block_size) > self.pool.total for stage in stages

@@ -1,9 +1,9 @@
-"""Whose waiting turn comes next. Pure.
+"""Orders waiting turns by fairness among owners. Pure.
 
 A virtual token counter for each owner (VTC: Sheng et al., "Fairness in Serving Large Language
 Models", OSDI 2024): every token that is computed for an owner raises its counter, by less the
-greater its weight; the lowest counter comes next. An owner whose turns begin to wait is lifted to
-the lowest counter that waits, so that having asked for nothing is no credit.
+greater its weight; the owner with the lowest counter is served next. An owner whose turns begin to
+wait is lifted to the lowest waiting counter, so that past idleness earns no credit.
 """
 
 from collections import Counter, deque
@@ -14,13 +14,13 @@ from math import inf
 from typing import Generic, NamedTuple, TypeVar
 
 PROMPT_COST, REPLY_COST = 1.0, 2.0  # of a token, as in the paper: replies are computed one by one
-_MOST_IDLE = 1024  # counters of owners without waiting turns, before it is seen which still matter
+_MOST_IDLE = 1024  # counters of owners without waiting turns, before outdated ones are removed
 
 Turn = TypeVar("Turn")
 
 
 class Claim(NamedTuple, Generic[Turn]):
-    """A turn that waits. `tokens` of its prompt are new; `begun`: it ran and had to give way."""
+    """A waiting turn. `tokens` of its prompt are new; `begun`: it ran and was preempted."""
 
     turn: Turn
     owner: bytes
@@ -57,18 +57,18 @@ class VirtualCounters:
             self._waiting[owner] += 1
 
     def leave(self, owner: bytes) -> None:
-        """A turn of the owner waits no more: it begins, or has ended."""
+        """A turn of the owner has started, or has ended."""
         self._waiting[owner] -= 1
         if not self._waiting[owner]:
             del self._waiting[owner]
             self._last_left = self._served[owner]
 
     def charge(self, owner: bytes, cost: float, weight: float) -> None:
-        """Tokens were computed for the owner."""
+        """Charge the owner for computed tokens."""
         self._served[owner] = self.served(owner) + cost / weight
 
     def clear(self) -> None:
-        """There is no turn any more: nobody waits for what another gets."""
+        """No turn is left: reset the counters."""
         self._served.clear()
         self._waiting.clear()
         self._last_left = 0.0
@@ -78,7 +78,7 @@ class VirtualCounters:
         return min(map(self.served, self._waiting), default=self._last_left)
 
     def _forget_up_to(self, floor: float) -> None:
-        """Whoever would be lifted when it comes back need not be remembered."""
+        """Remove counters that would be lifted to this level on their owner's return."""
         gone = [
             owner
             for owner, served in self._served.items()
@@ -94,10 +94,10 @@ def newcomers(
     served: Callable[[bytes], float],
     seats: int,
 ) -> set[bytes]:
-    """Owners whose next turn comes before all else: they run nothing, and others do.
+    """Owners without a running turn whose next turn is admitted first, while others run.
 
-    Their share of the `seats`, by the weights of all owners that want some, is one at least; or
-    they had no more than any of those that run.
+    Their share of the `seats` (running slots), by the weights of all owners that want some, is at
+    least one; or they were served no more than any owner that runs.
     """
     floor, total = min(map(served, running), default=-inf), sum(weights.values())
     return {
@@ -112,11 +112,11 @@ def in_order(
     served: Callable[[bytes], float],
     first: Collection[bytes] = (),
 ) -> Iterator[Turn]:
-    """The turns that wait, in the order in which they should run.
+    """Return the waiting turns in the order in which they should run.
 
-    `waiting` is in order of priority, then of arrival. Within a priority one turn of each of the
-    owners in `first` comes first. Then come those that had to give way, in their order; then each
-    owner's in theirs, owners by their counters, as those would stand with the prompts of all
+    `waiting` is in order of priority, then of arrival. Within a priority one turn of each owner in
+    `first` comes first. Then come preempted turns, in their order. Then each owner's turns follow
+    in arrival order, with owners sorted by their counters, charged with the prompts of all turns
     before.
     """
     for _, group in groupby(waiting, key=lambda claim: claim.priority):
@@ -137,7 +137,7 @@ def in_order(
 def _one_of_each(
     claims: Sequence[Claim[Turn]], owners: Collection[bytes]
 ) -> dict[bytes, Claim[Turn]]:
-    """The first turn of each; one that had to give way goes before a new one."""
+    """The first turn of each owner; a preempted one precedes a new one."""
     found: dict[bytes, Claim[Turn]] = {}
     for claim in claims:
         known = found.get(claim.owner)
@@ -153,7 +153,7 @@ def _cost(claim: Claim[Turn] | None) -> float:
 def _by_counter(
     queues: dict[bytes, deque[Claim[Turn]]], counters: Mapping[bytes, float]
 ) -> Iterator[Turn]:
-    # who came first goes first among equals
+    # among equals, arrival order
     heap = [(counters[owner], at, owner) for at, owner in enumerate(queues)]
     heapify(heap)
     while heap:

@@ -1,4 +1,4 @@
-"""Length-prefixed frames on a byte stream, and what is said in them. No I/O.
+"""Length-prefixed frames on a byte stream, and their messages. No I/O.
 
 A frame is a big-endian 32-bit length, then that many bytes of MessagePack.
 """
@@ -17,34 +17,34 @@ from engine.questions import Answer, Query
 
 MAX_FRAME_BYTES = 64 * 2**20  # the ids of a 1M-token context take 5 MiB
 STACKS_SIGNAL = signal.SIGUSR1
-"""Makes an engine's process print where each of its threads is."""
+"""Makes an engine's process print the stacks of its threads."""
 
 _LENGTH = struct.Struct(">I")
 
 
 class FrameError(EngineError):
-    """The byte stream holds no frame of ours: the other side is broken."""
+    """The byte stream holds no valid frame: the other side is broken."""
 
 
-# --- to the engine: first `Launch`, then commands and questions, in order -----------------------
+# --- to the engine: first `Launch`, then commands and queries, in order --------------------------
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Start an engine. `loop_factory` ("module:function") stands in for the model in tests."""
+    """Start an engine. `loop_factory` ("module:function") replaces the model in tests."""
 
     config: EngineConfig
     loop_factory: str = ""
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """A question; the answer carries the same number."""
+    """A query; its answer carries the same number."""
 
     number: int
     query: Query
 
 
 class Ping(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Answered by `Pong` as soon as no step runs: whoever does not answer hangs."""
+    """Answered by `Pong` as soon as no step runs: an engine that does not answer hangs."""
 
 
 EngineInput = Command | Ask
@@ -54,19 +54,19 @@ ToWorker = Launch | Ping | EngineInput
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """What the starting engine does now, in words."""
+    """Progress of the starting engine, as text."""
 
     text: str
 
 
 class Ready(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The engine takes commands."""
+    """The engine accepts commands."""
 
     info: EngineInfo
 
 
 class Refused(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The engine can't start. `setting`, `value` and `allowed` tell a bad setting, if it is one."""
+    """The engine can't start. `setting`, `value` and `allowed` describe an invalid setting."""
 
     kind: Literal["setting", "model_file", "template", "other"]
     message: str
@@ -76,7 +76,7 @@ class Refused(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Answered(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The answer to the question of this number."""
+    """The answer to the query of this number."""
 
     number: int
     answer: Answer
@@ -86,13 +86,13 @@ EngineOutput = TurnEvent | Answered
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """All that one step brought: one frame, one write, one wake-up."""
+    """All output of one step: one frame, one write, one wake-up."""
 
     outputs: list[EngineOutput]
 
 
 class Pong(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """No step runs just now."""
+    """No step is running."""
 
 
 FromWorker = Progress | Ready | Refused | Batch | Pong
@@ -110,12 +110,12 @@ def encode(message: ToWorker | FromWorker) -> bytes:
     """
     body = _encoder.encode(message)
     if len(body) > MAX_FRAME_BYTES:
-        raise FrameError(f"a frame of {len(body)} bytes; at most {MAX_FRAME_BYTES} are allowed")
+        raise FrameError(f"a frame has {len(body)} bytes; the limit is {MAX_FRAME_BYTES}")
     return _LENGTH.pack(len(body)) + body
 
 
 class FrameReader(Generic[Said]):
-    """Cuts a byte stream into messages of one direction."""
+    """Splits a byte stream into messages of one direction."""
 
     def __init__(self, decoder: "msgspec.msgpack.Decoder[Said]") -> None:
         self._decoder = decoder
@@ -132,16 +132,16 @@ class FrameReader(Generic[Said]):
             try:
                 message = self._decoder.decode(body)
             except msgspec.MsgspecError as error:
-                raise FrameError(f"a frame does not decode: {error}") from error
+                raise FrameError(f"a frame can't be decoded: {error}") from error
             yield message
 
     def _cut(self) -> bytes | None:
-        """Take the next whole frame's body off the buffer; None when there is none yet."""
+        """Remove the next complete frame's body from the buffer; None when there is none yet."""
         if len(self._buffer) < _LENGTH.size:
             return None
         (length,) = _LENGTH.unpack_from(self._buffer)
         if length > MAX_FRAME_BYTES:
-            raise FrameError(f"a frame of {length} bytes is announced")
+            raise FrameError(f"a frame announces a length of {length} bytes")
         end = _LENGTH.size + length
         if len(self._buffer) < end:
             return None
@@ -151,10 +151,10 @@ class FrameReader(Generic[Said]):
 
 
 def read_to_worker() -> FrameReader[ToWorker]:
-    """A reader for the engine's side."""
+    """Reader for the engine's side."""
     return FrameReader(msgspec.msgpack.Decoder(ToWorker))
 
 
 def read_from_worker() -> FrameReader[FromWorker]:
-    """A reader for the gateway's side."""
+    """Reader for the gateway's side."""
     return FrameReader(msgspec.msgpack.Decoder(FromWorker))

@@ -1,4 +1,4 @@
-"""How much memory this process can still take: the machine's and its control groups' limits."""
+"""Free memory for this process, within the machine's and its control groups' limits."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,12 +9,12 @@ from engine.control_groups import controller_groups, read_number, unified_groups
 def free_host_bytes(root: Path = Path("/")) -> int:
     """Bytes that can be allocated without swapping or being killed.
 
-    The least of `MemAvailable` and, for every control group above this process (versions 1 and
-    2), limit minus use, where file cache that can be dropped does not count as use. `root` is
-    where /proc and /sys lie.
+    The least of `MemAvailable` and, for every control group above this process (versions 1 and 2),
+    limit minus use, where reclaimable file cache does not count as use. `root` is the folder that
+    contains /proc and /sys.
 
     Raises:
-        OSError: there is no /proc/meminfo.
+        OSError: /proc/meminfo does not exist.
     """
     return max(0, min([_available(root), *_left_in_groups(root)]))
 
@@ -24,7 +24,7 @@ def _available(root: Path) -> int:
         name, _, value = line.partition(":")
         if name == "MemAvailable":
             return int(value.split()[0]) * 1024
-    raise OSError("/proc/meminfo does not tell MemAvailable")
+    raise OSError("/proc/meminfo has no MemAvailable")
 
 
 def _left_in_groups(root: Path) -> Iterator[int]:
@@ -42,7 +42,7 @@ def _left(folder: Path, limit_file: str, use_file: str) -> Iterator[int]:
 
 
 def _droppable(folder: Path) -> int:
-    """Bytes of file cache that nobody used lately."""
+    """Bytes of file cache on the inactive list."""
     try:
         lines = (folder / "memory.stat").read_text().splitlines()
     except OSError:

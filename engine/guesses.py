@@ -1,9 +1,9 @@
-"""Decides how many guessed tokens a step checks beside the true ones. Pure.
+"""Draft budget: how many drafts a step verifies beside the true tokens. Pure.
 
-A checked guess costs one row of a step and, when it comes true, saves one row of a later step and
-that row's part of reading the weights. So guesses are worth it in small batches and in text that
-repeats itself. Every guess is judged by the token that is drawn, checked or not, so that where
-guessing fails nothing is spent on finding out whether it still does.
+A verified draft costs one row of a step. If it is accepted, it saves one row of a later step and
+that row's share of reading the weights. So drafts pay off in small batches and in repetitive text.
+Every prediction is compared with the sampled token, verified in a step or not, so that a low
+acceptance rate is noticed without spending rows.
 """
 
 from collections import Counter
@@ -15,15 +15,16 @@ from typing import NamedTuple
 from engine.ngram import NgramGuess
 from engine.step_cost import StepLoad, StepPrice
 
-_MEMORY = 0.1  # weight of the last guess among all before it
-_MARGIN = 1.1  # drafts must promise so much more: prices and chances are estimates
-_HOPELESS = 0.5  # a row that promises so much less than it costs on the line: no factor helps it
+_MEMORY = 0.1  # weight of the last draft in the acceptance rate
+_MARGIN = 1.1  # required gain: prices and acceptance rates are estimates
+_HOPELESS = 0.5  # below this ratio of gain to linear cost no correction makes a row worth it
 
 
 class Chances:
-    """How often the guesses of one turn come true.
+    """Acceptance rates of the drafts of one turn.
 
-    `fresh`: the first guess from a new place. `going`: a guess after a true one from its place.
+    `fresh`: the first draft from a new place. `going`: a draft after an accepted one from its
+    place.
     """
 
     def __init__(self) -> None:
@@ -31,14 +32,14 @@ class Chances:
         self.going = 0.7
 
     def note(self, *, true: bool, run: int) -> None:
-        """A guess after `run` true ones from its place was true or not."""
+        """Record whether a draft after `run` accepted ones from its place was accepted."""
         if run:
             self.going += _MEMORY * (true - self.going)
         else:
             self.fresh += _MEMORY * (true - self.fresh)
 
     def of(self, run: int, count: int) -> Iterable[float]:
-        """Chances that the first, the first two, ... of `count` guesses are true."""
+        """Probabilities that the first, the first two, ... of `count` drafts are accepted."""
         chance = self.going if run else self.fresh
         for _ in range(count):
             yield chance
@@ -46,15 +47,15 @@ class Chances:
 
 
 class TurnGuesses:
-    """What is guessed of one turn's reply, and how guessing has fared."""
+    """Drafts for one turn's reply, and their acceptance rates."""
 
     def __init__(self, ids: Sequence[int]) -> None:
-        """`ids`: the whole context, up to the last token drawn."""
+        """`ids`: the whole context, up to the last sampled token."""
         self._ngram = NgramGuess(ids)
         self._chances = Chances()
 
     def learn(self, tokens: Sequence[int]) -> None:
-        """These tokens were drawn next."""
+        """Add the tokens that were sampled next."""
         for token in tokens:
             run = self._ngram.run
             true = self._ngram.push(token)
@@ -62,18 +63,18 @@ class TurnGuesses:
                 self._chances.note(true=true, run=run)
 
     def chances(self, count: int) -> list[float]:
-        """Chances that the first, the first two, ... of up to `count` guesses are true."""
+        """Probabilities that the first, the first two, ... of up to `count` drafts are accepted."""
         return list(self._chances.of(self._ngram.run, count)) if self._ngram.exists else []
 
     def tokens(self, count: int) -> list[int]:
-        """The next `count` tokens as guessed."""
+        """The next `count` draft tokens."""
         return self._ngram.tokens(count)
 
 
 class Candidate(NamedTuple):
-    """A sequence that draws one token: `chances` of up to so many guesses, falling.
+    """A sequence that samples one token. `chances`: falling acceptance probabilities of its drafts.
 
-    `context`: tokens that a guess attends to.
+    `context`: tokens that a draft attends to.
     """
 
     chances: Sequence[float]
@@ -87,10 +88,10 @@ def draft_counts(
     factor: Callable[[int], float],
     most: int,
 ) -> list[int]:
-    """Return how many guesses of each candidate a step of `load` should check, `most` in all.
+    """Return the number of drafts per candidate in a step of `load`, `most` in all.
 
-    Likeliest first, as many as bring the most useful rows per second; `factor` corrects the price
-    of a step by its number of rows.
+    The likeliest come first, up to the number that maximizes accepted rows per second; `factor`
+    corrects the price of a step by its number of rows.
     """
     useful, seconds = float(load.rows), price.seconds(load)
     best = _MARGIN * useful / (seconds * factor(load.rows))

@@ -1,8 +1,8 @@
-"""Runs a step in parts when there is no memory for it whole, to find out who it is that lacks it.
+"""Splits a step on out-of-memory, to find the sequences that do not fit. Loop thread only.
 
-A part that is computed again writes the same KV to the same slots, and draws are fixed by their
-index: so nobody else's reply is changed by it. A turn is to blame only if not even one of its rows
-finds memory while nothing else is computed.
+A part that is computed again writes the same KV to the same slots, and samples are fixed by their
+index: so no other reply changes. A turn fails only if a single one of its rows does not fit while
+nothing else is computed.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,18 +12,18 @@ from engine.memory.page_table import PageEntry
 from engine.step import ModelRunner, SequenceStep, true_draws
 
 Draws = Sequence[int] | None
-"""What a sequence drew that stands; None: there is no memory for it."""
+"""Accepted samples of a sequence; None: there is not enough memory for it."""
 
 
 def execute(
     runner: ModelRunner, steps: Sequence[SequenceStep], on_shortage: Callable[[], None]
 ) -> list[Draws]:
-    """Compute a step, by halves if need be; says of each sequence what it drew.
+    """Compute a step, split on out-of-memory; return each sequence's samples.
 
-    `on_shortage` is called each time that memory is short.
+    `on_shortage` is called on each out-of-memory error.
 
     Raises:
-        Exception: what the model raised, other than `MemoryError`.
+        Exception: any error of the model other than `MemoryError`.
     """
     try:
         return list(_by_step(runner.execute(steps), steps))
@@ -43,9 +43,9 @@ def execute(
 
 
 def halves(step: SequenceStep) -> list[SequenceStep]:
-    """Two steps of one sequence that do together what this one does; none if it can't be parted.
+    """Two steps of one sequence that together equal this one; none if it can't be split.
 
-    The rows that are drawn from stay together.
+    The sampled rows stay together.
     """
     drawn = 0 if step.sample is None else step.sample.drafts + 1
     count = min(len(step.token_ids) // 2, len(step.token_ids) - drawn)
@@ -69,7 +69,7 @@ def halves(step: SequenceStep) -> list[SequenceStep]:
 
 
 def _without_last(entries: Sequence[PageEntry], count: int) -> list[PageEntry]:
-    """The page table before its last `count` slots."""
+    """The page table without its last `count` slots."""
     left = list(entries)
     while count:
         block, first, last, base = left.pop()
@@ -81,10 +81,10 @@ def _without_last(entries: Sequence[PageEntry], count: int) -> list[PageEntry]:
 
 
 def _by_step(tokens: list[int], steps: Sequence[SequenceStep]) -> list[Sequence[int]]:
-    """Each sequence's draws that stand; none of a sequence that draws nothing."""
+    """Accepted samples of each sequence; none for a sequence that does not sample."""
     counts = [0 if step.sample is None else step.sample.drafts + 1 for step in steps]
     if len(tokens) != sum(counts):
-        raise ValueError(f"the model drew {len(tokens)} tokens instead of {sum(counts)}")
+        raise ValueError(f"the model returned {len(tokens)} tokens instead of {sum(counts)}")
     draws = iter(tokens)
     return [
         true_draws(step, list(islice(draws, count)))

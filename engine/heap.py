@@ -1,4 +1,4 @@
-"""Gives memory that was only needed at start back to the system, and keeps collections short."""
+"""Returns startup memory to the system, and bounds the garbage collector's pauses."""
 
 import ctypes
 import gc
@@ -6,15 +6,15 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-_EVERYTHING_EVERY_S = 300.0  # what is left in circles meanwhile is kept so long
-_FEW = 10_000  # objects: a collection looks at so many in a millisecond or two
-_FULL = 2  # the generation of all that lives
+_EVERYTHING_EVERY_S = 300.0  # reference cycles live at most this long
+_FEW = 10_000  # objects: a collection takes a millisecond or two for this many
+_FULL = 2  # generation of the oldest objects
 
 
 def give_back_free_memory() -> None:
     """Free unreachable objects, and return free pages of the C heap to the system.
 
-    glibc keeps what lies below the last block in use: after a load, hundreds of MB on the torch
+    glibc keeps free memory below the last used block: after a load, hundreds of MB on the torch
     path. Other C libraries have no such call and keep less.
     """
     gc.collect()
@@ -24,15 +24,14 @@ def give_back_free_memory() -> None:
 
 
 class ShortPauses:
-    """Lets a collection look at what is new, not at all that lives.
+    """Limits garbage collections to new objects.
 
-    That of 10,000 sessions would take a tenth of a second, in which nobody is served.
+    A full collection with 10,000 sessions would stop the process for a tenth of a second.
 
-    What has survived a full collection is left out of those that follow, once it is more than a
-    `few` objects: else circles of what is in work just then would add up. Nearly all of it, sockets
-    and turns too, ends without the collector, by its last reference; for what does not, everything
-    is looked at again every `everything_every_s`. Owns a hook of the process's collector from
-    `begin` to `end`.
+    Survivors of a full collection are excluded from later ones, once they are more than `few`
+    objects; a smaller number may be work in progress. Nearly all objects, sockets and turns too,
+    are freed by their last reference. For reference cycles everything is collected again every
+    `everything_every_s`. Owns a hook of the process's collector from `begin` to `end`.
     """
 
     def __init__(
@@ -48,11 +47,11 @@ class ShortPauses:
         self._everything_at_s = clock() + everything_every_s
 
     def begin(self) -> None:
-        """From now on."""
+        """Start to limit collections."""
         gc.callbacks.append(self._note)
 
     def end(self) -> None:
-        """Everything is looked at again."""
+        """Stop: collections cover everything again."""
         gc.callbacks.remove(self._note)
         gc.unfreeze()
 
@@ -61,6 +60,6 @@ class ShortPauses:
             return
         if self._clock() >= self._everything_at_s:
             self._everything_at_s = self._clock() + self._everything_every_s
-            gc.unfreeze()  # by the next one
+            gc.unfreeze()  # for the next collection
         elif len(gc.get_objects(generation=_FULL)) > self._few:
             gc.freeze()

@@ -1,4 +1,4 @@
-"""How large something was, many times, in buckets: a histogram as Prometheus counts. Pure."""
+"""Histogram of values in buckets, as Prometheus counts. Pure."""
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
@@ -21,9 +21,9 @@ MOVE_SECONDS = (
 
 
 class Buckets(msgspec.Struct, frozen=True, kw_only=True):
-    """`counts` by the first of `bounds` that was not exceeded; the last of what exceeded all.
+    """`counts` by the first of `bounds` that was not exceeded; the last counts the rest.
 
-    `total`: the sum of what was counted.
+    `total`: sum of the values.
     """
 
     bounds: tuple[float, ...] = ()
@@ -32,12 +32,12 @@ class Buckets(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def count(self) -> int:
-        """How many there were."""
+        """Number of values."""
         return sum(self.counts)
 
 
 class Histogram:
-    """Counts into buckets. One thread only."""
+    """Counts values in buckets. One thread only."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self._bounds = tuple(bounds)
@@ -45,22 +45,22 @@ class Histogram:
         self._total = 0.0
 
     def add(self, value: float, count: int = 1) -> None:
-        """It was so large, `count` times."""
+        """Add a value, `count` times."""
         self._counts[bisect_left(self._bounds, value)] += count
         self._total += value * count
 
     def told(self) -> Buckets:
-        """What has been counted up to now."""
+        """Snapshot of the counts."""
         return Buckets(bounds=self._bounds, counts=tuple(self._counts), total=self._total)
 
 
 def empty(bounds: Sequence[float]) -> Buckets:
-    """Nothing was counted yet."""
+    """Buckets without values."""
     return Histogram(bounds).told()
 
 
 def added(buckets: Iterable[Buckets]) -> Buckets:
-    """Several with the same bounds as one; there is at least one."""
+    """Sum of several with the same bounds; at least one is required."""
     every = list(buckets)
     return Buckets(
         bounds=every[0].bounds,

@@ -1,7 +1,7 @@
-"""What a context with `shifted` edits has held, so that lost KV can be made again. Pure.
+"""History of a context with `shifted` edits, from which lost KV is rebuilt. Pure.
 
-KV from before an edit attended to what was dropped. It can't be computed from the ids that are
-left: all that the context ever held is computed in order, and each edit made at the same ids again.
+KV from before an edit attended to dropped tokens. It can't be computed from the remaining ids: all
+ids that the context ever held are computed in order, and each edit is made at the same ids again.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,7 +13,7 @@ from engine.partition import Partition, kept_spans
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """All ids of a context as they were before an edit, and the edit."""
+    """All ids of a context before an edit, and the edit."""
 
     ids: list[int]
     partition: Partition
@@ -22,18 +22,18 @@ class Stage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Visible:
-    """The ids that are left of what a context held, and how they split."""
+    """Remaining ids of a context, and their partition."""
 
     ids: list[int]
     partition: Partition
 
 
 class BadEditsError(Exception):
-    """Edits that the ids of a context do not reach, or that drop what is not there."""
+    """Edits exceed a context's ids, or drop ids that do not exist."""
 
 
 class History:
-    """All ids up to the last edit, in order, and the edits. More than `limit` ids: forgotten.
+    """All ids up to the last edit, in order, and the edits. Forgotten beyond `limit` ids.
 
     `plain` is the partition of ids without edits.
     """
@@ -46,11 +46,11 @@ class History:
 
     @property
     def length(self) -> int:
-        """Ids that it would take to play it again; 0 when it is forgotten."""
+        """Number of ids to replay; 0 when the history is forgotten."""
         return len(self._ids or ())
 
     def add(self, ids: Sequence[int], edit: Edit) -> None:
-        """`ids` came after the edit before, then `edit` was made."""
+        """Add an edit, and the `ids` that came after the edit before."""
         self._edits.append(edit)
         if self._ids is not None and len(self._ids) + len(ids) <= self._limit:
             self._ids.extend(ids)
@@ -59,7 +59,7 @@ class History:
             self._edits.clear()
 
     def play(self, ids: Sequence[int], edits: Sequence[Edit]) -> Visible:
-        """Hold these from now on, and say what is left of them.
+        """Replace the history, and return its visible ids.
 
         Raises:
             BadEditsError: an edit does not fit the ids.
@@ -73,17 +73,17 @@ class History:
         return Visible(ids=[*visible, *ids[taken:]], partition=partition)
 
     def stages(self) -> list[Stage] | None:
-        """Every stage that led to what is visible; None: they are forgotten."""
+        """Every stage that led to the visible ids; None: the history is forgotten."""
         if self._ids is None:
             return None
         return [stage for stage, _ in _stages(self.plain, self._ids, self._edits)]
 
     def emptied(self) -> "History":
-        """One without edits."""
+        """Return a history without edits."""
         return History(self.plain, limit=self._limit)
 
     def copy(self) -> "History":
-        """One that may go on by itself."""
+        """Return an independent copy."""
         twin = History(self.plain, limit=self._limit)
         twin._ids = None if self._ids is None else self._ids.copy()
         twin._edits = self._edits.copy()
@@ -91,7 +91,7 @@ class History:
 
 
 def without(ids: Sequence[int], edit: Edit) -> list[int]:
-    """Return the ids that an edit leaves."""
+    """Return the ids that an edit keeps."""
     return [
         token for start, stop in kept_spans(len(ids), edit.dropped) for token in ids[start:stop]
     ]
@@ -100,7 +100,7 @@ def without(ids: Sequence[int], edit: Edit) -> list[int]:
 def _stages(
     plain: Partition, ids: Sequence[int], edits: Sequence[Edit]
 ) -> Iterator[tuple[Stage, int]]:
-    """Yield what each edit finds, and how many ids came since the one before."""
+    """Yield the ids before each edit, and how many came since the edit before."""
     visible: list[int] = []
     partition, taken = plain.copy(), 0
     for edit in edits:

@@ -1,14 +1,14 @@
-"""What is computed in advance of turns, while none waits or runs. Loop thread only.
+"""Idle prefill: computes likely ids of next turns while none waits or runs. Loop thread only.
 
-After a turn its session owes ids that have no KV yet (the end of the turn), and the next one most
-likely begins as the chat template has it (`SubmitTurn.draft_ids`). Both are prefilled while the
-engine would sleep, so that a next turn has only its own text to compute. The owed ids are the
-session's and may be hashed; the others are drafts, that nobody sees until a turn begins with them.
+After a turn its session owes ids that have no KV yet (the end of the turn), and the next turn most
+likely begins with the chat template's header (`SubmitTurn.draft_ids`). Both are prefilled while the
+engine is idle, so that the next turn computes its own text only. The owed ids belong to the session
+and may be hashed. The others are drafts, invisible until a turn begins with them.
 
-Never at another's cost: a step has few rows, so that a turn that arrives during it waits
-milliseconds, and a client that answers at once finds none begun; owed ids take free blocks only,
-drafts none at all, only room behind the owed ids. Idle work does not ride along with others' steps:
-on a CPU every row of a step costs time.
+Idle prefill never delays other work: a step has few rows, so that a turn that arrives during it
+waits milliseconds, and a client that answers at once finds none started. Owed ids take free blocks
+only, drafts take no blocks but the room behind the owed ids. Idle work is not added to other turns'
+steps: on a CPU every row of a step costs time.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,17 +21,17 @@ from engine.ids import SessionId
 from engine.step import SequenceStep
 
 STEP_TOKENS = 16
-"""Tokens that an idle step computes at most. An end of turn and a header are about five."""
+"""Limit of tokens in an idle step. An end of turn and a header are about five."""
 
-_LOOKED_AT = 64  # sessions with each step: most may have nothing that can be worked for
+_LOOKED_AT = 64  # sessions examined per step: most may have no idle work
 
 QUIET_S = 0.1
-"""Pause after the last turn: programs that go on at once have done so by then, people have not."""
+"""Pause after the last turn: programs have sent their next turn by then, people have not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EarlyWork:
-    """One session's part of a step: its `owed` ids, then `drafts` ids of its next turn."""
+    """One session's part of an idle step: its `owed` ids, then `drafts` ids of its next turn."""
 
     context: Context
     owed: int
@@ -40,7 +40,7 @@ class EarlyWork:
 
 
 class IdlePrefill:
-    """Owns the sessions whose next turn may be worked for. Does nothing when switched off.
+    """Owns the queue of sessions with idle work. Does nothing when switched off.
 
     `clock` gives seconds, monotonic.
     """
@@ -62,11 +62,11 @@ class IdlePrefill:
 
     @property
     def rest_s(self) -> float | None:
-        """Seconds until `begin` may have something; None: nobody is expected."""
+        """Seconds until `begin` may have work; None: no session is queued."""
         return max(0.0, self._quiet_at_s - self._clock()) if self._due else None
 
     def expect(self, context: Context) -> None:
-        """A turn has ended: the session is looked at once, when the engine has time."""
+        """A turn has ended: its session is queued for idle prefill."""
         if self._enabled:
             self._due[context.session] = None
             self._quiet_at_s = self._clock() + QUIET_S
@@ -76,9 +76,9 @@ class IdlePrefill:
         self._due.pop(session, None)
 
     def begin(self) -> list[EarlyWork]:
-        """Take sessions, longest idle first, for a step; [] when there is none to work for now.
+        """Return sessions for a step, longest idle first; [] when there is no work now.
 
-        The caller has seen that no turn waits or runs.
+        The caller has checked that no turn waits or runs.
         """
         batch: list[EarlyWork] = []
         if self.rest_s:
@@ -102,20 +102,20 @@ class IdlePrefill:
             self._memory.note_idle(work.context, work.owed, work.drafts)
 
     def give_up(self, batch: Sequence[EarlyWork]) -> None:
-        """There was no memory for the step: its turns will compute all of it."""
+        """The step ran out of memory: the turns will compute these ids."""
         for work in batch:
             self._memory.drop_idle(work.context, work.owed)
 
     def fail(self, batch: Sequence[EarlyWork]) -> None:
-        """The step has failed: nobody trusts the KV it read."""
+        """The step has failed: the KV that it read is discarded."""
         for work in batch:
             self._memory.distrust(work.context)
 
     def _amount(self, context: Context) -> tuple[int, int]:
-        """How many owed ids and how many drafts to compute; (0, 0): not this session.
+        """Number of owed ids and of drafts to compute; (0, 0): none for this session.
 
-        It must have all the KV that it once had, for history is not computed again for a turn that
-        may never come, no edit to be made, and a tail of its own, for a copy costs a block.
+        The session must have all its former KV, since history is not rebuilt for a turn that may
+        never come; no edit may be due; and the tail must be its own, since a copy costs a block.
         """
         table, pool, owed = context.table, self._memory.pool, context.pending
         tail = table.open_tail
@@ -129,7 +129,7 @@ class IdlePrefill:
             or table.blocks_needed(owed) > pool.free_count
         ):
             return 0, 0
-        room = (table.room - owed) % table.block_size  # in the last block, be it there or to come
+        room = (table.room - owed) % table.block_size  # in the last block, which may not exist yet
         return owed, min(
             len(context.draft_ids),
             room,

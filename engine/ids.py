@@ -1,4 +1,4 @@
-"""Types of the engine's ids. Nothing here does anything."""
+"""Types of the engine's ids. No logic."""
 
 from array import array
 from typing import NewType, TypeAlias
@@ -9,4 +9,4 @@ TurnId = NewType("TurnId", str)
 TokenId = NewType("TokenId", int)
 
 BlockArray: TypeAlias = "array[int]"
-"""Many block ids in a row, of type code i, as the pool's own lists have them."""
+"""Array of block ids, of type code i, as in the pool's own lists."""

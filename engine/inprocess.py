@@ -1,4 +1,4 @@
-"""EngineClient over a thread of this process: tests and library use."""
+"""EngineClient over a thread of this process: for tests and library use."""
 
 import asyncio
 import logging
@@ -17,15 +17,15 @@ from engine.turn_stream import TurnStream
 
 log = logging.getLogger(__name__)
 
-# Batches (steps) that may wait for the asyncio thread; then the engine's thread waits for it.
+# Batches (steps) that may wait for the asyncio thread; beyond that the engine's thread waits.
 MAX_WAITING_BATCHES = 64
 
 
 class InProcessEngine:
-    """Runs the loop that `loop_factory(emit)` builds, in a thread of its own.
+    """Runs the loop that `loop_factory(emit)` builds in its own thread.
 
-    An error in that thread ends every running turn with `TurnFailed(internal_error)`, and the
-    engine with it: `failure` keeps the error, `epoch` rises, nothing is restarted.
+    An error in that thread ends every running turn with `TurnFailed(internal_error)` and stops the
+    engine: `failure` keeps the error, `epoch` rises, nothing is restarted.
     """
 
     def __init__(self, loop_factory: LoopFactory) -> None:
@@ -40,7 +40,7 @@ class InProcessEngine:
 
     @property
     def info(self) -> EngineInfo:
-        """What the engine is. See `EngineClient`."""
+        """Description of the engine. See `EngineClient`."""
         if self._info is None:
             raise EngineUnavailableError("the engine has not started")
         return self._info
@@ -52,7 +52,7 @@ class InProcessEngine:
 
     @property
     def available(self) -> bool:
-        """Whether commands are taken now."""
+        """Whether commands are accepted now."""
         return self._available.is_set()
 
     @property
@@ -74,7 +74,7 @@ class InProcessEngine:
         loop = asyncio.get_running_loop()
         self._door = _ThreadDoor(self._ledger.deliver, loop)
         started: asyncio.Future[EngineInfo] = loop.create_future()
-        # A daemon: a caller that forgot to stop it must still be able to exit.
+        # A daemon: a caller that does not stop it must still be able to exit.
         self._thread = threading.Thread(
             target=self._run, args=(self._door, started), name="engine", daemon=True
         )
@@ -83,11 +83,11 @@ class InProcessEngine:
         self._available.set()
 
     async def ready(self) -> None:
-        """Wait until commands are taken."""
+        """Wait until commands are accepted."""
         await self._available.wait()
 
     async def stop(self) -> None:
-        """Let the step in work finish, then end the thread; running turns end in `TurnFailed`."""
+        """Finish the current step, then end the thread; running turns end in `TurnFailed`."""
         self._available.clear()
         if self._door is not None and self._thread is not None:
             self._door.put(None)
@@ -111,7 +111,7 @@ class InProcessEngine:
             self._put(command)
 
     async def ask(self, query: Query) -> Answer:
-        """Ask about the engine's state. See `EngineClient`."""
+        """Query the engine's state. See `EngineClient`."""
         self._need_available()
         number, answer = self._ledger.open_question()
         self._put(Ask(number=number, query=query))
@@ -133,7 +133,7 @@ class InProcessEngine:
             engine_loop, info = self._loop_factory(outbox.put)
             door.call(_set_result, started, info)
             drive(engine_loop, outbox, door)
-        except BaseException as error:  # a thread's errors go to its owner, whatever they are
+        except BaseException as error:  # a thread's errors go to its owner, whatever their type
             door.call(self._lost, started, error)
 
     def _lost(self, started: asyncio.Future[EngineInfo], error: BaseException) -> None:
@@ -154,7 +154,7 @@ def _set_result(future: asyncio.Future[EngineInfo], info: EngineInfo) -> None:
 
 
 class _ThreadDoor:
-    """A queue in; out, a call on the asyncio loop: one wake-up per step, not per event."""
+    """Input by a queue, output by calls on the asyncio loop: one wake-up per step, not event."""
 
     def __init__(
         self, deliver: Callable[[list[EngineOutput]], None], loop: asyncio.AbstractEventLoop
@@ -165,7 +165,7 @@ class _ThreadDoor:
         self._room = threading.BoundedSemaphore(MAX_WAITING_BATCHES)
 
     def put(self, item: EngineInput | None) -> None:
-        """Asyncio thread: add input; None closes the door."""
+        """Asyncio thread: add input; None closes the transport."""
         self._inbox.put(item)
 
     def receive(self, *, wait_s: float | None) -> Sequence[EngineInput] | None:
@@ -175,7 +175,7 @@ class _ThreadDoor:
             while True:
                 item = self._inbox.get(block=wait_s != 0 and not taken, timeout=wait_s)
                 if item is None and taken:
-                    self._inbox.put(None)  # told next: who closes it has said these before
+                    self._inbox.put(None)  # received next: earlier input comes first
                     return taken
                 if item is None:
                     return None
@@ -189,7 +189,7 @@ class _ThreadDoor:
         self.call(self._arrive, outputs)
 
     def call(self, function: Callable[..., None], *arguments: object) -> None:
-        """Engine thread: run a function in the asyncio thread, unless its loop has ended."""
+        """Engine thread: call a function in the asyncio thread, unless its loop has ended."""
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(function, *arguments)
 

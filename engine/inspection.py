@@ -1,4 +1,4 @@
-"""Answers to questions about the engine's state. Changes nothing."""
+"""Answers queries about the engine's state. Read-only."""
 
 from collections.abc import Sequence
 
@@ -13,13 +13,13 @@ from engine.run_queue import RunQueue
 from engine.tier_reports import TierStats
 from engine.tiers.tiers import Tier
 
-_MOST_BLOCKS = 4096  # looked at for one question about residency: half a millisecond
+_MOST_BLOCKS = 4096  # examined per residency query: half a millisecond
 
 
 def context_views(
     sessions: Sequence[SessionId], memory: Executor, kv_bytes_per_block: int
 ) -> ContextViews:
-    """What several hold, as `context_view` says it, but for their page tables."""
+    """Views of several sessions, without their page tables."""
     return ContextViews(
         contexts=[
             context_view(session, memory, kv_bytes_per_block, paged=False) for session in sessions
@@ -30,7 +30,7 @@ def context_views(
 def context_view(
     session: SessionId, memory: Executor, kv_bytes_per_block: int, *, paged: bool = True
 ) -> ContextView:
-    """What one session holds. Of a running turn's ids only KV is shown: it is there."""
+    """View of one session. For a running turn only ids with KV are shown."""
     context, pool = memory.contexts.get(session), memory.pool
     stored = memory.movement.blocks_in(context) if context else {}
     entries = context.table.entries if context else ()
@@ -64,7 +64,7 @@ def _page(entry: PageEntry, pool: BlockPool) -> PageView:
 def residency(
     sessions: Sequence[SessionId], memory: Executor, kv_bytes_per_block: int
 ) -> Residency:
-    """Who holds how much; of all sessions it sums to the bytes of all active blocks they hold."""
+    """KV bytes by session; over all sessions they sum to the bytes of their active blocks."""
     pool, left, looked_at = memory.pool, _MOST_BLOCKS, 0
     kv_bytes: dict[SessionId, float] = {}
     for session in sessions:
@@ -87,7 +87,7 @@ def engine_stats(
     queue: RunQueue,
     placement_policy: str,
 ) -> EngineStats:
-    """The numbers of now and since the start. Looks at turns that run or wait, at no session."""
+    """Current gauges and counters since start. Examines running and waiting turns, no sessions."""
     pool, parked = memory.pool, memory.movement.parked
     running, waiting = (
         [slot.context for slot in turns] for turns in (queue.running, queue.waiting)

@@ -1,7 +1,7 @@
-"""What is done when running turns lack blocks and no idle session has any left. Pure.
+"""Degradation steps when running turns lack blocks and no idle session has any left. Pure.
 
-Turns are ordered by what they are entitled to: priority, then arrival. Blocks only ever go from
-those behind to those before, so the first gets what it needs and ends.
+Turns are ordered by entitlement: priority, then arrival. Blocks only move from less to more
+entitled turns, so the first gets what it needs and finishes.
 """
 
 from collections.abc import Sequence
@@ -12,9 +12,9 @@ from typing import NamedTuple
 class Stream(NamedTuple):
     """A running turn.
 
-    `given_way`: how often it lost its blocks to others. `wanted`: tokens that it may still draw,
-    `room`: those of them for which it needs no other block. A turn that draws none wants none: it
-    has what it needs.
+    `given_way`: how often it was preempted. `wanted`: tokens that it may still sample, `room`:
+    those of them for which it needs no other block. A turn that samples none wants none: it has
+    what it needs.
     """
 
     priority: int
@@ -25,14 +25,14 @@ class Stream(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Preempt:
-    """That turn gives up its blocks and waits in its old place."""
+    """Preempt that turn: it frees its blocks and waits in its old place."""
 
     index: int
 
 
 @dataclass(frozen=True, slots=True)
 class Shorten:
-    """That turn's reply ends after so many more tokens, for which it has blocks."""
+    """Limit that turn's reply to this many more tokens, for which it has blocks."""
 
     index: int
     tokens: int
@@ -40,30 +40,31 @@ class Shorten:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """That turn ends now, with what it has said."""
+    """End that turn now, with its reply so far."""
 
     index: int
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Whoever lacks blocks is left out of this step: others are about to end."""
+    """Leave the needy turn out of this step: other turns are about to end."""
 
 
 Rung = Preempt | Shorten | End | Wait
 
 
 def next_rung(streams: Sequence[Stream], needy: int, most_given_way: int) -> Rung:
-    """What to do for the turn number `needy`, which lacks blocks; the most entitled comes first.
+    """Choose the step for turn number `needy`, which lacks blocks; the most entitled comes first.
 
-    The youngest behind it that has not given way too often does. If all have, the last of them is
-    cut, where its priority is lower: to what it has blocks for, or at once if that is nothing.
-    Among equals nobody is cut as long as the needy turn itself may give way. Nobody is ever cut for
-    whoever is last: those before it go on, and it may when they have ended.
+    The youngest turn behind it below the preemption limit is preempted. If all have reached it, the
+    last of them is shortened if its priority is lower: to the tokens that it has blocks for, or
+    ended if there are none. Among equals no turn is shortened as long as the needy turn itself may
+    be preempted. No turn is shortened for the last one: those before it go on, and it continues
+    when they have ended.
     """
     last = len(streams) - 1
     if last == 0:
-        return Preempt(0)  # alone it fits: begun again, it shares its blocks with nobody
+        return Preempt(0)  # alone it fits: after a restart it shares its blocks with no other turn
     for index in range(last, needy, -1):
         if streams[index].given_way < most_given_way:
             return Preempt(index)
@@ -76,7 +77,7 @@ def next_rung(streams: Sequence[Stream], needy: int, most_given_way: int) -> Run
 
 
 class Candidate(NamedTuple):
-    """A turn that waits. `blocks`: its worst case; `spent`: it has given way too often."""
+    """A waiting turn. `blocks`: its worst case; `spent`: it has reached the preemption limit."""
 
     blocks: int
     spent: bool
@@ -85,10 +86,10 @@ class Candidate(NamedTuple):
 def seats(
     waiting: Sequence[Candidate], *, running: int, running_blocks: int, limit: int, total: int
 ) -> int:
-    """How many of the waiting turns, in their order, may run beside those that do.
+    """Number of waiting turns, in their order, that may run beside the running ones.
 
-    Up to `limit` run, and beyond it as many as surely end: all worst cases together fit the
-    pool. One that gave way too often begins only so, or alone; those behind it wait.
+    Up to `limit` run, and beyond it as many as are certain to end: all worst cases together fit the
+    pool. A turn at the preemption limit starts only in that case, or alone; those behind it wait.
     """
     blocks = running_blocks
     for count, one in enumerate(waiting):

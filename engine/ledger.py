@@ -1,4 +1,4 @@
-"""What a client still waits for: running turns and open questions. Asyncio thread only."""
+"""In-flight table of a client: running turns and pending queries. Asyncio thread only."""
 
 import asyncio
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ from engine.turn_stream import TurnStream
 
 
 class Ledger:
-    """Every opened turn gets exactly one ending, every question an answer or an error."""
+    """Gives every opened turn exactly one ending, every query an answer or an error."""
 
     def __init__(self) -> None:
         self._turns: dict[TurnId, TurnStream] = {}
@@ -21,19 +21,19 @@ class Ledger:
         self._asked = 0
 
     def runs(self, turn: TurnId) -> bool:
-        """Whether this turn is open."""
+        """Whether this turn is in flight."""
         return turn in self._turns
 
     @property
     def turns(self) -> list[TurnId]:
-        """Those that are open, the oldest first."""
+        """Turns in flight, the oldest first."""
         return list(self._turns)
 
     def open_turn(self, turn: TurnId) -> TurnStream:
-        """Begin a turn's events.
+        """Open a turn's event stream.
 
         Raises:
-            ValueError: a turn of this id is open.
+            ValueError: a turn of this id is in flight.
         """
         if turn in self._turns:
             raise ValueError(f"turn {turn!r} is running already")
@@ -41,14 +41,14 @@ class Ledger:
         return stream
 
     def open_question(self) -> tuple[int, asyncio.Future[Answer]]:
-        """A number to ask under, and where the answer will be."""
+        """Return the number of a new query, and the future of its answer."""
         self._asked += 1
         future = asyncio.get_running_loop().create_future()
         self._questions[self._asked] = future
         return self._asked, future
 
     def deliver(self, outputs: Iterable[EngineOutput]) -> None:
-        """Hand on what the engine said. What nobody waits for any more is dropped."""
+        """Deliver the engine's output. Output for ended turns and queries is dropped."""
         for output in outputs:
             if isinstance(output, Answered):
                 question = self._questions.pop(output.number, None)
@@ -58,7 +58,7 @@ class Ledger:
                 self._deliver_event(output)
 
     def lose(self, code: Literal["internal_error", "engine_restarted"], message: str) -> None:
-        """The engine is gone: end every turn with `TurnFailed`, every question with an error."""
+        """The engine is lost: end every turn with `TurnFailed`, every query with an error."""
         for turn in list(self._turns):
             counts = TurnCounts()
             self._deliver_event(TurnFailed(turn=turn, code=code, message=message, counts=counts))

@@ -1,6 +1,6 @@
 """The engine's loop: commands in, steps, events out. Owns all of the engine's state.
 
-Single-threaded: whoever drives it (a thread, a process's main) calls from one thread only.
+Single-threaded: its driver (a thread, a process's main) calls from one thread only.
 """
 
 import logging
@@ -49,8 +49,8 @@ __all__ = ["EngineLoop", "TokenText"]
 
 _log = logging.getLogger(__name__)
 
-_MOVE_S = 0.002  # between looks at moves that somebody waits for
-_FLUSH_S = 3.0  # less than an engine is given to stop
+_MOVE_S = 0.002  # polling interval of transfers that a turn waits for
+_FLUSH_S = 3.0  # less than the engine's stop timeout
 _LEAST_BLOCK_S = 1e-6
 
 
@@ -63,11 +63,11 @@ class EngineLoop:
     """Runs turns on one pool of blocks.
 
     `fingerprint` names model version, kernel path and dtype: it is part of every prefix key.
-    `move_pages` moves KV on `shifted` edits; None: it holds no position, so nothing has to move.
-    `clock` gives seconds, monotonic.
+    `move_pages` moves KV on `shifted` edits; None: it holds no position, so nothing moves. `clock`
+    gives seconds, monotonic.
     """
 
-    def __init__(  # noqa: PLR0913 -- the one place where an engine is put together
+    def __init__(  # noqa: PLR0913 -- the one place where an engine is wired
         self,
         *,
         config: EngineConfig,
@@ -145,7 +145,7 @@ class EngineLoop:
 
     @property
     def has_work(self) -> bool:
-        """Whether a turn waits or runs. Without one, `step` works in advance of turns at most."""
+        """Whether a turn waits or runs. If none does, `step` does idle prefill only."""
         return len(self._queue) > 0
 
     @property
@@ -157,12 +157,12 @@ class EngineLoop:
         return rest_s
 
     def close(self) -> None:
-        """Write what the tiers lack, for a few seconds at most, and close them."""
+        """Write pending KV to the tiers, for a few seconds at most, and close them."""
         self._memory.dead_pages.forget()
         self._movement.close(_FLUSH_S, self._clock)
 
-    def answer(self, query: Query) -> Answer:  # noqa: PLR0911 -- a table of questions
-        """Answer a question about the state."""
+    def answer(self, query: Query) -> Answer:  # noqa: PLR0911 -- a table of queries
+        """Answer a query about the state."""
         memory = self._memory
         match query:
             case GetStats():
@@ -190,12 +190,12 @@ class EngineLoop:
     # --- commands ------------------------------------------------------------------------------
 
     def handle(self, command: Command) -> None:
-        """Take one command; may emit events.
+        """Handle one command; may emit events.
 
-        A context that is set, forked over or truncated while its turn has not ended loses that
-        turn first, as when it is closed. A command that does not fit what is here (an unknown
-        session, more ids than there are) leaves its session unknown, so that its next turn is
-        refused as `engine_restarted` and the sender sets the context anew.
+        Setting, truncating, closing or forking over a context ends its running or queued turn
+        first. A command that does not fit the current state (an unknown session, more ids than
+        exist) leaves its session unknown, so that its next turn is refused as `engine_restarted`
+        and the sender sets the context anew.
         """
         match command:
             case SubmitTurn():
@@ -210,8 +210,8 @@ class EngineLoop:
     def step(self, tell: Callable[[], None] = lambda: None) -> bool:
         """Run one step of the model over the turns that are due; False when there was nothing.
 
-        `tell` is called before the model computes, so that what has been emitted up to then (a
-        turn left the queue) need not wait for it.
+        `tell` is called before the model computes, so that events emitted up to then (a turn left
+        the queue) need not wait for it.
         """
         self._movement.note_ended()
         self._memory.tally.litter.empty()
@@ -224,7 +224,7 @@ class EngineLoop:
         self._turns.restrain_background()
         self._pressure.share()
         due = self._gather()
-        self._prefetch.look()  # after those that may begin have had their blocks
+        self._prefetch.look()  # after turns that may start have their blocks
         if due:
             tell()
             self._run(due)
@@ -250,7 +250,7 @@ class EngineLoop:
         except DeviceLostError:
             raise
         except Exception:
-            _log.exception("a step in advance of %d turns failed", len(batch))
+            _log.exception("an idle prefill step of %d turns failed", len(batch))
             self._idle.fail(batch)
         else:
             self._idle.finish(batch)
@@ -262,9 +262,9 @@ class EngineLoop:
         preemptions = self._counters.preemptions
         tokens_of = {item.turn: item.tokens for item in plan.work}
         work, all_go_on = [], True
-        # In their order: whoever must give way for one of them has not been counted in yet.
+        # In their order: a turn that is preempted for one of them has not been counted yet.
         for slot in list(self._queue.running):
-            # up to the next edit, if one is to be made
+            # up to the next edit, if one is due
             tokens = min(tokens_of.get(slot.turn, 0), slot.context.pending)
             if not tokens and slot.context.next_edit is None:
                 continue
@@ -272,7 +272,7 @@ class EngineLoop:
                 all_go_on = False
             elif tokens:
                 work.append((slot, tokens))
-        # Whoever lacks blocks or was preempted just now holds up those behind.
+        # A turn that lacks blocks or was just preempted holds up those behind it.
         if all_go_on and self._counters.preemptions == preemptions:
             work += self._admit(plan.admissions)
         drafts = self._speculation.drafts(work, self._cost.price)
@@ -286,7 +286,7 @@ class EngineLoop:
                 break
             if self._movement.brings_back(slot.context, _limit(slot)):
                 continue  # others run meanwhile
-            # Who finds too few blocks holds up those behind, too.
+            # A turn that finds too few blocks holds up those behind it, too.
             if not self._memory.try_admit(slot.context, _limit(slot)):
                 break
             self._turns.start(slot)
@@ -322,7 +322,7 @@ class EngineLoop:
         return TurnLoad(slot.turn, pending, first, key, priority, served)
 
     def _block_s(self) -> float:
-        """Seconds that a block's tokens take in a prefill."""
+        """Seconds to prefill one block of tokens."""
         return max(_LEAST_BLOCK_S, self._config.block_size * self._cost.price.row_s)
 
     def _begin(self, slot: Slot, tokens: int, drafts: Sequence[int]) -> _Due:
@@ -340,14 +340,14 @@ class EngineLoop:
         try:
             shortages = self._counters.memory_shortages
             drawn = execute(self._runner, steps, self._note_shortage)
-            if self._counters.memory_shortages == shortages:  # else it was several steps
+            if self._counters.memory_shortages == shortages:  # otherwise several steps ran
                 load, seconds = _load_of(due), self._clock() - started_s
                 self._speculation.note(load, seconds, self._cost.price)
                 self._cost.note(load, seconds)
         except DeviceLostError:
-            raise  # no later step could do better: the process ends, and another begins
+            raise  # no later step can succeed: the process ends and is restarted
         except Exception:
-            # Whatever the model's reason: its turns fail, the others and the pool go on.
+            # Whatever the model's error: its turns fail, the others and the pool go on.
             _log.exception("a step of %d turns failed", len(due))
             for slot, _ in due:
                 self._memory.distrust(slot.context)
@@ -378,7 +378,7 @@ class EngineLoop:
 
 
 def _limit(slot: Slot) -> int:
-    # The last token before a draw is always computed, cached or not: its logits are needed.
+    # The last token before a sample is always computed, cached or not: its logits are needed.
     return len(slot.context.ids) - slot.command.generate
 
 

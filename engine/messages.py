@@ -1,7 +1,7 @@
-"""What gateway and engine say to each other: commands down, events and answers up.
+"""Messages between gateway and engine: commands down, events and answers up.
 
-The engine knows ids (token ids, opaque session and turn ids) and nothing of users, SQL or wire.
-A *context* is a session's committed token ids; the ids are the truth, the KV behind them a cache.
+The engine knows ids (token ids, opaque session and turn ids) and nothing of users, SQL or wire. A
+*context* is a session's committed token ids; the ids are the truth, the KV behind them a cache.
 """
 
 from typing import Literal
@@ -13,7 +13,7 @@ from engine.tier_reports import RestoredFrom, TierInfo
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True):
-    """How the next token is drawn. `temperature` 0 is greedy; `top_k` 0 and `min_p` 0 are off."""
+    """Sampling parameters. `temperature` 0 is greedy; `top_k` 0 and `min_p` 0 are off."""
 
     temperature: float = 1.0
     top_p: float = 1.0
@@ -27,9 +27,9 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Edit(msgspec.Struct, frozen=True, kw_only=True):
-    """A `shifted` edit: when a context had `at` ids, those of the `dropped` spans left it.
+    """A `shifted` edit: the `dropped` spans were removed when a context had `at` ids.
 
-    Spans [start, stop) count in the ids that were visible then; they rise and do not touch.
+    Spans [start, stop) index the ids visible at that time; they rise and do not touch.
     """
 
     at: int
@@ -37,11 +37,12 @@ class Edit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SetContext(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Open a session, or replace what it holds. Computes nothing; KV of a common front stays.
+    """Open a session, or replace its ids. Computes nothing; KV of a common prefix stays.
 
-    `ids` are all that the context ever held, in order; `edits` rise in `at` (which counts visible
-    ids, after earlier edits). Without edits the context is exactly `ids`. `computed`: how many of
-    `ids` had KV once, so that computing them again is told as that. `volatile`: never on a disk.
+    `ids` are all ids that the context ever held, in order; `edits` rise in `at` (which counts
+    visible ids, after earlier edits). Without edits the context is exactly `ids`. `computed`: how
+    many of `ids` had KV before, so that computing them again is reported as recomputed. `volatile`:
+    never written to disk.
     """
 
     session: SessionId
@@ -66,10 +67,10 @@ class ParkContext(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class HintContext(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """What the client said of a session's future: facts for the placement policy.
+    """Client hints about a session's future, for the placement policy.
 
-    `ttl_s`: for so long from now a return is expected; None: nothing is known. `priority` as in
-    turns: 0 low, 1 normal, 2 high. Holds until the next hint.
+    `ttl_s`: a return is expected within this time from now; None: unknown. `priority` as in turns:
+    0 low, 1 normal, 2 high. Holds until the next hint.
     """
 
     session: SessionId
@@ -78,7 +79,7 @@ class HintContext(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class HurryContext(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The session's turn, if it has one in the background, is one like others from now on."""
+    """Move the session's background turn, if it has one, to the foreground."""
 
     session: SessionId
 
@@ -86,7 +87,7 @@ class HurryContext(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 class ForkContext(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Open `session` as the first `length` tokens of `parent`: blocks shared, tail copied.
 
-    It is `volatile` if the parent is, or to be so itself.
+    It is `volatile` if the parent is, or if this command says so.
     """
 
     session: SessionId
@@ -103,13 +104,13 @@ class TruncateContext(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class ReleaseContext(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Give back all KV of an idle session; its ids stay known."""
+    """Free all KV of an idle session; its ids stay known."""
 
     session: SessionId
 
 
 class CloseContext(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Give back all KV and forget the session. A running turn is cancelled first.
+    """Free all KV and forget the session. A running turn is cancelled first.
 
     `erase`: KV of its ids that no other session holds is overwritten, and can't be hit any more.
     """
@@ -119,11 +120,11 @@ class CloseContext(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
-    """What the owner of a turn's session (whose salt is its opaque key) is owed and allowed.
+    """Limits and weight of the owner of a turn's session (whose salt is its opaque key).
 
     `weight`: its share of a busy engine beside owners of weight 1. `priority`: 0 low, 1 normal, 2
-    high. What all its sessions may hold together: `max_blocks` on the device, beside the engine's
-    own setting, `max_host_bytes` and `max_disk_bytes` below it; None sets no limit.
+    high. Limits for all its sessions together: `max_blocks` on the device, beside the engine's own
+    setting, `max_host_bytes` and `max_disk_bytes` below it; None sets no limit.
     """
 
     weight: float = 1.0
@@ -137,16 +138,16 @@ class SubmitTurn(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Append `ids` to the session's context, then generate (unless `generate` is false).
 
     After the reply `close_ids` (end of turn, newline) are owed and join the context without being
-    computed. A token of `stop_ids` ends the reply; it is counted as output, is not text, and is
-    not kept (the `close_ids` stand for it).
+    computed. A token of `stop_ids` ends the reply; it counts as output, is not text, and is not
+    kept (the `close_ids` stand for it).
 
-    `draft_ids`: what the session's next turn will most likely begin with. While nothing else runs,
-    the engine computes the owed ids and these in advance; a turn that begins otherwise is answered
-    as if it had not. No number in an event or an answer counts them.
+    `draft_ids`: likely first ids of the session's next turn. While nothing else runs, the engine
+    computes the owed ids and these in advance; a turn that begins otherwise gets the same answer.
+    No number in an event or an answer counts them.
 
-    `background`: it runs while no other turn waits or runs, and gives up its KV for them as soon as
-    one comes; it takes no block that another session holds, and fails with `queue_full` where it
-    would have to. It takes no place in the queue from others.
+    `background`: it runs only while no other turn waits or runs, and is preempted as soon as one
+    comes. It takes no block that another session holds, and fails with `queue_full` where it would
+    have to. It takes no place in the queue from others.
     """
 
     turn: TurnId
@@ -166,7 +167,7 @@ class CancelTurn(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Stop a queued or running turn within one step. Unknown or ended turns: nothing happens.
 
     `keep` true leaves the partial reply in the context: exactly the ids whose text was sent, then
-    `close_ids`. False rolls the session back to where it stood before the turn.
+    `close_ids`. False rolls the session back to its state before the turn.
     """
 
     turn: TurnId
@@ -187,15 +188,15 @@ ContextCommand = (
 )
 Command = ContextCommand | SubmitTurn | CancelTurn
 
-# --- events: what becomes of a turn. Started at most once, exactly one ending ------------------
+# --- events of a turn: started at most once, exactly one ending ---------------------------------
 
 
 class TurnStarted(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The turn left the queue. reused + restored + recomputed + new = all tokens before the reply.
 
-    `restored_from` names the slowest tier that KV came back from. `rebuilt_exact`: KV made by
-    edits was lost and its history is too long to be played again, so that the visible ids are
-    computed as if nothing had stood between them; from now on that is what the context is.
+    `restored_from` names the slowest tier that KV came back from. `rebuilt_exact`: KV made by edits
+    was lost and its history is too long to replay, so the visible ids are computed as if nothing
+    had stood between them; from now on the context consists of these ids alone.
     """
 
     turn: TurnId
@@ -220,11 +221,11 @@ Degradation = Literal["evict", "preempt", "limit_running", "shorten", "end_strea
 
 
 class TurnDegraded(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Memory is short, and that is felt by this turn. Each step is told of a turn once at most.
+    """Memory is short, and this turn is affected. Each step is reported once per turn at most.
 
-    `evict`: KV of its session had given way to others. `preempt`: the turn gives way itself and
-    goes on later. `limit_running`: it waits because fewer turns may run. `shorten`: its reply will
-    be cut; `end_stream`: it ends now.
+    `evict`: KV of its session was evicted. `preempt`: the turn is preempted and resumes later.
+    `limit_running`: it waits because fewer turns may run. `shorten`: its reply will be cut;
+    `end_stream`: it ends now.
     """
 
     turn: TurnId
@@ -232,10 +233,10 @@ class TurnDegraded(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class TurnCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a turn took. Tokens; milliseconds; bytes and blocks held at its end.
+    """Resources of a turn. Tokens; milliseconds; bytes and blocks held at its end.
 
-    `rebuilt_exact` as in `TurnStarted`; true here and not there: it happened during the reply, when
-    the turn had given way to others.
+    `rebuilt_exact` as in `TurnStarted`; if it is true here only, it happened during the reply,
+    after the turn was preempted.
     """
 
     reused_tokens: int = 0
@@ -296,17 +297,17 @@ class TurnFailed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 TurnEnding = TurnDone | TurnIncomplete | TurnFailed
 TurnEvent = TurnStarted | TurnDelta | TurnDegraded | TurnEnding
 
-# --- what an engine is ----------------------------------------------------------------------
+# --- description of an engine ---------------------------------------------------------------
 
 
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """What an engine is. `pool_reason` says in words why the pool has its size.
+    """Description of an engine. `pool_reason` explains the pool's size.
 
-    `weights` names the formats of the weights as they lie in memory, `dtype` that of activations
-    between layers, `kv_dtype` that of KV. `attention_reason` says in words why attention is
-    computed by what it is. `activation_bytes` is what the largest step holds,
-    `free_bytes` what the device had left once the weights were loaded. `shiftable`: whether
-    `EditContext` and edits of `SetContext` can be done.
+    `weights` names the formats of the weights in memory, `dtype` that of activations between
+    layers, `kv_dtype` that of KV. `attention_reason` explains the choice of the attention backend.
+    `activation_bytes` is the memory of the largest step, `free_bytes` the device's free memory
+    after the weights were loaded. `shiftable`: whether `EditContext` and edits of `SetContext` are
+    supported.
     """
 
     model: str
@@ -336,7 +337,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
     @property
     def arithmetic(self) -> str:
-        """What runs, in words."""
+        """Arithmetic in use, as text."""
         return (
             f"weights {self.weights}, activations {self.dtype}, KV {self.kv_dtype}, "
             f"attention {self.attention} on {self.device}"

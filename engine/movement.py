@@ -1,4 +1,4 @@
-"""KV between the device and the tiers: what is written out, what is brought back. Loop thread."""
+"""KV transfer between the device and the tiers: offload and restore. Loop thread only."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -16,7 +16,7 @@ from engine.tiers.tiers import Tiers
 
 
 class Movement:
-    """Owns the moves in flight. `recompute_s`: seconds that it takes to compute a block anew."""
+    """Owns the transfers in flight. `recompute_s`: seconds to recompute a block."""
 
     def __init__(
         self,
@@ -39,47 +39,47 @@ class Movement:
 
     @property
     def held(self) -> Counter[BlockId]:
-        """References of moves, beside those of page tables."""
+        """References of transfers, beside those of page tables."""
         return self._swap.held + Counter(self._restores.held)
 
     @property
     def keys_in_hand(self) -> set[bytes]:
-        """Keys of pages that are just being moved."""
+        """Keys of pages in transfer."""
         return self._swap.keys | self._restores.keys
 
     @property
     def is_pressing(self) -> bool:
-        """Whether blocks are on their way that become available, or a turn's, in a moment."""
+        """Whether transfers are about to make blocks available, or a waiting turn runnable."""
         return bool(self._restores.held or self._swap.moving_blocks)
 
     @property
     def has_work(self) -> bool:
-        """Whether something moves, or is to be written in idle time."""
+        """Whether a transfer is in flight, or KV is to be written in idle time."""
         return self.tiers.in_flight > 0 or self._swap.has_work
 
     def brings_back(self, context: Context, limit: int) -> bool:
-        """Have KV of a waiting turn brought back from the tiers. See `Restores.coming`."""
+        """Restore KV of a waiting turn from the tiers. See `Restores.coming`."""
         return self._restores.coming(context, limit)
 
     def prefetch(self, context: Context, limit: int, keep: int) -> bool:
-        """Begin to bring back KV of a turn that can't run yet. See `Restores.begin_spare`."""
+        """Begin to restore KV of a turn that can't run yet. See `Restores.begin_spare`."""
         return self._restores.begin_spare(context, limit, keep)
 
     def abandon(self, context: Context) -> None:
-        """A context changes: nobody waits any longer for what is brought back for it."""
+        """A context changes: its restores are no longer waited for."""
         self._restores.abandon(context)
 
     def agree(self, owner: bytes, terms: Terms) -> None:
-        """What an owner's KV may take in each tier from now on."""
+        """Set the owner's limit in each tier."""
         self.tiers.limit(owner, "host", terms.max_host_bytes)
         self.tiers.limit(owner, "disk", terms.max_disk_bytes)
 
     def swap_out(self, context: Context) -> None:
-        """Begin to write what no tier has of a context; its blocks may be given back at once."""
+        """Begin to write KV of a context that no tier has; its blocks may be freed at once."""
         self._swap.swap_out(context)
 
     def erase(self, keys: Iterable[bytes]) -> None:
-        """Keep no copy of pages that no session has any more: neither make one nor leave one."""
+        """Delete pages that no session holds any more, and cancel their copies in progress."""
         erased = list(keys)
         for key in erased:
             block = self._prefixes.cache.block_of(key)
@@ -88,16 +88,16 @@ class Movement:
         self.tiers.erase(erased)
 
     def write_through(self) -> None:
-        """Begin to write something that tiers lack: nobody needs the machine."""
+        """Begin to write KV that tiers lack, while the engine is idle."""
         self._swap.write_through()
 
     def note_ended(self) -> None:
-        """Take note of the moves that have ended."""
+        """Record finished transfers."""
         for move in self.tiers.finished():
             self._end(move)
 
     def facts(self) -> TierFacts:
-        """What the placement policy is to know."""
+        """Facts for the placement policy."""
         return TierFacts(
             swaps=len(self.tiers) > 0,
             restore_s=self.tiers.block_restore_s,
@@ -106,20 +106,20 @@ class Movement:
         )
 
     def stored_blocks(self, context: Context) -> int:
-        """Blocks of a context that a tier has a copy of."""
+        """Number of a context's blocks that a tier has a copy of."""
         if not self.tiers:
             return 0
         keys = map(self._prefixes.cache.key_of, context.table.blocks)
         return sum(key is not None and self.tiers.has(key) for key in keys)
 
     def blocks_in(self, context: Context) -> dict[str, int]:
-        """How many of a context's full pages each tier has a copy of."""
+        """Number of a context's full pages that each tier has a copy of."""
         count = 0 if context.stages else context.partition.complete_count(len(context.ids))
         keys = context.keys(count)[:count] if self.tiers else []
         return {tier.name: sum(key in tier.index for key in keys) for tier in self.tiers}
 
     def is_parked(self, context: Context) -> bool:
-        """Whether a tier has KV of a context, and the device none."""
+        """Whether a context has KV in a tier, and none on the device."""
         if not self.tiers or context.table.block_count:
             return False
         if context.stages or not context.partition.complete_count(len(context.ids)):
@@ -127,7 +127,7 @@ class Movement:
         return self.tiers.holding(context.keys(1)[0]) is not None
 
     def close(self, timeout_s: float, clock: Callable[[], float]) -> None:
-        """Write what is to be written, for so long at most, and close the tiers."""
+        """Write pending KV, for this long at most, and close the tiers."""
         self._flush(timeout_s, clock)
         for move in self.tiers.close():
             self._end(move)

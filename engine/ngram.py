@@ -1,36 +1,36 @@
-"""Guesses a reply's next tokens from its own past: prompt lookup (Saxena 2023). Pure.
+"""N-gram drafts: predicts tokens from a session's own text (prompt lookup, Saxena 2023). Pure.
 
-Where the last few tokens have stood before, what followed them then is the guess.
+Where the last few tokens occurred before, the tokens that followed them are the draft.
 """
 
 from array import array
 from collections.abc import Sequence
 
-_LENGTHS = (3, 5)  # tokens that must have stood before; more of them point to a better place
+_LENGTHS = (3, 5)  # tokens that must match; a longer match points to a better place
 _ID_BYTES = 4
 
 
 class NgramGuess:
-    """A session's ids, and the place among them that the next token is guessed to repeat.
+    """A session's ids, and the place among them that the next tokens are predicted to repeat.
 
-    Searching 8,000 ids takes some 5 µs, and only a token that ends a run of true guesses, or that
-    had none, needs a search.
+    Searching 8,000 ids takes about 5 µs. A search is needed only after a rejected draft, or where
+    there was none.
     """
 
     def __init__(self, ids: Sequence[int]) -> None:
         # as bytes: CPython searches them backwards in native code
         self._data = bytearray(array("I", ids).tobytes())
-        self._place: int | None = None  # byte offset of the id that is the guess
-        self.run = 0  # guesses in a row that came true up to now
+        self._place: int | None = None  # byte offset of the predicted id
+        self.run = 0  # accepted drafts in a row
         self._search()
 
     @property
     def exists(self) -> bool:
-        """Whether there is a guess."""
+        """Whether there is a draft."""
         return self._place is not None
 
     def push(self, token: int) -> bool | None:
-        """The next token is known: whether the guess was true, None when there was none."""
+        """Add the next token; return whether the draft was right, None when there was none."""
         place, data = self._place, self._data
         new = token.to_bytes(_ID_BYTES, "little")
         data += new
@@ -46,9 +46,9 @@ class NgramGuess:
         return False
 
     def tokens(self, count: int) -> list[int]:
-        """The next `count` tokens as guessed; none when there is no guess.
+        """The next `count` draft tokens; none when there is no draft.
 
-        Where what is known ends, the guess goes on with itself, as a text that goes in circles.
+        Beyond the known ids, the draft repeats itself.
         """
         if self._place is None:
             return []
@@ -62,9 +62,9 @@ class NgramGuess:
             wanted = bytes(data[-length * _ID_BYTES :])
             if len(wanted) < length * _ID_BYTES:
                 return
-            end = len(data) - 1  # the last ids themselves are no answer
+            end = len(data) - 1  # the last ids would match themselves
             at = data.rfind(wanted, 0, end)
-            while at > 0 and at % _ID_BYTES:  # bytes of two ids look like those of another
+            while at > 0 and at % _ID_BYTES:  # a match must begin at an id, not inside one
                 at = data.rfind(wanted, 0, at + len(wanted) - 1)
             if at < 0 or at % _ID_BYTES:
                 return

@@ -1,4 +1,4 @@
-"""How much prefill a step can take without holding up the streams beside it. Pure."""
+"""Limits the prefill of a step so that decoding streams are not held up. Pure."""
 
 from bisect import bisect_right
 from collections.abc import Iterable
@@ -6,18 +6,18 @@ from dataclasses import dataclass
 
 from engine.step_cost import NO_LOAD, StepLoad, StepPrice
 
-_CROWD = 0.5  # of the target: what a crowd of prompts may stretch a step by
-_CROWD_LEAST = 4  # streams that a crowd is compared with at least: one prompt is none
-_PART_OF_DECODE = 0.25  # goes to prompts at least: to starve them would not make streams quick
-_BASES, _TARGETS = 40, 4  # a step without streams: 2.5 % are lost to its base, within 4 targets
+_CROWD = 0.5  # of the target: a crowd of prompts may stretch a step by this much
+_CROWD_LEAST = 4  # a crowd is compared with at least this many streams: one prompt is none
+_PART_OF_DECODE = 0.25  # minimum for prompts: starving them would not make streams faster
+_BASES, _TARGETS = 40, 4  # a step without streams: its base is 2.5 % of it, within 4 targets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """What bounds a step.
+    """Bounds of a step.
 
-    `target_s`: time between two tokens of a stream, 0 for no bound. `trusted_rows`: as many new
-    rows as the price can be relied on for.
+    `target_s`: time between two tokens of a stream, 0 for no bound. `trusted_rows`: number of new
+    rows up to which the price is reliable.
     """
 
     max_rows: int
@@ -27,10 +27,10 @@ class Pace:
 
 
 class StepBudget:
-    """Rows and seconds that a step has left for prefill; what is planned is taken off."""
+    """Rows and seconds left for prefill in a step; planned work is subtracted."""
 
     def __init__(self, pace: Pace, streams: Iterable[StepLoad], prompts: int) -> None:
-        """What `streams` take off is spent: the turns that decode in this step whatever it takes.
+        """Subtract the load of `streams`, the turns that decode in this step whatever it costs.
 
         `prompts`: turns that have no token yet.
         """
@@ -51,7 +51,7 @@ class StepBudget:
         )
 
     def spend(self, first: int, count: int) -> None:
-        """Take off what `count` tokens after a sequence's first `first` cost."""
+        """Subtract the cost of `count` tokens after a sequence's first `first`."""
         self.rows -= count
         self._seconds -= self._cost_s(first, count)
 
@@ -68,9 +68,9 @@ class StepBudget:
 
 def _bound_s(pace: Pace, decode: StepLoad, prompts: int) -> float:
     if decode.rows:
-        # Where as many wait for a first token as for a next one, both waits count.
+        # Where as many turns wait for a first token as for a next one, both waits count.
         crowd = min(1.0, (prompts - 1) / max(_CROWD_LEAST, decode.rows))
         stretched_s = pace.target_s * (1 + _CROWD * max(0.0, crowd))
         return max(stretched_s, pace.price.seconds(decode) * (1 + _PART_OF_DECODE))
-    # Nobody waits for a token, but a newcomer or a cancellation may wait for the step's end.
+    # No stream waits for a token, but a new turn or a cancellation may wait for the step's end.
     return max(pace.target_s, min(pace.price.base_s * _BASES, pace.target_s * _TARGETS))

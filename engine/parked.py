@@ -1,6 +1,6 @@
-"""Which sessions have KV in tiers only, known as they come and go. Loop thread only.
+"""Tracks which sessions have KV in tiers only, as it changes. Loop thread only.
 
-So that nobody has to look at every session to tell how many there are.
+Counting them needs no scan of all sessions.
 """
 
 from collections import Counter
@@ -13,14 +13,14 @@ from engine.tiers.tiers import Tiers
 class Parked:
     """Sessions without a block on the device, by the key of their first page.
 
-    One counts as parked while a tier has that page: what comes behind it is of no use without.
+    A session counts as parked while a tier has that page: later pages are useless without it.
     """
 
     def __init__(self, tiers: Tiers) -> None:
         self._tiers = tiers
         self._key_of: dict[SessionId, bytes] = {}
         self._sessions: Counter[bytes] = Counter()
-        self._stored: set[bytes] = set()  # those of the keys that a tier has
+        self._stored: set[bytes] = set()  # keys that a tier has
         self._count = 0
         for tier in tiers:
             tier.index.on_change = self._changed
@@ -32,7 +32,7 @@ class Parked:
         return self._key_of.get(session) in self._stored
 
     def look(self, context: Context) -> None:
-        """A session has got blocks, or given back, or has other ids."""
+        """A session's blocks or ids have changed."""
         if not self._tiers:
             return
         key = _first_key(context)
@@ -46,7 +46,7 @@ class Parked:
             self._changed(key)
 
     def forget(self, session: SessionId) -> None:
-        """The session is unknown from now on."""
+        """The session is forgotten."""
         key = self._key_of.pop(session, None)
         if key is None:
             return
@@ -57,7 +57,7 @@ class Parked:
             self._stored.discard(key)
 
     def _changed(self, key: bytes) -> None:
-        """A tier has a page now, or has it no longer."""
+        """A tier has gained or lost a page."""
         if key not in self._sessions:
             return
         is_stored, was_stored = self._tiers.holding(key) is not None, key in self._stored

@@ -1,11 +1,11 @@
-"""How a session's ids split into pages, one per block, and what each is keyed by. Pure.
+"""Splits a session's ids into pages, one per block, and derives their keys. Pure.
 
 Without edits page i holds ids[block_size * i : block_size * (i + 1)]: a function of the ids alone,
 so that a rebuilt session and a resent history split and hash alike. A `shifted` edit drops spans of
-ids and keeps the KV of the others: what is left of the pages there were is *sealed*, each with the
-slots and the key of the block it lies in, and ids that come later start a new page. They attended
-to what was dropped before, or to what had; so their keys are made under a lineage, a hash of all
-that was visible and of what was dropped, and are never found by a session without these edits.
+ids and keeps the KV of the others: the remaining parts of pages are *sealed*, each with the slots
+and the key of its block, and later ids start a new page. Later ids attended to dropped tokens,
+directly or indirectly; so their keys are made under a lineage, a hash of all visible ids and of the
+dropped spans, and are never found by a session without these edits.
 """
 
 import hashlib
@@ -27,23 +27,23 @@ class Page(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """What an edit leaves of page number `source`."""
+    """Part of page number `source` that an edit keeps."""
 
     source: int
     page: Page
 
 
 class BadSpansError(Exception):
-    """Spans of an edit that do not rise, touch, or lie outside of the ids."""
+    """Spans of an edit that do not rise, that touch, or that lie outside of the ids."""
 
     def __init__(self, spans: Spans, length: int) -> None:
         super().__init__(f"spans {list(spans)} of {length} ids")
 
 
 class Partition:
-    """The pages of one sequence of ids, which it does not hold: whoever asks passes them.
+    """Pages of one sequence of ids. The ids are passed to each method, not stored.
 
-    For KV that holds no position. `engine.dense_partition` has the one for KV that does.
+    For KV that holds no position; `engine.dense_partition` is for KV that does.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Partition:
         self.block_size = block_size
         self._hasher = hasher
         self._sealed = sealed
-        self._keys = list(keys)  # of the sealed pages, then of as many others as were asked
+        self._keys = list(keys)  # of the sealed pages, then of the pages computed so far
 
     @property
     def is_edited(self) -> bool:
@@ -65,12 +65,12 @@ class Partition:
 
     @property
     def sealed_count(self) -> int:
-        """Pages that hold ids from before the last edit."""
+        """Pages with ids from before the last edit."""
         return len(self._sealed)
 
     @property
     def sealed_len(self) -> int:
-        """Ids from before the last edit: their KV can't be computed from the ids there are."""
+        """Ids from before the last edit: their KV can't be computed from the current ids."""
         return self._fixed_len
 
     @property
@@ -80,7 +80,7 @@ class Partition:
 
     @property
     def closed_count(self) -> int:
-        """Pages that are never added to, full or not."""
+        """Pages that never grow, full or not."""
         return len(self._sealed)
 
     @property
@@ -88,26 +88,26 @@ class Partition:
         return self._sealed[-1].stop if self._sealed else 0
 
     def complete_count(self, length: int) -> int:
-        """How many of the first pages are complete with the first `length` ids."""
+        """Number of leading pages that are complete with the first `length` ids."""
         beyond = length - self._fixed_len
         if beyond >= 0:
             return len(self._sealed) + beyond // self.block_size
         return sum(page.stop <= length for page in self._sealed)
 
     def page_count(self, length: int) -> int:
-        """How many pages the first `length` ids lie in, none of them sealed after those."""
+        """Number of pages that the first `length` ids occupy, none of them sealed after those."""
         beyond = max(0, length - self._fixed_len)
         return len(self._sealed) + -(-beyond // self.block_size)
 
     def page(self, index: int) -> Page:
-        """Page number `index`, as it is when complete."""
+        """Page number `index`, when complete."""
         if index < len(self._sealed):
             return self._sealed[index]
         start = self._fixed_len + (index - len(self._sealed)) * self.block_size
         return Page(start, start + self.block_size, 0)
 
     def end(self, count: int) -> int:
-        """How many ids the first `count` pages hold."""
+        """Number of ids in the first `count` pages."""
         return self.page(count - 1).stop if count else 0
 
     def keys(self, ids: Sequence[int], count: int) -> list[bytes]:
@@ -116,29 +116,29 @@ class Partition:
         return self._keys
 
     def fresh_keys(self, ids: Sequence[int], count: int) -> list[bytes]:
-        """The same keys, those of pages that are not sealed computed anew. For audits."""
+        """The same keys, recomputed for pages that are not sealed. For audits."""
         keys = self._keys[: len(self._sealed)]
         self._extend(keys, ids, count)
         return keys
 
     def forget_after(self, length: int) -> list[bytes]:
-        """Ids from `length` on, none of them sealed, are not what they were.
+        """Ids from `length` on, none of them sealed, have changed.
 
         Returns:
-            The keys that there were, as the list that `keys` has handed out: nobody changes it.
+            The former keys, as the list that `keys` has returned: it is not modified any more.
         """
         before, self._keys = self._keys, self._keys[: self.complete_count(length)]
         return before
 
     def copy(self) -> "Partition":
-        """One that may go on by itself."""
+        """Return an independent copy."""
         return Partition(self.block_size, self._hasher, self._sealed, self._keys)
 
     def edited(self, ids: Sequence[int], dropped: Spans) -> "Partition":
-        """The partition once the `dropped` spans [start, stop) of all `ids` have left.
+        """Return the partition after the `dropped` spans [start, stop) of all `ids` were removed.
 
         Raises:
-            BadSpansError: they do not rise, or lie outside.
+            BadSpansError: the spans do not rise, or lie outside.
         """
         pieces = self.pieces(len(ids), dropped)
         keys = self.keys(ids, self.complete_count(len(ids))).copy()
@@ -151,10 +151,10 @@ class Partition:
         )
 
     def pieces(self, length: int, dropped: Spans) -> list[Piece]:
-        """What is left of the pages of `length` ids once the `dropped` spans have gone.
+        """Parts of the pages of `length` ids that remain after the `dropped` spans are removed.
 
         Raises:
-            BadSpansError: they do not rise, or lie outside.
+            BadSpansError: the spans do not rise, or lie outside.
         """
         pieces: list[Piece] = []
         end = index = 0
@@ -183,7 +183,7 @@ class Partition:
             keys.append(self._hasher.key(self._parent(keys), ids[start:stop], base))
 
     def _base(self, start: int) -> int | None:
-        """What of the position of a page's first id is part of its key: nothing."""
+        """Position of a page's first id, as part of its key: none here."""
         del start
         return None
 
@@ -191,7 +191,7 @@ class Partition:
         return keys[-1] if len(keys) > len(self._sealed) else ROOT
 
     def _under(self, ids: Sequence[int], dropped: Spans) -> ChainHasher:
-        """What makes keys once an edit has been made of all `ids`."""
+        """Return the hasher for keys after an edit of all `ids`."""
         digest = hashlib.sha256(self._hasher.lineage)
         digest.update(struct.pack(f"<Q{len(ids)}I", len(ids), *ids))
         digest.update(
@@ -218,7 +218,7 @@ def kept_spans(length: int, dropped: Spans) -> Iterator[tuple[int, int]]:
 
 
 def kept_count(length: int, dropped: Spans) -> int:
-    """How many of the first `length` ids an edit keeps. Spans may reach beyond them."""
+    """Number of the first `length` ids that an edit keeps. Spans may reach beyond them."""
     return length - sum(
         max(0, min(stop, length) - start) for start, stop in dropped if start < length
     )

@@ -1,4 +1,4 @@
-"""What each block of the pool is, and whose, for operators to look at. Changes nothing."""
+"""State and owner of each block of the pool, for operators. Read-only."""
 
 from collections.abc import Collection, Mapping
 
@@ -15,7 +15,7 @@ _LETTERS = {state: ord(letter) for state, letter in BLOCK_STATES.items()}
 def pool_map(
     contexts: Mapping[SessionId, Context], pool: BlockPool, moving: Collection[BlockId]
 ) -> PoolMap:
-    """Look at all blocks at once. O(pool): some milliseconds for 100,000 blocks."""
+    """Return the state of all blocks. O(pool): some milliseconds for 100,000 blocks."""
     counted, marked = pool.snapshot()
     references, hashed = np.frombuffer(counted, np.intc), np.frombuffer(marked, np.uint8)
     states = np.full(pool.total, _LETTERS["free"], np.uint8)

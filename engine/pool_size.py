@@ -1,4 +1,4 @@
-"""How many blocks the pool gets, and why. Pure."""
+"""Sizes the pool, and explains its size. Pure."""
 
 from dataclasses import dataclass
 
@@ -6,18 +6,18 @@ from engine.byte_size import format_bytes
 from engine.config import EngineConfig
 from engine.errors import ConfigError
 
-CPU_SHARE = 4  # a server on someone's own machine leaves three quarters of what is free alone
+CPU_SHARE = 4  # a server on a personal machine leaves three quarters of the free memory
 CPU_MOST_BYTES = 4 * 2**30
-_LEAST_BLOCKS = 2  # one for a turn's tokens, one to copy a shared tail to
+_LEAST_BLOCKS = 2  # one for a turn's tokens, one for a copy of a shared tail
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What was found after the weights were loaded and a worst-case step was run.
+    """Measurements after the weights were loaded and a worst-case step was run.
 
-    `free_bytes` is what the device can still give, with activations and graphs freed again;
-    `free_reason` says, of a limit below what there is, whose it is. `graph_bytes`: what captured
-    steps take for good.
+    `free_bytes` is what the device can still allocate, with activations and graphs freed again;
+    `free_reason` names the limit, if it is lower than the device's memory. `graph_bytes`: memory
+    that captured steps keep.
     """
 
     device: str
@@ -32,7 +32,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolPlan:
-    """The pool's size, the longest context that it is promised to hold, and why, in words."""
+    """The pool's size, the longest context that fits it, and the reason, as text."""
 
     num_blocks: int
     max_model_len: int
@@ -42,16 +42,16 @@ class PoolPlan:
 def plan_pool(config: EngineConfig, measured: Measured) -> PoolPlan:
     """Decide the pool's size and the longest context.
 
-    A pool holds one turn of `max_model_len` tokens and one more block (the copy of a shared
-    tail). Where that can't be had, a `max_model_len` that was not asked for shrinks.
+    A pool holds one turn of `max_model_len` tokens and one more block (the copy of a shared tail).
+    Where that does not fit, a `max_model_len` that was not requested shrinks.
 
     Raises:
-        ConfigError: what was asked for does not fit; says what would be needed.
+        ConfigError: the request does not fit; the message says what would be needed.
     """
     wanted_len = config.max_model_len or measured.model_max_len
     if wanted_len > measured.model_max_len:
         raise ConfigError(
-            "max_model_len", wanted_len, f"at most {measured.model_max_len}, which the model knows"
+            "max_model_len", wanted_len, f"at most {measured.model_max_len}, the model's limit"
         )
     whole_turn = _blocks_of(wanted_len, config.block_size)
     num_blocks, reason = _budget(config, measured, whole_turn)
@@ -70,7 +70,7 @@ def _blocks_of(tokens: int, block_size: int) -> int:
 
 
 def _budget(config: EngineConfig, measured: Measured, whole_turn: int) -> tuple[int, str]:
-    """Blocks, and where the number comes from."""
+    """Blocks, and the origin of the number."""
     per_block = measured.kv_bytes_per_block
     steps_bytes = measured.activation_bytes + measured.graph_bytes
     left = max(0, measured.free_bytes - steps_bytes)
@@ -78,7 +78,7 @@ def _budget(config: EngineConfig, measured: Measured, whole_turn: int) -> tuple[
         if config.kv_cache_memory > left:
             allowed = f"at most {format_bytes(left)}, which is free now beside the activations"
             raise ConfigError("kv_cache_memory", config.kv_cache_memory, allowed)
-        return config.kv_cache_memory // per_block, "as --kv-cache-memory says"
+        return config.kv_cache_memory // per_block, "as set by --kv-cache-memory"
     if measured.device.startswith("cuda"):
         share = config.gpu_memory_utilization
         all_bytes = measured.free_bytes + measured.weights_bytes
@@ -124,4 +124,4 @@ def _too_small(
             config.max_model_len,
             f"at most {fits}: memory for the pool is {have}, this needs {need}",
         )
-    return ConfigError("kv_cache_memory", "auto", f"{need}; only {have} can be had")
+    return ConfigError("kv_cache_memory", "auto", f"{need}; only {have} are available")

@@ -1,9 +1,9 @@
-"""Brings back KV of turns that wait for a seat, so that it is there when they get one. Loop thread.
+"""Prefetch: restores KV of turns that wait for a running slot. Loop thread only.
 
-Only into blocks that hold nothing, or what a tier has, too, and that nobody refers to; and only as
-long as such are left for the turns that run: for KV that may not be wanted for long nobody's is
-given up. Once it is there it may give way like that of any waiting turn, and is not brought back in
-advance again. A turn that leaves the queue without having run leaves its session where it was.
+It uses only unreferenced blocks that are empty or have a copy in a tier, and leaves enough of them
+for running turns: no KV is evicted for KV that may not be needed for long. Restored KV may be
+evicted like that of any waiting turn, and is then not prefetched again. A turn that leaves the
+queue without having run leaves its session's KV where it was.
 """
 
 from engine.context import Activity
@@ -12,23 +12,23 @@ from engine.run_queue import RunQueue
 from engine.slot import Slot
 
 AHEAD = 4
-"""Waiting turns that are looked at, those that came first: others wait for long."""
+"""Number of waiting turns examined, the oldest first: others wait for long."""
 
-_KEPT_BLOCKS = 2  # for each turn that runs: what it writes meanwhile
-_REST_LOOKS = 16  # looks at pages cost time; blocks rarely come free from one step to the next
+_KEPT_BLOCKS = 2  # for each running turn: blocks that it writes meanwhile
+_REST_LOOKS = 16  # examining pages costs time; blocks rarely become free from one step to the next
 
 
 class Prefetch:
-    """Owns which waiting turns have had their KV brought back in advance."""
+    """Owns the record of waiting turns whose KV was prefetched."""
 
     def __init__(self, queue: RunQueue, memory: Executor) -> None:
         self._queue = queue
         self._memory = memory
-        self._had: dict[Slot, bool] = {}  # whether the device had nothing of its session before
-        self._rests: dict[Slot, int] = {}  # until which look, as nothing could begin
+        self._had: dict[Slot, bool] = {}  # whether its session had no KV on the device before
+        self._rests: dict[Slot, int] = {}  # skipped until this look, since nothing could begin
 
     def look(self) -> None:
-        """Begin what can begin, and let go of what nobody waits for."""
+        """Begin the prefetches that can begin, and abandon those without a waiting turn."""
         if not self._memory.movement.tiers:
             return
         for slot in [slot for slot in self._had if self._has_left(slot)]:

@@ -1,4 +1,4 @@
-"""Which pages of a context have their KV in a block already, on the device or in a tier below.
+"""Finds pages of a context that already have KV in a block, on the device or in a tier.
 
 Loop thread only.
 """
@@ -15,10 +15,10 @@ from engine.tiers.tiers import Tiers
 
 
 class Prefixes:
-    """Owns the prefix cache: hashes blocks into it, finds them, forgets those that are taken.
+    """Owns the prefix cache: hashes blocks into it, finds them, removes those that are taken.
 
-    `on_hashed` and `on_taken` are told of a block that is hashed now, or about to be overwritten.
-    Not `caching`: nothing is hashed, so nothing is found.
+    `on_hashed` and `on_taken` are called with a block that was hashed, or is about to be
+    overwritten. Without `caching` nothing is hashed, so nothing is found.
     """
 
     def __init__(self, num_blocks: int, *, caching: bool, tiers: Tiers) -> None:
@@ -30,9 +30,9 @@ class Prefixes:
         self._tiers = tiers
 
     def hits(self, context: Context, limit: int) -> list[BlockId]:
-        """Blocks after those that the table has whole; of sealed pages all or none.
+        """Blocks after the complete pages of the table; of sealed pages all or none.
 
-        Pages count that are complete within the first `limit` ids.
+        Only pages that are complete within the first `limit` ids count.
         """
         keys, full, stop = self._span(context, limit)
         if full >= stop:
@@ -41,11 +41,11 @@ class Prefixes:
         return hits if full + len(hits) >= context.partition.sealed_count else []
 
     def hit_count(self, context: Context, limit: int) -> int:
-        """How many they are."""
+        """Number of hits."""
         return len(self.hits(context, limit))
 
     def reach(self, context: Context, limit: int) -> int:
-        """How many there would be if what lies in tiers were brought back."""
+        """Number of hits if all KV in the tiers were restored."""
         if context.stages or not self._tiers:
             return len(self.hits(context, limit))
         keys, full, stop = self._span(context, limit)
@@ -73,10 +73,7 @@ class Prefixes:
             self._hash(context, context.table.block(index), context.keys(full)[index])
 
     def hash_sealed(self, context: Context) -> None:
-        """Hash what an edit has sealed: never written again, its last block is as good as full.
-
-        A block of which another context may hold more, under ids of its own, is not hashed.
-        """
+        """Hash the pages that an edit has sealed. They never grow, so the last counts as full."""
         table = context.table
         count = table.sealed_count if self.caching else 0
         own = Counter(table.blocks)
@@ -86,19 +83,19 @@ class Prefixes:
                 self._hash(context, block, context.keys(count)[index])
 
     def adopt(self, block: BlockId, key: bytes) -> None:
-        """A block that the caller refers to has been filled with the KV of a key."""
+        """A block that the caller references has been filled with the KV of a key."""
         if self.cache.add(key, block):
             self.pool.mark_hashed(block)
 
     def distrust(self, context: Context) -> None:
-        """Let nobody find what a context holds, here or below."""
+        """Remove a context's pages from the cache and the tiers."""
         for block in context.table.blocks:
             key = self.unhash(block)
             if key is not None:
                 self._tiers.erase([key])
 
     def unhash(self, block: BlockId) -> bytes | None:
-        """Let nobody find a block that somebody refers to; returns the key that it had."""
+        """Remove a referenced block from the cache; return the key that it had."""
         key = self.cache.key_of(block)
         if key is not None:
             self.cache.forget(block)
@@ -107,7 +104,7 @@ class Prefixes:
         return key
 
     def _span(self, context: Context, limit: int) -> tuple[list[bytes], int, int]:
-        """Keys, the first page that the table has not whole, and the first beyond the limit."""
+        """Keys, the first page that the table lacks or has in part, and the first past `limit`."""
         if not self.caching:
             return [], 0, 0
         partition = context.partition

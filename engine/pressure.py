@@ -1,6 +1,6 @@
-"""Goes down the ladder when blocks or seats are short. Loop thread only.
+"""Applies the degradation steps when blocks or running slots are short. Loop thread only.
 
-What it does is decided by `engine.ladder`, and who is entitled to what by `engine.run_queue`.
+`engine.ladder` decides on the step, `engine.run_queue` on the turns' entitlement.
 """
 
 from collections import Counter
@@ -20,7 +20,7 @@ from engine.turns import Turns
 
 
 class Pressure:
-    """Owns no state: what a turn has given up is in its slot, the running limit in the queue."""
+    """Owns no state: a turn's losses are in its slot, the running limit in the queue."""
 
     def __init__(
         self, *, config: EngineConfig, memory: Executor, turns: Turns, counters: Counters
@@ -31,10 +31,10 @@ class Pressure:
         self._queue = turns.queue
         self._counters = counters
 
-    # --- who may begin -------------------------------------------------------------------------
+    # --- admission ------------------------------------------------------------------------------
 
     def candidates(self) -> tuple[list[Slot], int]:
-        """Waiting turns that may begin now, in order, and how many turns may run then."""
+        """Waiting turns that may start now, in order, and how many turns may run then."""
         running, limit = self._queue.running, self._queue.limit
         if len(running) >= limit.most:
             return [], limit.most
@@ -54,7 +54,7 @@ class Pressure:
         return waiting[:count], len(running) + count
 
     def _admissible(self, most: int) -> list[Slot]:
-        """Waiting turns that no limit of their user's keeps from running, the first in order."""
+        """Waiting turns that no limit of their user blocks, the first in order."""
         waiting = self._queue.in_order()
         if self._queue.foreground_count and self._queue.background:
             waiting = (slot for slot in waiting if not self._queue.is_background(slot))
@@ -74,24 +74,25 @@ class Pressure:
     def _worst_case(self, slot: Slot) -> int:
         return slot.worst_case_blocks
 
-    # --- blocks for those that run -------------------------------------------------------------
+    # --- blocks for running turns ----------------------------------------------------------------
 
     def make_room(self, slot: Slot, tokens: int) -> bool:
-        """Get blocks for a running turn, from less entitled ones if need be.
+        """Get blocks for a running turn, from less entitled ones if needed.
 
-        The first always gets them in the end, for alone it fits; so some turn always ends. False
-        when the turn gave way itself or is left out of this step: blocks will be available soon.
+        The first turn always gets them in the end, since it fits alone; so some turn always ends.
+        False when the turn was preempted itself or is left out of this step: blocks become
+        available soon.
         """
         if slot.context.activity is not Activity.RUNNING:
             return False
         while not self._memory.try_reserve(slot.context, tokens):
-            # nobody gives way for want of blocks that come in a moment
+            # no turn is preempted if blocks become available shortly
             if self._memory.movement.is_pressing or not self._step_down(slot):
                 return False
         return True
 
     def _step_down(self, needy: Slot) -> bool:
-        """Take the next rung; whether to look for blocks again."""
+        """Take the next degradation step; return whether to look for blocks again."""
         running = self._queue.running
         rung = next_rung(
             [self._stream(slot) for slot in running],
@@ -125,19 +126,19 @@ class Pressure:
         )
 
     def _room(self, context: Context) -> int:
-        """Tokens that may be drawn on the blocks that are there: the last needs no slot."""
+        """Tokens that may be sampled with the present blocks: the last needs no slot."""
         tail = context.table.open_tail
         if context.pending != 1 or context.stages:
-            return 0  # it would compute its whole prompt again for a few tokens
+            return 0  # it would recompute its whole prompt for a few tokens
         if tail is not None and not self._memory.pool.is_writable(tail):
             return 0
         return context.table.room
 
     def _preempt(self, slot: Slot) -> None:
-        """Take a running turn's blocks; it keeps its place and what it has said.
+        """Free a running turn's blocks; it keeps its place and its output.
 
-        KV that no tier keeps is computed again when it returns, that of sampled ids included. The
-        sampler draws by output index, so nothing changes for the reader.
+        KV that no tier keeps is recomputed when it resumes, that of sampled ids included. The
+        sampler draws by output index, so the reply does not change.
         """
         self._queue.preempt(slot)
         self._memory.swap_out(slot.context)
@@ -146,17 +147,17 @@ class Pressure:
         self._counters.swapped_preemptions += len(self._memory.movement.tiers) > 0
         self._turns.degrade(slot, "preempt")
 
-    # --- shares --------------------------------------------------------------------------------
+    # --- fair shares -----------------------------------------------------------------------------
 
     def share(self) -> None:
-        """Let those in who run nothing and had least, at the cost of who runs several turns.
+        """Admit the least-served owners that run nothing, at the cost of owners of several turns.
 
-        A seat is given up by waiting again, with all blocks in place. Blocks are given up as far as
-        the newcomers' equal shares of the pool go.
+        A turn gives up its running slot by waiting again, with all blocks in place. Blocks are
+        freed up to the newcomers' equal shares of the pool.
         """
         running, limit = self._queue.running, self._queue.limit
-        # Most steps: nobody runs several turns, or nobody that waits is entitled to one of them.
-        # So it is seen before all who wait are put in order.
+        # In most steps no owner runs several turns, or no waiting turn is entitled to one of their
+        # slots. So this is checked before all waiting turns are sorted.
         if not self._queue.waiting or not self._victims(self._queue.highest_waiting):
             return
         newcomers = self._newcomers()
@@ -169,7 +170,7 @@ class Pressure:
         self._share_blocks(newcomers)
 
     def _newcomers(self) -> list[Slot]:
-        """The first turns of those who come before all else, as far as nobody else is between."""
+        """First turns of the newcomers, up to the first turn that is not a newcomer's."""
         owners = self._queue.newcomers()
 
         def is_first(slot: Slot) -> bool:
@@ -180,9 +181,9 @@ class Pressure:
         return list(takewhile(is_first, self._admissible(len(owners)))) if owners else []
 
     def _victims(self, priority: int) -> list[Slot]:
-        """Who would give way for turns of the priority, and above.
+        """Turns of this priority or lower that may be preempted.
 
-        In order: the least entitled, but the last of no owner.
+        In order: the least entitled first, but never an owner's last one.
         """
         running = self._queue.running
         left = Counter(slot.context.salt for slot in running)
@@ -200,14 +201,14 @@ class Pressure:
         offered = [slot for slot in self._victims(_least(newcomers)) if not self._is_spent(slot)]
         if not offered or max(wanted) > pool.total // owners:
             return
-        obtainable = self._memory.eviction.obtainable  # which looks at every session
+        obtainable = self._memory.eviction.obtainable  # which examines every session
         victims = []
         for slot in offered:
             if obtainable < sum(wanted):
                 obtainable += slot.context.table.block_count
                 victims.append(slot)
         if obtainable < sum(wanted):
-            return  # nobody loses anything for what can't be had
+            return  # nothing is preempted for blocks that can't be had
         for slot in victims:
             self._preempt(slot)
             queue.limit.lower(len(queue.running) + len(newcomers))

@@ -1,4 +1,4 @@
-"""What this process holds of the machine, part by part. Reads /proc; elsewhere most parts are 0."""
+"""Memory of this process, part by part. Reads /proc; elsewhere most parts are 0."""
 
 import ctypes
 import mmap
@@ -15,13 +15,13 @@ _KIB = 1024
 
 
 class ProcessMemory(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Bytes, but for `pid`, `files` and `threads`, which are counted.
+    """Bytes, except `pid`, `files` and `threads`.
 
-    `rss` is `anonymous` and `mapped_files` together: resident pages of no file, and of files (a
-    model's weights, libraries), which the system takes back when it needs them. Of the anonymous
-    ones `heap_used` is what lives in the C heap's arenas, `heap_free` what these keep for later.
-    `kv_committed` is the part of the KV pool that has been written to so far. On a GPU
-    `device_live` is what tensors hold and `device_reserved` what torch's allocator keeps for them.
+    `rss` is the sum of `anonymous` and `mapped_files`: resident pages of no file, and of files (a
+    model's weights, libraries), which the system reclaims when it needs them. Of the anonymous ones
+    `heap_used` is in use in the C heap's arenas, `heap_free` is kept for later. `kv_committed` is
+    the part of the KV pool that has been written so far. On a GPU `device_live` is what tensors
+    hold and `device_reserved` what torch's allocator keeps for them.
     """
 
     pid: int
@@ -52,7 +52,7 @@ class _Heap(ctypes.Structure):
 
 
 def process_memory(pool_bytes: int = 0) -> ProcessMemory:
-    """Look at this process. `pool_bytes`: size of the KV pool in it; 0: there is none."""
+    """Measure this process. `pool_bytes`: size of its KV pool; 0: it has none."""
     status = _fields(_SELF / "status")
     used, kept = _heap()
     live, reserved = _device()
@@ -75,9 +75,9 @@ def process_memory(pool_bytes: int = 0) -> ProcessMemory:
 
 
 def keep_out_of_dumps(address: int, num_bytes: int) -> None:
-    """Leave whole pages out of core dumps: KV is what people have said.
+    """Exclude whole pages from core dumps: KV is users' text.
 
-    They are a mapping of their own by that, too, which is how `process_memory` knows the KV pool.
+    This also makes them a mapping of their own, by which `process_memory` finds the KV pool.
     """
     if sys.platform == "linux":
         advise = ctypes.CDLL(None).madvise
@@ -86,9 +86,9 @@ def keep_out_of_dumps(address: int, num_bytes: int) -> None:
 
 
 def _heap() -> tuple[int, int]:
-    """Bytes that live in the C heap's arenas, and that they keep; large blocks are apart."""
+    """Used and free bytes of the C heap's arenas; large blocks are separate mappings."""
     mallinfo = getattr(ctypes.CDLL(None), "mallinfo2", None)
-    if mallinfo is None:  # glibc's alone, from 2.33 on
+    if mallinfo is None:  # glibc only, from 2.33 on
         return 0, 0
     mallinfo.restype = _Heap
     heap = mallinfo()
@@ -96,7 +96,7 @@ def _heap() -> tuple[int, int]:
 
 
 def _device() -> tuple[int, int]:
-    torch: Any = sys.modules.get("torch")  # where it runs it is here
+    torch: Any = sys.modules.get("torch")  # imported already where it is used
     if torch is None or not torch.cuda.is_available() or not torch.cuda.is_initialized():
         return 0, 0
     return torch.cuda.memory_allocated(), torch.cuda.memory_reserved()

@@ -1,4 +1,4 @@
-"""How many processors this process may keep busy: its affinity and its control groups' quotas."""
+"""Number of usable processors, by affinity and control group quotas."""
 
 import os
 from collections.abc import Iterator
@@ -10,12 +10,12 @@ from engine.control_groups import controller_groups, read_number, unified_groups
 def usable_processors(root: Path = Path("/"), affinity: int | None = None) -> int:
     """Number of threads that can run at the same time, 1 or more.
 
-    The least of the processors that the process may be scheduled on and, for every control group
-    above it (versions 1 and 2), quota over period, rounded up: a thread more than the quota has
-    its group stopped for the rest of each period, so that every barrier waits for it.
+    The least of the processors in the affinity mask and, for every control group above the process
+    (versions 1 and 2), quota over period, rounded up: one thread more than the quota stops the
+    group for the rest of each period, so that every barrier waits for it.
 
     Args:
-        root: where /proc and /sys lie.
+        root: folder that contains /proc and /sys.
         affinity: number of processors in the process's mask; its own by default.
     """
     if affinity is None:

@@ -1,4 +1,4 @@
-"""What may be asked of an engine, and its answers."""
+"""Queries of an engine, and their answers."""
 
 from typing import Literal
 
@@ -25,51 +25,51 @@ ReclaimCause = Literal[
     "released",
     "closed",
 ]
-"""Why a session's KV was cut or given back."""
+"""Reason why a session's KV was cut or freed."""
 
 
 class GetStats(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Ask for the pool's and the loop's numbers."""
+    """Query the numbers of the pool and the loop."""
 
 
 class GetAudit(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Ask for a leak audit."""
+    """Query a leak audit."""
 
 
 class GetProcess(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Ask what the engine's process holds, part by part. Takes milliseconds."""
+    """Query the memory of the engine's process, part by part. Takes milliseconds."""
 
 
 class GetContext(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Ask what one session holds."""
+    """Query the state of one session."""
 
     session: SessionId
 
 
 class GetContexts(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Ask what several sessions hold, without their page tables."""
+    """Query the state of several sessions, without their page tables."""
 
     sessions: tuple[SessionId, ...]
 
 
 class GetResidency(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Ask which of the sessions hold how much of the device's pool.
+    """Query the sessions' shares of the device's pool.
 
-    The answer is about the first so many of them as keep no step waiting, and one at least.
+    The answer covers the first sessions, as many as delay no step, and one at least.
     """
 
     sessions: tuple[SessionId, ...]
 
 
 class GetPool(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Ask what each block of the device's pool is, and whose."""
+    """Query the state and owner of each block of the device's pool."""
 
 
 Query = GetStats | GetAudit | GetProcess | GetContext | GetContexts | GetResidency | GetPool
 
 
 class PageView(msgspec.Struct, frozen=True, kw_only=True):
-    """One page-table entry as an operator sees it."""
+    """One page-table entry, for operators."""
 
     block: int
     first: int
@@ -80,9 +80,9 @@ class PageView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ContextView(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """What one session holds. An unknown session has no tokens and `known` false.
+    """State of one session. An unknown session has no tokens and `known` false.
 
-    `host_blocks` and `disk_blocks` are copies there of full blocks, on the device or not.
+    `host_blocks` and `disk_blocks` are copies of full blocks in these tiers, on the device or not.
     """
 
     session: SessionId
@@ -99,20 +99,20 @@ class ContextView(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class ContextViews(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The answers of `GetContexts`, in its order; their `page_table` is empty."""
+    """Answers of `GetContexts`, in its order; their `page_table` is empty."""
 
     contexts: list[ContextView]
 
 
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Gauges of now and `*_total` counters since start. free + cached + active = total.
+    """Current gauges, and `*_total` counters since start. free + cached + active = total.
 
     `parked` of the `contexts` have KV in tiers only, `holding` have some on the device;
-    `waiting_parked` and `waiting_holding` of these have a turn that waits. `running_blocks` of the
-    active ones are those of turns that run, a shared one once. `kept_tokens` have KV on the device,
-    a token once for each session that has it; `running_tokens` of them are those of running turns.
-    `leaked_references`: references to blocks that no page table and no move has. `pauses_total`:
-    turns that gave up their seat and kept their blocks.
+    `waiting_parked` and `waiting_holding` of these have a waiting turn. `running_blocks` of the
+    active ones belong to running turns, a shared one counts once. `kept_tokens` have KV on the
+    device, a token counts once for each session that has it; `running_tokens` of them belong to
+    running turns. `leaked_references`: references to blocks that no page table and no transfer has.
+    `pauses_total`: turns that gave up their running slot and kept their blocks.
     """
 
     total_blocks: int
@@ -153,7 +153,7 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class AuditReport(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Result of a leak audit: every broken invariant in words, and the sums it looked at."""
+    """Result of a leak audit: every broken invariant as text, and the totals that were checked."""
 
     ok: bool
     violations: list[str]
@@ -169,9 +169,9 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Residency(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Bytes of KV on the device by session; a shared block is divided among those that share it.
+    """Bytes of KV on the device by session; a shared block is divided among its sessions.
 
-    Of the first `looked_at` that were named, without those that hold nothing.
+    Covers the first `looked_at` sessions of the query, without those that hold nothing.
     """
 
     kv_bytes: dict[SessionId, float]
@@ -183,7 +183,7 @@ class PoolMap(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
     `states`: a letter of `BLOCK_STATES` per block. `owners`: a little-endian int32 per block, the
     index in `sessions` of one that refers to it, or -1. A block that is being written to a tier or
-    filled from one is moving, whoever else refers to it.
+    filled from one is moving, whatever else refers to it.
     """
 
     states: bytes

@@ -1,4 +1,4 @@
-"""Which queued turns may run without their user holding more blocks than allowed. Pure."""
+"""Decides which queued turns may run within their user's block limit. Pure."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -8,9 +8,9 @@ Turn = TypeVar("Turn")
 
 
 class Demand(NamedTuple, Generic[Turn]):
-    """What one turn's context holds when the turn is as long as it may be.
+    """Blocks of one turn's context when the turn has its greatest possible length.
 
-    `most`: what the owner may hold; None sets no limit.
+    `most`: the owner's limit; None sets no limit.
     """
 
     turn: Turn
@@ -22,9 +22,9 @@ class Demand(NamedTuple, Generic[Turn]):
 def within_limit(waiting: Iterable[Demand[Turn]], running: Iterable[Demand[Turn]]) -> list[Turn]:
     """The waiting turns that may run beside the running ones, in their order.
 
-    Worst cases are added up, so that whoever was let in never has to stop for this limit; idle
-    contexts of the user give way to them. Behind a turn that must wait its user's later ones
-    wait, too (else it could wait for ever); other users pass.
+    Worst cases are added up, so that an admitted turn never has to stop for this limit; idle
+    contexts of the user are evicted for it. Later turns of the same user wait behind a turn that
+    must wait (otherwise it could wait for ever); other users' turns pass.
     """
     held: Counter[bytes] = Counter()
     for demand in running:

@@ -1,8 +1,8 @@
-"""Brings KV of queued turns back from the tiers, while others run. Loop thread only.
+"""Restores KV of queued turns from the tiers, while others run. Loop thread only.
 
-A turn that waits and whose prefix lies in a tier gets blocks, and moves that fill them. When the
-last has ended the blocks are hashed like any prefix, and the turn finds them on the device. What
-turns out bad is dropped from its tier, and computed like what was never there.
+A waiting turn whose prefix lies in a tier gets blocks, and transfers that fill them. When the last
+has ended the blocks are hashed like any prefix, and the turn finds them on the device. A damaged
+block is dropped from its tier, and computed like one that was never stored.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,10 +19,10 @@ from engine.tiers.tiers import Pair, Tier, Tiers
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Restore:
-    """Pages from number `first` on; `fetched` of them come from tiers, `good` are there by now.
+    """Pages from number `first` on; `fetched` of them come from tiers, `good` have arrived.
 
-    `blocks` are in the order of the pages, and all referred to until the restore ends.
-    `abandoned`: the context has changed, nobody waits for it.
+    `blocks` are in the order of the pages, and all referenced until the restore ends. `abandoned`:
+    the context has changed, no turn waits for it.
     """
 
     context: Context
@@ -39,8 +39,8 @@ class _Restore:
 class Restores:
     """Owns the restores in flight.
 
-    `take` finds blocks on the device (see `Eviction.take`); `pays` says whether bringing back is
-    quicker than computing.
+    `take` finds blocks on the device (see `Eviction.take`); `pays` says whether restoring is faster
+    than recomputing.
     """
 
     def __init__(
@@ -61,21 +61,21 @@ class Restores:
 
     @property
     def held(self) -> list[BlockId]:
-        """References of restores: of each of their blocks one."""
+        """References of restores: one to each of their blocks."""
         restores = dict.fromkeys(self._by_move.values())
         return [block for restore in restores for block in restore.blocks]
 
     @property
     def keys(self) -> set[bytes]:
-        """Keys of what is being read."""
+        """Keys of blocks being read."""
         return set(self._coming)
 
     def coming(self, context: Context, limit: int) -> bool:
-        """See to it that KV of a waiting turn is brought back as far as tiers have it.
+        """Restore KV of a waiting turn as far as tiers have it.
 
-        False: all is there that will be. A prefix that another turn waits for is brought once. For
-        what the device has no blocks for nobody waits: then there are too few to admit the turn,
-        or just enough to compute it.
+        False: no restore is needed or in flight. A prefix that several turns wait for is restored
+        once. If the device lacks blocks for a restore, no turn waits for it: then there are too few
+        to admit the turn, or just enough to compute it.
         """
         if context.session in self._of:
             return True
@@ -90,9 +90,9 @@ class Restores:
         return self._begin(context, limit, first, pages, lambda: self._take(count, context))
 
     def begin_spare(self, context: Context, limit: int, keep: int) -> bool:
-        """Begin what `coming` would, if blocks can be had that nobody loses anything by.
+        """Begin the restore that `coming` would, using only blocks whose loss costs nothing.
 
-        `keep` more such blocks are left. False: it can't begin, or there is nothing to bring.
+        `keep` more such blocks are left. False: it can't begin, or there is nothing to restore.
         """
         if context.session in self._of or context.stages or not self._tiers:
             return False
@@ -110,7 +110,7 @@ class Restores:
         )
 
     def _are_spare(self, count: int) -> bool:
-        """Whether the next blocks to be taken hold nothing, or what a tier has, too."""
+        """Whether the next blocks to be taken are empty or have a copy in a tier."""
         pool, key_of = self._prefixes.pool, self._prefixes.cache.key_of
         needed = count - pool.free_count
         if needed <= 0:
@@ -119,13 +119,13 @@ class Restores:
         return len(keys) == needed and all(key and self._tiers.has(key) for key in keys)
 
     def abandon(self, context: Context) -> None:
-        """The context changes: what is on its way is for whoever finds it."""
+        """The context changes: restored blocks only enter the prefix cache."""
         restore = self._of.pop(context.session, None)
         if restore is not None:
             restore.abandoned = True
 
     def end(self, move: Move, attach: Callable[[Context, int], None]) -> None:
-        """A fetch has ended; with the last of its restore the context gets its blocks."""
+        """A fetch has ended; after the last one of its restore the context gets its blocks."""
         restore = self._by_move.pop(move)
         restore.moves -= 1
         for block, key, good in zip(move.blocks, move.keys, move.good, strict=True):
@@ -145,7 +145,7 @@ class Restores:
     def _pages(
         self, context: Context, limit: int
     ) -> tuple[int, list[tuple[bytes, BlockId | None, Tier | None]]]:
-        """The first page that the table lacks; of each from there on its block, or its tier."""
+        """The first page that the table lacks; for each page from there its block, or its tier."""
         partition, cache = context.partition, self._prefixes.cache
         first = partition.complete_count(context.table.kept_len)
         reach = self._prefixes.reach(context, limit)
@@ -167,7 +167,7 @@ class Restores:
         there = [block for _, block, _ in pages if block is not None]
         pool.share(there)  # before others are taken: cached ones would be
         taken = take()
-        # What others wrote to a tier as they gave way may have taken the place of what is wanted.
+        # Blocks that evicted contexts wrote to a tier may have replaced the wanted ones.
         if taken is None or not all(tier is None or key in tier.index for key, _, tier in pages):
             pool.give(there + (taken or []))
             return False
@@ -203,7 +203,7 @@ class Restores:
                 restore.moves += 1
 
     def _count(self, restore: _Restore) -> None:
-        """Note how many ids of what the context has now came from a tier."""
+        """Count how many of the context's ids came from a tier."""
         context = restore.context
         full = context.partition.complete_count(context.table.kept_len)
         for page in restore.good:

@@ -1,4 +1,4 @@
-"""Counts which sessions came back, and after how long. Loop thread only.
+"""Re-arrival statistics: counts which sessions returned, and when. Loop thread only.
 
 O(1) per turn and a fixed number of counts: one row per kind of session, whatever their number.
 """
@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from engine.ids import SessionId
 from policies.returns import NOTHING_SEEN, ReturnCounts, TurnKind
 
-# Views between share one set of counts: deriving rates from it costs milliseconds.
+# Views in between share one set of counts: deriving rates from it costs milliseconds.
 _REFRESH_S = 30.0
-# Then all counts are halved, so that what users do now outweighs what they did last week.
+# At this number all counts are halved, so that recent behaviour outweighs last week's.
 _MOST_WATCHED = 100_000
-_MOVED = 256  # sessions at a time: many more than one note adds
+_MOVED = 256  # sessions at a time: many more than one event adds
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +24,10 @@ class _Idle:
 
 
 class ReturnStatistics:
-    """Follows idle sessions through the spans of `ages_s`.
+    """Tracks idle sessions through the spans of `ages_s`.
 
-    Sessions of one span are in order of the time they became idle, so that those which have left
-    it are at the front. A session that closes is neither seen to return nor to stay away.
+    Sessions of one span are in order of the time they became idle, so those that have left it are
+    at the front. A session that closes counts neither as returned nor as idle.
     """
 
     def __init__(self, ages_s: Sequence[float] = NOTHING_SEEN.ages_s) -> None:
@@ -47,13 +47,13 @@ class ReturnStatistics:
         self._span_of[session] = 0
 
     def note_return(self, session: SessionId, now_s: float) -> None:
-        """The session's next turn has come."""
+        """The session's next turn has arrived."""
         self._advance(now_s)
         span = self._span_of.pop(session, None)
         if span is None:
             return
         idle = self._in_span[span].pop(session)
-        while now_s - idle.since_s >= self._ages_s[span]:  # those before it have not been moved
+        while now_s - idle.since_s >= self._ages_s[span]:  # earlier ones have not been advanced yet
             self._row(self._watched, idle.kind)[span] += 1
             span += 1
             if span == len(self._ages_s):
@@ -68,7 +68,7 @@ class ReturnStatistics:
             del self._in_span[span][session]
 
     def counts(self, now_s: float) -> ReturnCounts:
-        """What was seen up to now, or shortly before."""
+        """Counts up to now, or up to shortly before."""
         if self._counted_s is None or now_s - self._counted_s >= _REFRESH_S:
             self._advance(now_s)
             if self._total > _MOST_WATCHED:
@@ -82,7 +82,7 @@ class ReturnStatistics:
         return self._counts
 
     def _advance(self, now_s: float) -> None:
-        """Move sessions on to the spans that they are in: some, for they come in crowds."""
+        """Move sessions to their current spans: a bounded number, since they come in crowds."""
         last, left = len(self._ages_s) - 1, _MOVED
         for span, (sessions, end_s) in enumerate(zip(self._in_span, self._ages_s, strict=True)):
             while sessions and left:

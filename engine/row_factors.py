@@ -1,20 +1,20 @@
-"""Which numbers of rows suit the kernels. Loop thread only.
+"""Batch cost correction: which numbers of rows suit the kernels. Loop thread only.
 
-Kernels take rows in groups, so a step of 4 rows may cost less than one of 3: a straight line
-(engine.step_cost) can't tell, and among a few drafts that decides.
+Kernels take rows in groups, so a step of 4 rows may cost less than one of 3: a linear model
+(engine.step_cost) can't express that, and it matters for a few drafts.
 """
 
 from collections import deque
 from statistics import median
 
-_MOST_ROWS = 64  # beyond this a group more or less hardly shows
+_MOST_ROWS = 64  # beyond this one group more or less is negligible
 _SAMPLES = 8
-_RANGE = (0.5, 2.0)  # what lies outside was the machine, not the kernels
-_HALF_LIFE = 256  # notes after which half of what a row count told is forgotten
+_RANGE = (0.5, 2.0)  # values outside come from the machine, not the kernels
+_HALF_LIFE = 256  # samples after which the weight of a row count's sample is halved
 
 
 class RowFactors:
-    """Seconds that steps of so many rows took, per second that the line foretold."""
+    """Ratio of measured to predicted seconds of steps, by number of rows."""
 
     def __init__(self) -> None:
         self._notes = 0
@@ -22,7 +22,7 @@ class RowFactors:
         self._seen_at: dict[int, int] = {}
 
     def note(self, rows: int, seconds: float, foretold_s: float) -> None:
-        """A step of so many rows took `seconds`."""
+        """Record that a step of `rows` rows took `seconds`."""
         if rows > _MOST_ROWS or seconds <= 0 or foretold_s <= 0:
             return
         self._notes += 1
@@ -32,7 +32,7 @@ class RowFactors:
         self._seen_at[rows] = self._notes
 
     def of(self, rows: int) -> float:
-        """What to multiply with; 1 where nothing is known, and again when it is long ago."""
+        """Correction factor; 1 without samples, and again when they are old."""
         samples = self._samples.get(rows)
         if samples is None:
             return 1.0

@@ -1,4 +1,4 @@
-"""Which turns wait and which run, by priority and arrival. Loop thread only."""
+"""Waiting and running turns, by priority and arrival. Loop thread only."""
 
 from bisect import insort
 from collections.abc import Iterator
@@ -14,8 +14,8 @@ from engine.slot import Slot
 class RunQueue:
     """Every turn that has not ended is in exactly one of `waiting` and `running`.
 
-    Both are in the order of entitlement: by priority, then by arrival. A turn that waits may be
-    passed by a younger one, but keeps its place. `limit` says how many may run.
+    Both are in the order of entitlement: by priority, then by arrival. A younger turn may overtake
+    a waiting one, which keeps its place. `limit`: how many may run.
     """
 
     def __init__(self, max_running: int) -> None:
@@ -34,24 +34,24 @@ class RunQueue:
 
     @property
     def foreground_count(self) -> int:
-        """How many of the turns are not in the background."""
+        """Number of turns that are not in the background."""
         return len(self._by_turn) - len(self._background)
 
     @property
     def background(self) -> list[Slot]:
-        """The turns in the background, in no order."""
+        """Turns in the background, in no order."""
         return [self._by_turn[turn] for turn in self._background]
 
     def is_background(self, slot: Slot) -> bool:
-        """Whether a turn gives way to all that are not in the background."""
+        """Whether a turn yields to all turns that are not in the background."""
         return slot.turn in self._background
 
     def hurry(self, slot: Slot) -> None:
-        """Bring a turn to the foreground."""
+        """Move a turn to the foreground."""
         self._background.discard(slot.turn)
 
     def has_turn_of(self, salt: bytes) -> bool:
-        """Whether an owner has a turn that somebody waits for. O(turns)."""
+        """Whether an owner has a foreground turn. O(turns)."""
         slots = self._by_turn.values()
         return any(slot.context.salt == salt and not self.is_background(slot) for slot in slots)
 
@@ -64,7 +64,7 @@ class RunQueue:
         return self._by_session.get(session)
 
     def in_order(self) -> Iterator[Slot]:
-        """The waiting turns as they should run: fair among owners, begun ones in their place."""
+        """The waiting turns as they should run: fair among owners, started ones in their place."""
         claims = [
             Claim(
                 slot,
@@ -79,7 +79,7 @@ class RunQueue:
         return in_order(claims, self._counters.served, self.newcomers())
 
     def newcomers(self) -> set[bytes]:
-        """Owners that run nothing and whose next turn comes before all else."""
+        """Owners that run nothing and whose next turn is admitted first."""
         running = {slot.context.salt for slot in self.running}
         if not running or running.issuperset(slot.context.salt for slot in self.waiting):
             return set()
@@ -88,20 +88,20 @@ class RunQueue:
 
     @property
     def highest_waiting(self) -> int:
-        """The highest priority of a turn that waits; one has to."""
+        """The highest priority of a waiting turn; at least one must wait."""
         return self.waiting[0].command.terms.priority
 
     def served(self, slot: Slot) -> float:
-        """What the turn's owner has had, to be compared with that of others."""
+        """Service that the turn's owner has received, comparable among owners."""
         return self._counters.served(slot.context.salt)
 
     def charge(self, slot: Slot, *, prompt_tokens: int = 0, reply_tokens: int = 0) -> None:
-        """Tokens were, or are about to be, computed for a turn."""
+        """Charge a turn's owner for tokens that were, or are about to be, computed."""
         cost = prompt_tokens * PROMPT_COST + reply_tokens * REPLY_COST
         self._counters.charge(slot.context.salt, cost, slot.command.terms.weight)
 
     def enqueue(self, slot: Slot) -> None:
-        """Let a new turn wait behind all others of its priority."""
+        """Queue a new turn behind all others of its priority."""
         self._by_turn[slot.turn] = slot
         self._by_session[slot.context.session] = slot
         self._arrival[slot.turn] = next(self._numbers)
@@ -112,14 +112,14 @@ class RunQueue:
         slot.context.activity = Activity.WAITING
 
     def admit(self, slot: Slot) -> None:
-        """Let a waiting turn run."""
+        """Admit a waiting turn."""
         self.waiting.remove(slot)
         self._insert(self.running, slot)
         self._wait_no_more(slot)
         slot.context.activity = Activity.RUNNING
 
     def preempt(self, slot: Slot) -> None:
-        """Let a running turn wait again, in its old place."""
+        """Return a running turn to the queue, in its old place."""
         self.running.remove(slot)
         self._insert(self.waiting, slot)
         slot.context.activity = Activity.WAITING
@@ -132,7 +132,7 @@ class RunQueue:
         )
 
     def _wait_no_more(self, slot: Slot) -> None:
-        if slot.started_s is None:  # else it was counted when it began
+        if slot.started_s is None:  # otherwise it was counted when it started
             self._counters.leave(slot.context.salt)
 
     def remove(self, slot: Slot) -> None:
@@ -146,7 +146,7 @@ class RunQueue:
         else:
             self.waiting.remove(slot)
             self._wait_no_more(slot)
-        if slot.started_s is not None:  # else it held nothing
+        if slot.started_s is not None:  # otherwise it held nothing
             self.limit.note_end()
         if not self._by_turn:
             self._counters.clear()

@@ -1,11 +1,12 @@
-"""How many turns may run at once. Pure."""
+"""Adapts how many turns may run at once. Pure."""
 
 
 class RunningLimit:
-    """At most `most`; fewer once memory ran out.
+    """At most `most`; fewer after memory ran out.
 
-    When a turn has to give way, no more may run than are left. One more may as often as so many
-    have ended: as TCP opens its window, so that hardly more turns give way than end.
+    After a preemption the limit is the number of remaining turns. It rises by one whenever as many
+    turns as it allows have ended, like a TCP congestion window, so that hardly more turns are
+    preempted than end.
     """
 
     def __init__(self, most: int) -> None:
@@ -14,17 +15,17 @@ class RunningLimit:
         self._ended = 0
 
     def lower(self, running: int) -> None:
-        """A turn had to give way: so many are left."""
+        """A turn was preempted: this many are left."""
         self.now = max(1, min(self.now, running))
         self._ended = 0
 
     def note_end(self) -> None:
-        """A turn has ended: it has given back what it held."""
+        """A turn has ended: its blocks are free."""
         self._ended += 1
         if self._ended >= self.now:
             self.now = min(self.most, self.now + 1)
             self._ended = 0
 
     def reset(self) -> None:
-        """There is no turn any more."""
+        """No turn is left: restore the full limit."""
         self.now, self._ended = self.most, 0

@@ -1,8 +1,9 @@
 """Decides what the next step computes. Pure.
 
-Continuous batching (Orca, OSDI 2022) with chunked prefill (Sarathi-Serve, OSDI 2024): streams that
-produce text first, so that a long prompt never holds them up; what time is left goes to prompts, by
-priority, the shortest first, while the oldest of whom least was done for has a part of its own.
+Continuous batching (Orca, OSDI 2022) with chunked prefill (Sarathi-Serve, OSDI 2024): decoding
+streams first, so that a long prompt never holds them up; the remaining time goes to prompts, by
+priority, the shortest first, while the oldest prompt of the least-served owner has a share of its
+own.
 """
 
 from collections.abc import Sequence
@@ -17,10 +18,10 @@ _OLDEST_SHARE = 0.25  # of a step's prefill: no prompt is starved by a flow of s
 
 
 class TurnLoad(NamedTuple):
-    """A turn: `pending` of its tokens have no KV yet, and come after `first` that have.
+    """A turn: `pending` of its tokens have no KV yet, and follow the `first` that have.
 
-    `next_key`: chain key of the page that it computes next; None: nobody could share it.
-    `served`: what was done for its owner, to be compared with that of others.
+    `next_key`: chain key of the page that it computes next; None: it can't be shared. `served`:
+    service that its owner has received, comparable among owners.
     """
 
     turn: TurnId
@@ -33,7 +34,7 @@ class TurnLoad(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepView:
-    """What a step can choose from: both in the order in which they came to be served."""
+    """Turns that a step can choose from: running and waiting, in order of service."""
 
     running: Sequence[TurnLoad]
     waiting: Sequence[TurnLoad]
@@ -62,7 +63,7 @@ class StepPlan:
 
 
 class _Prompt:
-    """A prompt that can go on; the next `wanted` tokens decide how soon it should."""
+    """A prompt that can go on; the next `wanted` tokens decide its priority."""
 
     def __init__(self, load: TurnLoad, *, seated: bool) -> None:
         self.load = load
@@ -102,9 +103,10 @@ def plan_step(view: StepView) -> StepPlan:
 
 
 def _leaders(view: StepView) -> list[_Prompt]:
-    """Running prompts, and waiting ones that have a seat and don't follow another one.
+    """Running prompts, and waiting ones that have a running slot and follow no other prompt.
 
-    Whoever is followed is wanted as soon as its shortest follower, so that none waits for long.
+    A prompt that others follow counts as short as its shortest follower, so that none waits for
+    long.
     """
     running = (load for load in view.running if load.pending != 1)
     prompts = [_Prompt(load, seated=True) for load in running]
@@ -124,10 +126,10 @@ def _leaders(view: StepView) -> list[_Prompt]:
 
 
 def _share(budget: StepBudget, prompts: Sequence[_Prompt], block_size: int) -> None:
-    """Let the oldest and the shortest go on whatever it costs, then the shorter before the longer.
+    """Serve the oldest and the shortest at any cost, then the shorter before the longer.
 
-    The oldest is that of the owner for whom least was done, and each word holds within a priority.
-    What is left when all have what they want soon goes to the oldest first.
+    The oldest is that of the least-served owner; both are chosen within a priority. What is left
+    after all wanted tokens goes to the oldest first.
     """
 
     def grant(prompt: _Prompt, up_to: int, at_least: int = 0) -> None:
@@ -136,7 +138,7 @@ def _share(budget: StepBudget, prompts: Sequence[_Prompt], block_size: int) -> N
         budget.give_back(load.first, granted)
         fitting = budget.fitting(load.first, up_to)
         if fitting < min(block_size, up_to):
-            fitting = 0  # too little to read its whole context for
+            fitting = 0  # not worth reading its whole context for
         prompt.tokens = max(granted, fitting, min(at_least, up_to, budget.rows))
         budget.spend(load.first, prompt.tokens)
 
@@ -145,7 +147,8 @@ def _share(budget: StepBudget, prompts: Sequence[_Prompt], block_size: int) -> N
         return
     prompts.sort(key=lambda prompt: prompt.rank)
     by_length = sorted(prompts, key=lambda prompt: (prompt.rank[0], prompt.wanted))
-    # Whoever has no seat may find no blocks: alone, it would hold up those that must end first.
+    # A turn without a running slot may find no blocks: alone, it would block those that must end
+    # first.
     oldest = next((prompt for prompt in prompts if prompt.seated), prompts[0])
     part = budget.fitting(oldest.load.first, oldest.load.pending, _OLDEST_SHARE)
     grant(oldest, max(part, block_size), at_least=block_size)

@@ -14,9 +14,9 @@ class Slot:
     """What a turn has produced so far and what it took.
 
     `output` are the sampled ids without the stop token; `output_tokens` counts that too.
-    `started_s` is None while the turn waits for its first step. `given_way` counts how often it
-    lost its blocks to others; `shortened`: its reply may not get as long as was asked for; `told`
-    are the steps of the ladder that its reader knows of.
+    `started_s` is None while the turn waits for its first step. `given_way` counts preemptions;
+    `shortened`: its reply was limited below the requested length; `told` are the degradation steps
+    that were reported for it.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Slot:
         self.given_way = 0
         self.shortened = False
         self.told: set[Degradation] = set()
-        self.guesses: TurnGuesses | None = None  # from the second token on, where it may guess
+        self.guesses: TurnGuesses | None = None  # from the second token on, where allowed
 
     @property
     def turn(self) -> TurnId:
@@ -56,18 +56,18 @@ class Slot:
 
     @property
     def tokens_left(self) -> int:
-        """How many more tokens the turn may draw."""
+        """How many more tokens the turn may sample."""
         return self.max_output_tokens - self.output_tokens
 
     @property
     def worst_case_blocks(self) -> int:
-        """Blocks of the context after the turn, if it is as long as it may be."""
+        """Blocks of the context after the turn at its greatest possible length."""
         replies = self.max_output_tokens if self.command.generate else 0
         tokens = self.prompt_len + replies + len(self.command.close_ids)
         return self.context.page_count(tokens)
 
     def sample(self, drafts: int) -> SampleAt:
-        """How the next tokens are drawn, after a step's own ones and each of its drafts."""
+        """Sampling of the next tokens, after a step's own ones and each of its drafts."""
         return SampleAt(
             sampling=self.command.sampling, output_index=self.output_tokens, drafts=drafts
         )
@@ -81,12 +81,12 @@ class Slot:
         return self.prompt_len - known
 
     def start(self, now_s: float) -> None:
-        """Note, once, what was there when the turn left the queue."""
+        """Record, once, the KV that was present when the turn left the queue."""
         context = self.context
         self.started_s = now_s
         kept = context.reusable_len
-        # Computed for this turn, only earlier: what a turn is told to cost must not depend on
-        # whether the engine had time for it. Whoever hits blocks beyond would have hit these, too.
+        # Computed for this turn, only earlier: a turn's reported cost must not depend on whether
+        # the engine had idle time. Blocks that are hit beyond would have been hit without it, too.
         early = max(0, kept - context.computed_len) if kept <= context.idle_len else 0
         restored, self.restored_from = context.take_restored()
         self.restored_tokens = min(restored, kept - early)
@@ -95,7 +95,7 @@ class Slot:
         self.recomputed_tokens = max(0, known - kept + early)
 
     def drew(self, count: int, now_s: float, times: Histogram) -> None:
-        """A step drew so many tokens: the first of a turn has its own time, the others share it."""
+        """A step sampled `count` tokens: a turn's first has its own time, the others share it."""
         if self.first_token_s is None:
             self.first_token_s = now_s
         else:
@@ -103,7 +103,7 @@ class Slot:
         self._last_token_s = now_s
 
     def counts(self, *, now_s: float, blocks: int, kv_bytes_per_block: int) -> TurnCounts:
-        """What the turn has taken up to now, and so many blocks."""
+        """Resources used up to now, with this number of blocks."""
         queued_until_s = now_s if self.started_s is None else self.started_s
         first_s = self.first_token_s
         return TurnCounts(

@@ -1,7 +1,7 @@
-"""Drafts for a step: guessed tokens that are computed beside the true ones. Loop thread only.
+"""Speculative decoding: chooses drafts for a step. Loop thread only.
 
-Speculative decoding without a draft model: guesses come from the session's own text
-(engine.ngram), and are checked where that pays (engine.guesses).
+There is no draft model: drafts come from the session's own text (engine.ngram), and are verified
+where that pays (engine.guesses).
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,9 +14,9 @@ from engine.step_cost import NO_LOAD, StepLoad, StepPrice
 
 
 class Speculation:
-    """Guesses for turns that decode; off with `num_speculative_tokens` 0.
+    """Drafts for turns that decode; off with `num_speculative_tokens` 0.
 
-    `target_s` bounds steps that hold prompts, 0: nothing does (see engine.pacing.Pace).
+    `target_s` bounds steps that hold prompts; 0: no bound (see engine.pacing.Pace).
     """
 
     def __init__(
@@ -28,7 +28,7 @@ class Speculation:
         target_s: float,
     ) -> None:
         self._limit = num_speculative_tokens
-        self._max_draws = max_num_seqs + num_speculative_tokens  # what a step was sized for
+        self._max_draws = max_num_seqs + num_speculative_tokens  # the size that was measured
         self._max_rows = max_num_batched_tokens
         self._target_s = target_s
         self._factors = RowFactors()
@@ -36,14 +36,14 @@ class Speculation:
     def drafts(
         self, work: Sequence[tuple[Slot, int]], price: StepPrice
     ) -> Mapping[TurnId, Sequence[int]]:
-        """Return drafts of the turns that should check some in a step of this work."""
+        """Return drafts of the turns that should verify some in a step of this work."""
         guessing = [
             (slot, slot.guesses)
             for slot, tokens in work
             if slot.guesses is not None and tokens == slot.context.pending == 1
         ]
         candidates = [
-            # the last token that a turn may draw is no draft
+            # the last token that a turn may sample is no draft
             Candidate(
                 guesses.chances(min(self._limit, slot.tokens_left - 1)), slot.context.table.kept_len
             )
@@ -68,7 +68,7 @@ class Speculation:
         self._factors.note(load.rows, seconds, price.seconds(load))
 
     def learn(self, slot: Slot, tokens: Sequence[int]) -> None:
-        """A turn that goes on drew these tokens; they are in its context."""
+        """A continuing turn sampled these tokens; they are in its context."""
         if not self._limit:
             return
         if slot.guesses is None:
@@ -78,13 +78,13 @@ class Speculation:
 
 
 def _fitting(candidates: Sequence[Candidate], seconds: float, price: StepPrice) -> int:
-    """How many guesses fit into what prompts leave of a step: they are planned up to its bound."""
+    """How many drafts fit beside prompts, which are planned up to the step's bound."""
     longest = max(candidate.context for candidate in candidates)
     each_s = price.row_s + price.pair_s * longest
     return int(max(0.0, seconds) / each_s) if each_s else 0
 
 
 def _before_stop(tokens: Sequence[int], stop_ids: Sequence[int]) -> Sequence[int]:
-    """What would follow a stop id is of no use, and the draw before it tells of itself."""
+    """Cut drafts before a stop id: tokens behind it are useless, the sample before finds it."""
     ends = (index for index, token in enumerate(tokens) if token in stop_ids)
     return tokens[: next(ends, len(tokens))]

@@ -1,4 +1,4 @@
-"""What one step of the model is given and gives back. No torch: the fake model uses it too."""
+"""Input and output of one step of the model. No torch: the fake model uses it too."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,12 +11,11 @@ from engine.messages import Sampling
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleAt:
-    """Draw a token from the logits of each of the sequence's last `drafts` + 1 new tokens.
+    """Sample a token from the logits of each of the sequence's last `drafts` + 1 new tokens.
 
-    A draw depends on (`sampling.seed`, its output index) and its logits only, so a preempted or
-    recomputed turn draws the same token again, and so does one whose tokens were guessed.
-    `output_index` is that of the first draw. The last `drafts` new tokens are guesses: the draw
-    before each tells whether it is true.
+    A sample depends on (`sampling.seed`, its output index) and its logits only, so a preempted or
+    recomputed turn samples the same token again, with or without drafts. `output_index` is that of
+    the first sample. The last `drafts` new tokens are drafts: the sample before each verifies it.
     """
 
     sampling: Sampling
@@ -25,19 +24,14 @@ class SampleAt:
 
     @property
     def each(self) -> "Iterator[SampleAt]":
-        """Its draws, one by one."""
+        """Its samples, one by one."""
         for index in range(self.output_index, self.output_index + self.drafts + 1):
             yield SampleAt(sampling=self.sampling, output_index=index)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SequenceStep:
-    """What one sequence does in a step: compute KV of `token_ids`, maybe draw a token.
-
-    `entries` is the page table up to and including the new tokens, whose slots are the last
-    `len(token_ids)` valid ones. `first_position` is the position of the first new token (slot
-    index is not position: see engine.memory.page_table). Drafts are the last of `token_ids`.
-    """
+    """One sequence's part of a step: compute KV of `token_ids`, maybe sample a token."""
 
     token_ids: Sequence[int]
     first_position: int
@@ -46,12 +40,12 @@ class SequenceStep:
 
     @property
     def drafts(self) -> Sequence[int]:
-        """Those of `token_ids` that are guesses."""
+        """The drafts of `token_ids`."""
         count = self.sample.drafts if self.sample else 0
         return self.token_ids[len(self.token_ids) - count :]
 
 
-NOT_FINITE = -1  # in place of a drawn token: that sequence's logits were not finite
+NOT_FINITE = -1  # in place of a sampled token: that sequence's logits were not finite
 
 
 class ModelRunner(Protocol):
@@ -61,14 +55,14 @@ class ModelRunner(Protocol):
         """Run the model over the batch, writing KV of all new tokens.
 
         Returns:
-            Of each sequence that has `sample` one drawn token id per draw, in batch order;
-            `NOT_FINITE` for logits that can't be drawn from (its turn fails, the others go on).
-            What follows the first draw that differs from its draft means nothing.
+            For each sequence that has `sample` one token id per sample, in batch order;
+            `NOT_FINITE` for logits that can't be sampled (its turn fails, the others go on).
+            Results after the first one that differs from its draft are meaningless.
 
         Raises:
             MemoryError: there is not enough for so large a step; a smaller one may be tried.
-            DeviceLostError: no step will ever work again in this process.
-            Exception: whatever else goes wrong. Nobody trusts the KV that the step read.
+            DeviceLostError: no step can succeed in this process any more.
+            Exception: any other error. The KV that the step read is discarded.
         """
         ...
 
@@ -82,10 +76,10 @@ class ModelRunner(Protocol):
 
 
 def true_draws(step: SequenceStep, draws: Sequence[int]) -> Sequence[int]:
-    """Return the draws of one sequence that stand: up to the first that differs from its draft.
+    """Return the valid samples of one sequence: up to the first that differs from its draft.
 
-    Each of them comes of the logits after true tokens only, so drafting changes no token
-    (speculative decoding, arXiv 2211.17192, with draws fixed by their index).
+    Each comes from the logits after true tokens only, so drafts change no token (speculative
+    decoding, arXiv 2211.17192, with samples fixed by their index).
     """
     for index, draft in enumerate(step.drafts):
         if draws[index] != draft:

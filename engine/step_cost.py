@@ -1,8 +1,8 @@
 """Learns what a step costs from the steps that ran. Loop thread only.
 
-The cost is taken as linear: a base (weights are read once), a part per row (arithmetic), a part per
-token of context (KV is read once) and a part per pair of a row and a token that it attends to.
-That holds for decode, which is bound by memory, and for chunks of prefill, bound by arithmetic.
+The cost is linear: a base (weights are read once), a part per row (arithmetic), a part per token of
+context (KV is read once) and a part per pair of a row and a token that it attends to. That holds
+for decode, which is memory-bound, and for chunks of prefill, which are compute-bound.
 """
 
 from collections import deque
@@ -13,17 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 _PRIOR_S = (2e-3, 4e-4, 6e-7, 3e-7)  # a small model on two cores; the shape counts, not the size
-_PRIOR_WEIGHT = 3e-4  # of one kind of step that was seen: decides only what no step tells
+_PRIOR_WEIGHT = 3e-4  # of one kind of step: decides only what no sample determines
 _KINDS = 64  # kinds of steps that are remembered
-_SAMPLES = 5  # of each kind; their median stands for it, so two contended steps do no harm
-_MEMORY = 100  # notes over which a kind's samples may be spread: the machine's speed may change
-_HALF_LIFE = 32  # notes after which a kind that was not seen again counts half
-_LEAST_WEIGHT = 0.01  # of a kind not seen for long: all that is known of prefill while all decode
+_SAMPLES = 5  # of each kind; the median represents it, so two contended steps do no harm
+_MEMORY = 100  # samples of a kind must lie within this many notes: the machine's speed may change
+_HALF_LIFE = 32  # notes after which the weight of a kind without samples is halved
+_LEAST_WEIGHT = 0.01  # of an old kind: the only data about prefill while all turns decode
 _DOUBT = 0.2  # relative error at which a kind counts half
 _REWEIGHTS = 3
-_EXTREME = 1e4  # times the median: more is taken for this much, to keep the fit well conditioned
+_EXTREME = 1e4  # times the median: larger samples are clipped, to keep the fit well conditioned
 _FIT_EVERY_S = 0.1  # of steps: a fit takes about 0.3 ms
-_FIRST_ROWS, _TRUST = 64, 4  # rows of the first step; growth from the largest that ran to the next
+_FIRST_ROWS, _TRUST = 64, 4  # rows of the first step; growth factor from the largest to the next
 _FIRST_NOTES = 8  # each of these is followed by a fit
 
 _Floats = NDArray[np.float64]
@@ -31,7 +31,7 @@ _Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepLoad:
-    """What a step computes.
+    """Load of a step.
 
     `rows`: tokens computed. `kv_tokens`: sum over its sequences of their context after the step.
     `pairs`: sum over rows of the tokens that each attends to.
@@ -68,7 +68,7 @@ class StepPrice:
     pair_s: float
 
     def seconds(self, load: StepLoad) -> float:
-        """What a step of this load takes."""
+        """Predicted seconds of a step of this load."""
         return (
             self.base_s
             + self.row_s * load.rows
@@ -91,31 +91,31 @@ class _Sample(NamedTuple):
 
 
 class _Kind:
-    """Steps of about the same load."""
+    """Steps of similar load."""
 
     def __init__(self) -> None:
         self._samples: deque[_Sample] = deque(maxlen=_SAMPLES)
         self.seen_at = 0
 
     def add(self, sample: _Sample) -> None:
-        """Remember a sample, and forget those from too long before."""
+        """Add a sample, and drop outdated ones."""
         self.seen_at = sample.noted_at
         self._samples.append(sample)
         while self._samples[0].noted_at < self.seen_at - _MEMORY:
             self._samples.popleft()
 
     def typical(self) -> _Sample:
-        """The sample of median cost per unit of the prior's, the lower of two."""
+        """The sample of median cost per unit of the prior's cost, the lower of two."""
         ordered = sorted(self._samples, key=lambda sample: sample.relative_cost)
         return ordered[(len(ordered) - 1) // 2]
 
 
 class StepCost:
-    """Fits a `StepPrice` to the median step of each kind seen, recent ones first.
+    """Fits a `StepPrice` to the median step of each kind, weighting recent ones more.
 
-    Least squares of the relative error without negative parts (Lawson & Hanson 1974), reweighted
-    so that a kind met only under contention counts little (Cauchy's weights; Holland & Welsch
-    1977). What no step has told yet keeps the prior's share of the whole.
+    Least squares of the relative error without negative parts (Lawson & Hanson 1974), reweighted so
+    that a kind measured only under contention counts little (Cauchy's weights; Holland & Welsch
+    1977). Parts that no sample determines keep the prior's share of the whole.
     """
 
     def __init__(self) -> None:
@@ -128,24 +128,24 @@ class StepCost:
 
     @property
     def trusted_rows(self) -> int:
-        """As many rows as a prediction can be relied on for.
+        """Number of rows up to which a prediction is reliable.
 
-        The first steps must be small, for what is known before them may be wrong a hundred times.
+        The first steps must be small, since the prior may be wrong by a factor of a hundred.
         """
         return max(_FIRST_ROWS, _TRUST * self._most_rows)
 
     @property
     def price(self) -> StepPrice:
-        """What steps cost, as far as is known."""
+        """Current estimate of a step's cost."""
         if self._stale:
             self._stale, self._unfitted_s = False, 0.0
             self._price = self._fit()
         return self._price
 
     def note(self, load: StepLoad, seconds: float) -> None:
-        """A step of this load took `seconds`."""
+        """Record that a step of this load took `seconds`."""
         if load.rows <= 0 or seconds <= 0:
-            return  # nothing ran, or the clock is too coarse to tell
+            return  # nothing ran, or the clock is too coarse
         self._notes += 1
         self._most_rows = max(self._most_rows, load.rows)
         # Within a kind: up to twice the rows, four times the context.
@@ -156,7 +156,7 @@ class StepCost:
         )
         kind = self._kinds.pop(key, None) or _Kind()
         kind.add(_Sample(self._notes, load, seconds))
-        self._kinds[key] = kind  # last: the first one was seen least recently
+        self._kinds[key] = kind  # last: the first one is the least recently seen
         if len(self._kinds) > _KINDS:
             del self._kinds[next(iter(self._kinds))]
         self._unfitted_s += seconds
@@ -167,7 +167,7 @@ class StepCost:
         loads = np.array([(1, x.rows, x.kv_tokens, x.pairs) for _, x, _ in typical], dtype=float)
         seconds = np.array([sample.seconds for sample in typical])
         scaled = loads * np.array(_PRIOR_S)
-        # The prior's size is the median step's; its parts are what the fit looks for.
+        # The prior's size is the median step's; the fit determines its parts.
         prior = scaled.sum(axis=1)
         scale = float(np.median(seconds / prior))
         seconds = np.clip(seconds, prior * scale / _EXTREME, prior * scale * _EXTREME)

@@ -1,7 +1,7 @@
-"""Writes KV to the tiers below: in idle time all of it, under pressure what gives way. Loop thread.
+"""Offload: writes KV to the tiers, in idle time all of it, under pressure what is evicted.
 
-A block that is being written is referred to by its move, so that nobody takes it; it becomes
-available when the move ends, with a copy in a tier, or without one if that could not be had.
+Loop thread only. A block that is being written is referenced by its transfer, so it can't be taken;
+it becomes available when the transfer ends, with a copy in a tier or, if that failed, without one.
 """
 
 from collections import Counter
@@ -21,14 +21,14 @@ from engine.tiers.tiers import Pair, Tier, Tiers
 
 @dataclass(frozen=True, slots=True)
 class _Due:
-    """Whose a block's KV is, and whether it may lie on disk."""
+    """Owner of a block's KV, and whether it may be stored on disk."""
 
     owner: bytes
     to_disk: bool
 
 
 class Swap:
-    """Owns what is to be written in idle time, and the references of what is being written."""
+    """Owns the queue of idle-time writes, and the references of blocks being written."""
 
     def __init__(self, *, pool: BlockPool, cache: PrefixCache, tiers: Tiers) -> None:
         self._pool = pool
@@ -40,35 +40,35 @@ class Swap:
 
     @property
     def held(self) -> Counter[BlockId]:
-        """References of moves."""
+        """References of transfers."""
         return Counter(block for blocks in self._held.values() for block in blocks)
 
     @property
     def keys(self) -> set[bytes]:
-        """Keys of what is being written."""
+        """Keys of blocks being written."""
         return {key for move in self._held for key in move.keys}
 
     @property
     def moving_blocks(self) -> int:
-        """Blocks that become available when their moves end."""
+        """Blocks that become available when their transfers end."""
         return sum(self._pool.references(block) == count for block, count in self.held.items())
 
     @property
     def has_work(self) -> bool:
-        """Whether something is being written, or is to be."""
+        """Whether a write is in flight or queued."""
         return bool(self._held or self._due or self._to_demote)
 
     def note_hashed(self, block: BlockId, context: Context) -> None:
-        """A block has KV that is worth keeping."""
+        """A block holds KV that is worth storing."""
         if self._tiers:
             self._due[block] = _Due(context.owner, to_disk=not context.volatile)
 
     def note_taken(self, block: BlockId) -> None:
-        """A block is about to be overwritten, or holds what nobody shall use."""
+        """A block is about to be overwritten, or its contents are invalid."""
         self._due.pop(block, None)
 
     def swap_out(self, context: Context) -> None:
-        """Write what no tier has of a context's full blocks to the first that takes it."""
+        """Write a context's full blocks that no tier has to the first tier that takes them."""
         tier = self._first(volatile=context.volatile)
         if tier is None:
             return
@@ -82,7 +82,7 @@ class Swap:
             self._to_demote.update((label.key, None) for _, label in pairs)
 
     def write_through(self) -> None:
-        """Begin to write some of what is to be written, one move at a time in each tier."""
+        """Begin some of the queued writes, one transfer at a time in each tier."""
         if self._tiers.in_flight:
             return
         due = list(islice(self._due.items(), RUN))
@@ -99,7 +99,7 @@ class Swap:
             self._demote()
 
     def end(self, move: Move) -> None:
-        """A move of ours has ended."""
+        """One of this object's transfers has ended."""
         self._pool.give(self._held.pop(move, []))
 
     def _demote(self) -> None:

@@ -1,4 +1,4 @@
-"""What is told of the tiers below the device."""
+"""Reports about the tiers below the device."""
 
 from typing import Literal
 
@@ -13,8 +13,8 @@ RestoredFrom = Literal["none", "host", "disk"]
 class TierInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A tier below the device; rates in bytes per second, as measured at start.
 
-    `path`: of its file. `reason`: where the tier was asked for and there is none, why, in words;
-    else both are empty.
+    `path`: of its file. `reason`: why a requested tier is not available, as text; otherwise both
+    are empty.
     """
 
     name: TierName
@@ -27,10 +27,10 @@ class TierInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TierStats(msgspec.Struct, frozen=True, kw_only=True):
-    """One tier below the device: blocks that it holds and could hold, what moved since start.
+    """Blocks in one tier below the device, its capacity, and transfers since start.
 
-    `bytes`: what it takes of its medium now. `refused_blocks_total` could not be written, or were
-    not what they should be when read: such KV is computed again.
+    `bytes`: space used on its medium now. `refused_blocks_total`: blocks that could not be written,
+    or failed their check when read; their KV is recomputed.
     """
 
     blocks: int

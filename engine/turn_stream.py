@@ -1,4 +1,4 @@
-"""Bounded events of one turn, on their way to its reader. Asyncio thread only."""
+"""Bounded event stream of one turn, from the engine to its reader. Asyncio thread only."""
 
 import asyncio
 from collections import deque
@@ -20,9 +20,9 @@ from engine.messages import (
 class TurnStream:
     """Events of one turn, for one reader.
 
-    Bounded by construction: at most a start, one of each step of the ladder, one delta and one
-    ending wait. Deltas that pile up before a slow reader are merged into one, and a reply has at
-    most `max_output_tokens`.
+    Bounded by construction: at most a start, one event per degradation step, one delta and one
+    ending are queued. Deltas that accumulate for a slow reader are merged into one, and a reply has
+    at most `max_output_tokens`.
     """
 
     def __init__(self, turn: TurnId) -> None:
@@ -37,11 +37,11 @@ class TurnStream:
 
     @property
     def turn(self) -> TurnId:
-        """The turn that these events are about."""
+        """Id of the turn that these events belong to."""
         return self._turn
 
     def push(self, event: TurnEvent) -> None:
-        """Add what happened next. Never waits."""
+        """Add the next event. Never waits."""
         match event:
             case TurnStarted():
                 self._started = event

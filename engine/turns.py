@@ -1,7 +1,7 @@
-"""The life of turns: queued, started, fed with tokens, ended. Loop thread only.
+"""Lifecycle of turns: queued, started, fed with tokens, ended. Loop thread only.
 
-Every turn that was submitted ends here in exactly one ending, and whatever gives back or cuts a
-session's KV goes through `Turns.reclaim`.
+Every submitted turn ends here with exactly one ending, and every free or cut of a session's KV goes
+through `Turns.reclaim`.
 """
 
 from collections.abc import Callable, Sequence
@@ -36,21 +36,21 @@ _Full = Literal["max_output_tokens", "memory_pressure", "context_length"]
 
 
 class TokenText(Protocol):
-    """The part of a tokenizer that the loop needs."""
+    """The part of a tokenizer that the loop uses."""
 
     def token_bytes(self, token_id: int) -> bytes:
         """UTF-8 bytes of one token; empty for a special."""
         ...
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a text in which specials are text."""
+        """Ids of a text; special tokens in it are encoded as text."""
         ...
 
 
 class Turns:
-    """Owns the run queue; tells `emit` what becomes of each turn."""
+    """Owns the run queue; reports the turns' events to `emit`."""
 
-    def __init__(  # noqa: PLR0913 -- what a turn touches in its life
+    def __init__(  # noqa: PLR0913 -- the dependencies of a turn
         self,
         *,
         config: EngineConfig,
@@ -74,7 +74,7 @@ class Turns:
         self._emit = emit
         self._clock = clock
 
-    # --- beginnings ----------------------------------------------------------------------------
+    # --- submit and start ------------------------------------------------------------------------
 
     def submit(self, command: SubmitTurn) -> None:
         """Queue a turn, or refuse it before any work."""
@@ -93,7 +93,7 @@ class Turns:
             self._enqueue(command, context)
 
     def start(self, slot: Slot) -> None:
-        """A waiting turn got its blocks. Told once; a preempted one just goes on."""
+        """A waiting turn has its blocks. Reported once; a preempted turn just resumes."""
         self.queue.admit(slot)
         context, counters = slot.context, self._counters
         self._memory.movement.parked.look(context)
@@ -125,14 +125,14 @@ class Turns:
         self._tell_evicted(slot, slot.restored_tokens + slot.recomputed_tokens)
 
     def _tell_evicted(self, slot: Slot, lost_tokens: int) -> None:
-        if slot.context.gave_way and lost_tokens > 0:  # else all of it was still to be found
+        if slot.context.gave_way and lost_tokens > 0:  # otherwise all of it was found
             self._tell(slot, "evict")
         slot.context.gave_way = False
 
     def degrade(self, slot: Slot, step: Degradation) -> None:
-        """Memory is short, and a turn feels it."""
+        """Report that memory is short and a turn is affected."""
         if step == "limit_running" and step in slot.told:
-            return  # it waits still
+            return  # it is still waiting
         self._counters.degradations[step] += 1
         self._tell(slot, step)
 
@@ -142,10 +142,11 @@ class Turns:
             self._emit(TurnDegraded(turn=slot.turn, step=step))
 
     def restrain_background(self) -> None:
-        """Keep turns in the background from being anybody's loss.
+        """Keep background turns from taking other turns' or sessions' blocks.
 
-        Where another turn waits or runs they give up their KV: what is full of it is found again.
-        Where none does, one that would take blocks from an idle session fails.
+        Where another turn waits or runs, background turns free their KV: full blocks of it can
+        still be hit. Where none does, a background turn that would take blocks from an idle session
+        fails.
         """
         for slot in self.queue.background:
             if slot.context.activity is Activity.RUNNING:
@@ -172,7 +173,7 @@ class Turns:
         context.append(command.ids)
         self._memory.claim_drafts(context)
         self._memory.eviction.note_turn(context, len(command.ids))
-        if not command.background:  # whose terms are nobody's word
+        if not command.background:  # a background turn sets no terms
             self._memory.eviction.usage.agree(command.session, command.terms)
             self._memory.movement.agree(context.owner, command.terms)
         tokenizer = self._tokenizer
@@ -211,10 +212,10 @@ class Turns:
     # --- tokens --------------------------------------------------------------------------------
 
     def take_tokens(self, slot: Slot, tokens: Sequence[int]) -> bool:
-        """A running turn drew its next tokens; False when one of them ended it.
+        """A running turn sampled its next tokens; False when one of them ended it.
 
         All but the last were drafts, and are in the context already. Those after the end are
-        dropped with what they left there.
+        dropped with their KV.
         """
         slot.context.append(tokens[-1:])
         self.queue.charge(slot, reply_tokens=len(tokens))
@@ -244,15 +245,15 @@ class Turns:
             slot.unsent_tokens = 0
 
     def shorten(self, slot: Slot, tokens: int) -> None:
-        """Let a running turn draw so many more tokens, and no more."""
+        """Limit a running turn to `count` more tokens."""
         slot.max_output_tokens = slot.output_tokens + tokens
         slot.shortened = True
         self.degrade(slot, "shorten")
 
-    # --- endings: each is the last thing that is said of its turn ------------------------------
+    # --- endings: each is the last event of its turn ---------------------------------------------
 
     def end_for_memory(self, slot: Slot) -> None:
-        """End a turn with what it has said: others need its blocks."""
+        """End a turn with its reply so far: others need its blocks."""
         self.degrade(slot, "end_stream")
         self._end_reply(slot, "memory_pressure", "")
 
@@ -263,14 +264,16 @@ class Turns:
         self._emit(TurnDone(turn=slot.turn, text="", kept_ids=kept, counts=counts))
 
     def cancel(self, command: CancelTurn) -> None:
-        """Stop a turn wherever it stands; nothing happens when it has ended."""
+        """Stop a turn in any state; nothing happens when it has ended."""
         slot = self.queue.of_turn(command.turn)
         if slot is None:
             return
         match command.reason:
             case "queue_timeout":
-                if slot.started_s is None:  # else it left the queue just in time
-                    self.fail(slot, "queue_timeout", "no place came free in time")
+                if slot.started_s is None:  # otherwise it left the queue just in time
+                    self.fail(
+                        slot, "queue_timeout", "no place in the running batch became free in time"
+                    )
             case "cancelled" | "deadline" | "disconnected":
                 self._end_cancelled(slot, command.reason, keep=command.keep)
             case _:
@@ -289,7 +292,7 @@ class Turns:
     def _end_reply(self, slot: Slot, reason: _Full | None, text: str) -> None:
         stream = slot.stream
         self._send(slot, text + stream.finish())
-        reply = stream.kept_ids  # all that was sampled, or what stands for the text before a stop
+        reply = stream.kept_ids  # all that was sampled, or the ids of the text before a stop
         counts = self._keep(slot, reply, reason or "finished")
         kept = [*reply, *slot.command.close_ids]
         if reason is None:
@@ -350,15 +353,15 @@ class Turns:
         return counts
 
     def _expect_next(self, context: Context, cause: ReclaimCause) -> None:
-        if cause != "disconnected":  # whoever has left is not expected: the release comes next
+        if cause != "disconnected":  # a disconnected client is not expected back
             self._idle.expect(context)
 
     def reclaim(
         self, context: Context, cause: ReclaimCause, *, length: int, release: bool = False
     ) -> None:
-        """Give back what a session holds beyond its first `length` ids, or (`release`) all KV.
+        """Free a session's KV beyond its first `length` ids, or (`release`) all of it.
 
-        A turn of it that has not ended leaves the queue: its ending is the caller's to tell.
+        A queued or running turn of it leaves the queue: the caller reports its ending.
         """
         started_s = self._clock()
         release = release or not self._config.retain_kv
@@ -366,13 +369,13 @@ class Turns:
             self._memory.cut(context, length)
         if release:
             self._memory.release(context)
-        # From here on the blocks are free. What is left to be noted does not hold them back.
+        # The blocks are free from here on. The bookkeeping below does not delay them.
         context.last_used_s = self._clock()
         self._counters.reclaimed(cause, context.last_used_s - started_s)
         slot = self.queue.of_session(context.session)
         if slot is not None:
             self.queue.remove(slot)
-            self._memory.tally.litter.add(slot)  # and the ids it was submitted with
+            self._memory.tally.litter.add(slot)  # with the ids that it was submitted with
             self._memory.eviction.note_idle(context)
         self._memory.movement.parked.look(context)
 
@@ -389,7 +392,7 @@ def _why_full(slot: Slot) -> _Full:
 
 
 def common_prefix(left: Sequence[int], right: Sequence[int]) -> int:
-    """How many ids two sequences begin with alike."""
+    """Length of the longest common prefix of two sequences."""
     for index, (one, other) in enumerate(zip(left, right, strict=False)):
         if one != other:
             return index

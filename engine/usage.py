@@ -1,4 +1,4 @@
-"""What is known of each session beside its context: owner, turns, hints. Loop thread only.
+"""Usage by session beside its context: owner, turns, hints. Loop thread only.
 
 Setting a context anew changes none of it; only closing the session ends it.
 """
@@ -11,7 +11,7 @@ from engine.messages import Terms
 
 @dataclass(slots=True)
 class Usage:
-    """Of one session. `owner` is its salt: the same for all sessions of a user.
+    """Usage of one session. `owner` is its salt: the same for all sessions of a user.
 
     `turns` were submitted since the engine knows the session, the last with `new_tokens`.
     """
@@ -24,14 +24,14 @@ class Usage:
     hinted_s: float = 0.0
 
     def expected_until_s(self, last_used_s: float) -> float | None:
-        """Until when a return is expected: the time to live runs from the last use or hint."""
+        """Time until which a return is expected: the last use or hint, plus the time to live."""
         return None if self.ttl_s is None else max(self.hinted_s, last_used_s) + self.ttl_s
 
 
 class UsageBook:
-    """Usage by session, sessions and limits by owner.
+    """Usage by session; sessions and limits by owner.
 
-    `max_user_blocks` is what every owner's sessions may hold together; 0 sets no limit.
+    `max_user_blocks`: limit for the sessions of every owner together; 0 sets no limit.
     """
 
     def __init__(self, max_user_blocks: int = 0) -> None:
@@ -44,7 +44,7 @@ class UsageBook:
         return len(self._of)
 
     def of(self, session: SessionId) -> Usage:
-        """What is known of a session that is open."""
+        """Usage of an open session."""
         return self._of[session]
 
     def sessions_of(self, owner: bytes) -> set[SessionId]:
@@ -52,7 +52,7 @@ class UsageBook:
         return self._owned.get(owner, set())
 
     def agree(self, session: SessionId, terms: Terms) -> None:
-        """The terms of a session's owner are these from now on."""
+        """Set the terms of a session's owner."""
         owner = self._of[session].owner
         if terms.max_blocks is None:
             self._max_blocks.pop(owner, None)
@@ -61,18 +61,18 @@ class UsageBook:
 
     @property
     def has_limits(self) -> bool:
-        """Whether some owner has a limit."""
+        """Whether any owner has a limit."""
         return self._max_user_blocks > 0 or bool(self._max_blocks)
 
     def max_blocks(self, owner: bytes) -> int | None:
-        """What the owner's sessions may hold together; None: there is no limit."""
+        """Limit for the owner's sessions together; None: no limit."""
         own = self._max_blocks.get(owner)
         if not self._max_user_blocks:
             return own
         return self._max_user_blocks if own is None else min(own, self._max_user_blocks)
 
     def open(self, session: SessionId, owner: bytes) -> None:
-        """A session has a context. What is known of it stays unless it is another user's now."""
+        """A session has a context. Its usage is kept unless its user has changed."""
         known = self._of.get(session)
         if known is None or known.owner != owner:
             self.forget(session)
@@ -80,7 +80,7 @@ class UsageBook:
             self._owned.setdefault(owner, set()).add(session)
 
     def fork(self, parent: SessionId, session: SessionId) -> None:
-        """A session goes on from another's turns. Hints are not inherited."""
+        """A session continues another's turns. Hints are not inherited."""
         seen = self._of[parent]
         self.open(session, seen.owner)
         self._of[session].turns = seen.turns
@@ -93,7 +93,7 @@ class UsageBook:
         usage.new_tokens = new_tokens
 
     def hint(self, session: SessionId, *, ttl_s: float | None, priority: int, now_s: float) -> None:
-        """Take a client's word, in place of what it said before. Unknown sessions: nothing."""
+        """Replace a session's hints. Ignored for unknown sessions."""
         usage = self._of.get(session)
         if usage is not None:
             usage.ttl_s, usage.priority, usage.hinted_s = ttl_s, priority, now_s

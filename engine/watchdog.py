@@ -1,27 +1,27 @@
-"""When an engine counts as hung: it has answered no ping for too long. Pure; counts looks.
+"""Detects a hung engine: one that has not answered a ping for too long. Pure; counts looks.
 
-The engine answers pings between its steps, so that one which is not answered has met a step that
-never ends, a deadlock, or a stopped process.
+The engine answers pings between its steps, so an unanswered ping means a step that never ends, a
+deadlock, or a stopped process.
 """
 
 LOOKS = 8
-"""Looks at an open ping in the time that a step may take."""
+"""Looks at an open ping within the timeout of a step."""
 
 
 class Watchdog:
-    """Says what to do at each look; its owner looks every `period_s`, or later.
+    """Decides at each look; its owner looks every `period_s`, or later.
 
-    `step_timeout_s`: how long a step may take at least. Whoever looks may have stood still itself
-    (a suspended machine, a busy gateway): such a gap counts as one look, however long it was.
+    `step_timeout_s`: minimum time allowed for a step. The owner may have been stopped itself (a
+    suspended machine, a busy gateway): such a gap counts as one look, however long it was.
     """
 
     def __init__(self, step_timeout_s: float) -> None:
         self.step_timeout_s = step_timeout_s
         self.period_s = step_timeout_s / LOOKS
-        self._missed: int | None = None  # looks since the ping that is open; None: none is
+        self._missed: int | None = None  # looks since the open ping; None: no ping is open
 
     def reset(self) -> None:
-        """Another engine: nothing has been asked of it."""
+        """The engine was replaced: no ping is open."""
         self._missed = None
 
     def answered(self) -> None:
@@ -29,7 +29,7 @@ class Watchdog:
         self._missed = None
 
     def look(self) -> bool:
-        """Whether the engine is to be pinged now."""
+        """Count a look; return whether to ping the engine now."""
         if self._missed is None:
             self._missed = 0
             return True
@@ -38,5 +38,5 @@ class Watchdog:
 
     @property
     def is_hung(self) -> bool:
-        """Whether the engine has had its time."""
+        """Whether the engine has exceeded its time."""
         return self._missed is not None and self._missed >= LOOKS

@@ -1,4 +1,4 @@
-"""One child process with an engine in it, and the socket to it. Asyncio thread only."""
+"""One engine in a child process, and the socket to it. Asyncio thread only."""
 
 import asyncio
 import collections
@@ -24,16 +24,16 @@ from engine.framing import (
 
 log = logging.getLogger(__name__)
 
-# Commands that may wait for an engine in a long step; more means that it hangs.
+# Limit of commands that wait for an engine in a long step; more means that it hangs.
 MAX_UNSENT_BYTES = 256 * 2**20
 _LAST_LINES = 20
 _LAST_LINES_S = 1.0
 
 
 class WorkerChild(asyncio.Protocol):
-    """A started child. `on_message` gets what it says, `on_gone` is called once when it is lost.
+    """A started child. `on_message` receives its messages, `on_gone` is called once on its loss.
 
-    The socket's end is the first sign of a child's death, also of SIGKILL.
+    The closed socket is the first sign of a child's death, also after SIGKILL.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class WorkerChild(asyncio.Protocol):
         try:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
-                "-P",  # the path is our own, see _environment
+                "-P",  # the path is set by _environment
                 "-m",
                 "engine.worker_process",
                 f"--fd={theirs.fileno()}",
@@ -78,7 +78,7 @@ class WorkerChild(asyncio.Protocol):
         """Process id.
 
         Raises:
-            EngineUnavailableError: it has not started.
+            EngineUnavailableError: the child has not started.
         """
         if self._process is None:
             raise EngineUnavailableError("the engine process has not started")
@@ -86,22 +86,22 @@ class WorkerChild(asyncio.Protocol):
 
     @property
     def last_output(self) -> str:
-        """The last lines that it printed."""
+        """The last lines that the child printed."""
         return "\n".join(self._last_lines)
 
     @property
     def takes_more(self) -> bool:
-        """False when so much waits unsent that the child must hang in a step."""
+        """False when so much is unsent that the child must hang in a step."""
         sent = self._transport
         return sent is not None and sent.get_write_buffer_size() <= MAX_UNSENT_BYTES
 
     def say(self, message: ToWorker) -> None:
-        """Send a message, in order. Lost when the child is gone, which `on_gone` tells."""
+        """Send a message, in order. Lost when the child is gone, which `on_gone` reports."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(encode(message))
 
     async def end(self, grace_s: float) -> int:
-        """Close its socket, which ends it after its step; kill it if it takes longer.
+        """Close the child's socket, which ends it after its step; kill it if it takes longer.
 
         Returns:
             Its exit code; negative for a signal; 0 for one that never ran.
@@ -116,17 +116,17 @@ class WorkerChild(asyncio.Protocol):
         except TimeoutError:
             self.kill()
         code = await self._process.wait()
-        if self._log_task is not None:  # a process of its own may hold the pipe open
+        if self._log_task is not None:  # a process that it started may hold the pipe open
             await asyncio.wait([self._log_task], timeout=_LAST_LINES_S)
             self._log_task.cancel()
         return code
 
     def kill(self) -> None:
-        """End it now."""
+        """Kill the child now."""
         self._signal(signal.SIGKILL)
 
     def print_stacks(self) -> None:
-        """Have it print where its threads are; one that is stopped prints nothing."""
+        """Make the child print its threads' stacks; a stopped process prints nothing."""
         self._signal(STACKS_SIGNAL)
 
     def _signal(self, number: signal.Signals) -> None:
@@ -136,7 +136,7 @@ class WorkerChild(asyncio.Protocol):
                 os.kill(self._process.pid, number)
 
     async def _pass_on_output(self, process: Process) -> None:
-        """Copy what it prints to the log, line by line."""
+        """Copy the child's output to the log, line by line."""
         if process.stdout is None:
             return
         while line := await _read_line(process.stdout):
@@ -157,7 +157,7 @@ class WorkerChild(asyncio.Protocol):
             for message in self._reader.feed(data):
                 self._on_message(message)
         except FrameError:
-            log.exception("The engine process speaks nonsense; it is ended")
+            log.exception("The engine process sent an invalid message; it is terminated")
             self.kill()
 
     def connection_lost(self, _error: Exception | None) -> None:
@@ -176,10 +176,10 @@ async def _read_line(stream: asyncio.StreamReader) -> bytes:
 
 
 def _environment() -> dict[str, str]:
-    """Ours, with our import path, so that the child runs the same code from wherever it starts.
+    """This environment with this import path, so that the child runs the same code anywhere.
 
-    OpenMP threads sleep while they wait: the gateway runs on the same cores, and spinning ones
-    take them from it and from each other (two busy cores: 600 ms for a step of 150 ms).
+    OpenMP threads sleep while they wait: the gateway runs on the same cores, and spinning threads
+    take time from it and from each other (two busy cores: 600 ms for a step of 150 ms).
     """
     path = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path)
     ours = {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}

@@ -37,13 +37,13 @@ from engine.worker_child import WorkerChild
 log = logging.getLogger(__name__)
 
 
-# A child whose socket has ended may still be printing why.
+# A child whose socket has closed may still be printing the reason.
 _LAST_WORDS_S = 2.0
 
 STEP_TIMEOUT_S = 300.0
-"""The longest that a step is waited for, unless the settings say otherwise."""
+"""Default timeout of a step."""
 
-_STACKS_S = 1.0  # for a hung child to print where it stands
+_STACKS_S = 1.0  # for a hung child to print its stacks
 _SHOWN_TURNS = 16
 
 
@@ -51,7 +51,7 @@ _SHOWN_TURNS = 16
 class Backoff:
     """How long to wait before restarting: doubles from `first_s` to `most_s`.
 
-    Starts over once an engine has lived for `healthy_s`.
+    Resets once an engine has lived for `healthy_s`.
     """
 
     first_s: float = 0.1
@@ -59,19 +59,20 @@ class Backoff:
     healthy_s: float = 60.0
 
     def delay_s(self, failures: int) -> float:
-        """Pause after this many losses in a row (1 and up)."""
+        """Pause after this many consecutive losses (1 and up)."""
         return min(self.most_s, self.first_s * 2.0 ** min(failures - 1, 32))
 
 
 class WorkerEngine:
-    """Runs an engine in a child process, and a new one whenever it is lost.
+    """Runs an engine in a child process, and replaces it whenever it is lost.
 
-    A loss ends every running turn with `TurnFailed(engine_restarted)` at once. `on_progress` is
-    told what a starting engine does. One whose step takes longer than `step_timeout_s` (0: never)
-    is taken for hung and killed. `loop_factory` ("module:function") replaces the model in tests.
+    A loss ends every running turn with `TurnFailed(engine_restarted)` at once. `on_progress`
+    receives the progress of a starting engine. An engine whose step takes longer than
+    `step_timeout_s` (0: no limit) counts as hung and is killed. `loop_factory` ("module:function")
+    replaces the model in tests.
     """
 
-    def __init__(  # noqa: PLR0913 -- what its owner may choose, each by its name
+    def __init__(  # noqa: PLR0913 -- options of its owner, each by its name
         self,
         config: EngineConfig,
         *,
@@ -99,7 +100,7 @@ class WorkerEngine:
 
     @property
     def info(self) -> EngineInfo:
-        """What the engine is. See `EngineClient`."""
+        """Description of the engine. See `EngineClient`."""
         if self._info is None:
             raise EngineUnavailableError("the engine has not started")
         return self._info
@@ -111,17 +112,17 @@ class WorkerEngine:
 
     @property
     def available(self) -> bool:
-        """Whether commands are taken now."""
+        """Whether commands are accepted now."""
         return self._available.is_set()
 
     @property
     def restarts(self) -> int:
-        """How many times the engine was lost and started again."""
+        """Number of times the engine was lost and restarted."""
         return self._restarts
 
     @property
     def hangs(self) -> int:
-        """How many engines hung in a step and were killed for it."""
+        """Number of engines that hung in a step and were killed."""
         return self._hangs
 
     @property
@@ -129,12 +130,12 @@ class WorkerEngine:
         """Process id of the child.
 
         Raises:
-            EngineUnavailableError: there is none.
+            EngineUnavailableError: there is no child.
         """
         return self._need_child().pid
 
     async def start(self) -> None:
-        """Start the child and wait until it is ready. A first failure is not tried again.
+        """Start the child and wait until it is ready. A first failure is not retried.
 
         Raises:
             ConfigError: a setting can't work with this model or this machine.
@@ -148,7 +149,7 @@ class WorkerEngine:
             self._tasks.append(asyncio.create_task(self._watch(), name="engine watchdog"))
 
     async def ready(self) -> None:
-        """Wait until commands are taken (again)."""
+        """Wait until commands are accepted (again)."""
         await self._available.wait()
 
     async def stop(self) -> None:
@@ -178,7 +179,7 @@ class WorkerEngine:
             self._child.say(command)
 
     async def ask(self, query: Query) -> Answer:
-        """Ask about the engine's state. See `EngineClient`."""
+        """Query the engine's state. See `EngineClient`."""
         child = self._need_child()
         number, answer = self._ledger.open_question()
         child.say(Ask(number=number, query=query))
@@ -186,15 +187,15 @@ class WorkerEngine:
 
     def _need_child(self) -> WorkerChild:
         if self._child is None or not self.available:
-            raise EngineUnavailableError("the engine is starting again")
+            raise EngineUnavailableError("the engine is restarting")
         if not self._child.takes_more:
-            raise EngineUnavailableError("the engine takes no commands: it hangs in a step")
+            raise EngineUnavailableError("the engine accepts no commands: it hangs in a step")
         return self._child
 
     # --- life of the child -----------------------------------------------------------------
 
     async def _launch_child(self) -> None:
-        """Start a child and wait until it is ready; one that fails is cleaned away."""
+        """Start a child and wait until it is ready; clean up one that fails."""
         self._outcome = asyncio.get_running_loop().create_future()
         self._gone.clear()
         child = self._child = WorkerChild(self._heard, self._lost)
@@ -208,7 +209,7 @@ class WorkerEngine:
             raise
         match outcome:
             case Ready(info=info):
-                # the child's own log has no room for what is not a warning
+                # the child's own log shows warnings only
                 log.info("attention %s: %s", info.attention, info.attention_reason)
             case Refused():
                 await child.end(self._stop_grace_s)
@@ -224,7 +225,7 @@ class WorkerEngine:
             if time.monotonic() - started_s >= self._backoff.healthy_s:
                 failures = 0
             if self._child is not None:
-                log.error("%s; starting it again", await _death_of(self._child, "unexpectedly"))
+                log.error("%s; restarting it", await _death_of(self._child, "unexpectedly"))
             while True:
                 failures += 1
                 await asyncio.sleep(self._backoff.delay_s(failures))
@@ -232,12 +233,12 @@ class WorkerEngine:
                     await self._launch_child()
                     break
                 except (EngineError, OSError) as error:
-                    log.error("The engine did not start again: %s", error)  # noqa: TRY400 -- the reason is the message
+                    log.error("The engine did not restart: %s", error)  # noqa: TRY400 -- the reason is the message
             self._restarts += 1
-            log.warning("The engine runs again (restart %d)", self._restarts)
+            log.warning("The engine is running again (restart %d)", self._restarts)
 
     async def _watch(self) -> None:
-        """Ping the child; kill one that does not answer in time. Its loss is `_supervise`'s."""
+        """Ping the child; kill one that does not answer in time. `_supervise` handles its loss."""
         while True:
             await asyncio.sleep(self._watchdog.period_s)
             child = self._child
@@ -288,7 +289,7 @@ class WorkerEngine:
         if self.available:
             self._available.clear()
             self._epoch += 1
-            self._ledger.lose("engine_restarted", "the engine was lost and starts again")
+            self._ledger.lose("engine_restarted", "the engine was lost and is restarting")
 
     def _settle(self, outcome: Ready | Refused | None) -> None:
         if self._outcome is not None and not self._outcome.done():
@@ -299,7 +300,7 @@ async def _death_of(child: WorkerChild, when: str) -> str:
     code = await child.end(_LAST_WORDS_S)
     how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
     hint = " (often: not enough memory)" if code == -signal.SIGKILL else ""
-    lines = f"; it last said:\n{child.last_output}" if child.last_output else ""
+    lines = f"; its last output:\n{child.last_output}" if child.last_output else ""
     return f"the engine process ended {when}: {how}{hint}{lines}"
 
 

@@ -1,4 +1,4 @@
-"""The engine's process: the loop behind a local socket. Ends with its parent."""
+"""Runs an engine loop in its own process, behind a local socket. Ends with its parent."""
 
 import argparse
 import contextlib
@@ -36,7 +36,7 @@ from engine.framing import (
 from engine.heap import ShortPauses, give_back_free_memory
 from engine.messages import EngineInfo
 
-# Builds what is driven. A stand-in for the model is named by `Launch.loop_factory`.
+# Builds the driven loop. `Launch.loop_factory` names a replacement for the model.
 ConfiguredFactory = Callable[[EngineConfig, Emit], tuple[Loop, EngineInfo]]
 
 _READ_BYTES = 256 * 1024
@@ -45,23 +45,23 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 class SocketDoor:
-    """Frames of a connected stream socket as a `Door`.
+    """A connected stream socket as a `Door`, with frames.
 
-    A full socket makes `send` wait, so a parent that does not read holds the engine back.
+    A full socket makes `send` wait, so a parent that does not read blocks the engine.
     """
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._reader = read_to_worker()
-        # No select: it takes no descriptor above 1023, and a parent with many sockets gives those.
+        # No select: it takes no descriptor above 1023, and a parent with many sockets passes those.
         self._readable = select.poll()
         self._readable.register(connection, select.POLLIN)
 
     def receive_launch(self) -> Launch | None:
-        """The first message; None when the parent has gone.
+        """Return the first message; None when the parent has gone.
 
         Raises:
-            FrameError: the parent said something else.
+            FrameError: the first message is not a launch.
         """
         messages = self._receive(wait_s=None)
         if messages is None:
@@ -76,7 +76,7 @@ class SocketDoor:
         """See `engine.driver.Door`.
 
         Raises:
-            FrameError: the parent sent a second launch, or no frame of ours.
+            FrameError: the parent sent a second launch, or an invalid frame.
         """
         messages = self._receive(wait_s=wait_s)
         if messages is None:
@@ -89,16 +89,16 @@ class SocketDoor:
         return inputs
 
     def send(self, outputs: list[EngineOutput]) -> None:
-        """See `engine.driver.Door`. What a parent that has gone does not hear is lost."""
-        with contextlib.suppress(*_GONE):  # `receive` tells it, behind all that was sent before
+        """See `engine.driver.Door`. Output is lost once the parent has gone."""
+        with contextlib.suppress(*_GONE):  # `receive` reports it, after all earlier input
             self.say(Batch(outputs=outputs))
 
     def say(self, message: FromWorker) -> None:
-        """Write one message whole."""
+        """Write one whole message."""
         self._connection.sendall(encode(message))
 
     def _receive(self, *, wait_s: float | None) -> list[Launch | EngineInput] | None:
-        """All that waits; None when the parent has gone, which is told after its last words."""
+        """All waiting input; None when the parent has gone, after its last messages."""
         messages: list[Launch | EngineInput] = []
         try:
             while True:
@@ -114,7 +114,7 @@ class SocketDoor:
                         messages.append(message)
         except BlockingIOError:
             return messages
-        except _GONE:  # it had not read all that it was sent
+        except _GONE:  # it had not read all messages sent to it
             return messages or None
 
 
@@ -125,29 +125,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--parent", type=int, required=True, help="process id of the parent")
     options = parser.parse_args(arguments)
     _live_with(options.parent)
-    # The parent asks by this signal where an engine hangs, before it kills it.
+    # The parent sends this signal before it kills a hung engine, to learn where it hangs.
     faulthandler.register(STACKS_SIGNAL, all_threads=True)
     connection = socket.socket(fileno=options.fd)
     connection.set_inheritable(False)
     try:
         return _serve(SocketDoor(connection))
     except _GONE:
-        return 0  # the parent has gone: nobody is left to tell
+        return 0  # the parent has gone: there is no recipient
     finally:
         connection.close()
 
 
 def _live_with(parent: int) -> None:
-    """Die with the parent, and only with it: the signals of a terminal or a service are its own.
+    """Die with the parent, and only with it: signals of a terminal or a service are for the parent.
 
     Ctrl-C and a service manager signal every process of the group; the parent drains first, and
-    running turns need the engine for that. The end of the socket or SIGKILL stops the engine.
+    running turns need the engine for that. The closed socket or SIGKILL stops the engine.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it went before the line above; elsewhere only the socket tells
+    if os.getppid() != parent:  # it died before prctl; elsewhere only the socket reports it
         sys.exit(0)
 
 
@@ -158,7 +158,7 @@ def _serve(door: SocketDoor) -> int:
     outbox = Outbox()
     try:
         engine_loop, info = _factory(launch, door)(launch.config, outbox.put)
-    except Exception as error:  # whatever it is, the parent is told why
+    except Exception as error:  # whatever the error, the parent receives it
         if not isinstance(error, EngineError | OSError | MemoryError):
             traceback.print_exc()
         door.say(_refusal(error))

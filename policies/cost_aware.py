@@ -1,4 +1,4 @@
-"""The placement policy `cost_aware`: whose KV is worth least per block gives way first."""
+"""The placement policy `cost_aware`: evicts the KV of least value per block first."""
 
 from functools import lru_cache
 
@@ -12,11 +12,12 @@ from policies.views import ContextFacts, PlacementView
 class CostAware:
     """Value = expected returns per second x seconds that a return then saves / blocks freed.
 
-    Hints come first: a low priority, then no word of a return, then the value.
+    Hints come first: a low priority, then no expected return, then the value.
     """
 
     def __init__(self) -> None:
-        # Counts are equal only if they are one object, and an engine shows that for a while.
+        # Counts are equal only if they are one object, and an engine passes the same object for a
+        # while.
         self._rates_of = lru_cache(maxsize=1)(ReturnRates)
 
     def plan(self, view: PlacementView) -> PlacementPlan:
@@ -33,7 +34,7 @@ class CostAware:
 
 
 def _saved_s(view: PlacementView, facts: ContextFacts) -> float:
-    """What a return costs more if the context's own blocks have given way."""
+    """Extra cost of a return once the context's own blocks are evicted."""
     if view.swaps:
         return facts.own_blocks * min(view.restore_s, view.recompute_s)
     stored = min(facts.stored_blocks, facts.own_blocks)

@@ -5,8 +5,8 @@ from policies.views import ConversationView
 
 
 class KeepAllPolicy:
-    """Shows the model everything; what does not fit is refused elsewhere."""
+    """Keeps the whole conversation; turns that do not fit are refused elsewhere."""
 
     def plan(self, view: ConversationView) -> ContextPlan:  # noqa: ARG002 -- the Protocol's
-        """Keep all."""
+        """Keep all turns."""
         return KeepAll()

@@ -1,4 +1,4 @@
-"""The context policy `last_turns`: so many turns of the past, whatever they take."""
+"""The context policy `last_turns`: a fixed number of past turns, whatever their size."""
 
 from dataclasses import dataclass
 from math import ceil
@@ -13,8 +13,9 @@ from policies.views import ConversationView
 class LastTurns:
     """Keeps the system prompt and at most `turns` turns before the new one.
 
-    When there are more, the oldest go until `trim_to` of that number is left, so that a long chat
-    is not trimmed on every turn (1: down to `turns`). Turns that don't fit go, too.
+    When there are more, the oldest are dropped until `trim_to` of that number is left, so that a
+    long chat is not trimmed on every turn (1: down to `turns`). Turns that do not fit are dropped,
+    too.
     """
 
     turns: int = 20
@@ -24,7 +25,7 @@ class LastTurns:
         """Check the parameters.
 
         Raises:
-            ParameterError: one of them can't be.
+            ParameterError: one of them is invalid.
         """
         need_count("turns", self.turns, least=0)
         need_share("trim_to", self.trim_to)

@@ -1,4 +1,4 @@
-"""What every plan must satisfy, whichever policy made it."""
+"""Laws that every plan must satisfy, whatever the policy."""
 
 from collections.abc import Mapping
 from typing import assert_never
@@ -12,18 +12,18 @@ class BrokenLawError(Exception):
 
 
 def check_placement(view: PlacementView, plan: PlacementPlan) -> None:
-    """Check that a plan names what may give way, each once, and no more than is needed.
+    """Check that a plan names evictable contexts, each once, and no more than needed.
 
-    Shared blocks count for nothing: they stay where they are until their last owner gives way.
+    Shared blocks do not count: they stay in place until their last owner is evicted.
 
     Raises:
-        BrokenLawError: says which law.
+        BrokenLawError: the message names the law.
     """
     left = {facts.session: facts for facts in view.contexts}
     freed = 0
     for action in plan.actions:
         if freed >= view.needed_blocks:
-            raise BrokenLawError(f"{action.session}: enough gave way before it")
+            raise BrokenLawError(f"{action.session}: enough blocks were freed before it")
         facts = left.pop(action.session, None)
         if facts is None:
             raise BrokenLawError(f"{action.session}: not offered, or named twice")
@@ -36,7 +36,7 @@ def check_placement(view: PlacementView, plan: PlacementPlan) -> None:
 
 
 def _check_order(facts: ContextFacts, left: Mapping[str, ContextFacts]) -> None:
-    """Who is sure to return, or frees nothing alone, goes last."""
+    """Check that contexts that are sure to return, or free nothing alone, come last."""
     if facts.waiting and any(other.blocks and not other.waiting for other in left.values()):
         raise BrokenLawError(f"{facts.session}: its turn waits, and others are idle")
     if not facts.own_blocks and any(
@@ -51,7 +51,7 @@ def check_context(view: ConversationView, plan: ContextPlan) -> None:
     The system prompt is not a policy's to drop: no plan can name it.
 
     Raises:
-        BrokenLawError: says which law.
+        BrokenLawError: the message names the law.
     """
     match plan:
         case KeepAll():

@@ -1,4 +1,4 @@
-"""The placement policy `lru`: who was used longest ago gives way first."""
+"""The placement policy `lru`: evicts the least recently used context first."""
 
 from policies.order import give_way
 from policies.plan import PlacementPlan
@@ -6,7 +6,7 @@ from policies.views import ContextFacts, PlacementView
 
 
 class LeastRecentlyUsed:
-    """Oldest use first; those whose client said that they will be back, after the others."""
+    """Oldest use first; contexts whose client announced a return come after the others."""
 
     def plan(self, view: PlacementView) -> PlacementPlan:
         """Rank by last use."""

@@ -1,13 +1,14 @@
-"""Which of the newest turns fit. Pure."""
+"""Selects the newest turns that fit. Pure."""
 
 from policies.plan import KeepTurns
 from policies.views import ConversationView
 
 
 def keep_newest(view: ConversationView, *, limit: int, target: int) -> KeepTurns:
-    """Keep as many of the newest turns as fit `target` tokens beside the new turn and the front.
+    """Keep as many of the newest turns as fit `target` tokens beside the new turn and the prefix.
 
-    A new turn that leaves no room there may fill `limit`; a summary that has no room goes.
+    If the new turn leaves no room there, up to `limit` may be used; a summary without room is
+    dropped.
     """
     front = view.system_tokens + view.prompt_tokens + view.output_tokens
     summary = front + view.summary_tokens <= limit

@@ -1,4 +1,4 @@
-"""Who gives way in which order, made into a plan. Shared by the built-in placement policies."""
+"""Turns a ranking of contexts into a plan. Shared by the built-in placement policies."""
 
 from collections.abc import Callable
 
@@ -9,11 +9,11 @@ Rank = Callable[[ContextFacts], tuple[float, ...]]
 
 
 def give_way(view: PlacementView, rank: Rank) -> PlacementPlan:
-    """Let contexts give way, lowest rank first, until enough could become available.
+    """Evict contexts, lowest rank first, until enough blocks could become available.
 
-    Whatever the rank: idle contexts before queued ones, which are sure to return, and those that
-    hold only shared blocks after others. No rank keeps a context from giving way when nothing
-    else is left: hints are soft.
+    Regardless of rank, idle contexts come before queued ones, which are sure to return, and
+    contexts with only shared blocks come last. No rank protects a context when nothing else is
+    left: hints are soft.
     """
     actions: list[PlacementAction] = []
     freed = 0

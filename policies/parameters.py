@@ -1,11 +1,11 @@
-"""Parameters of policies: what is wrong with one is said by name, value and what is allowed."""
+"""Parameters of policies: errors name parameter, value and what is allowed."""
 
 
 class ParameterError(ValueError):
-    """A parameter that a policy does not have, or a value that it does not take."""
+    """A policy lacks the parameter, or does not accept its value."""
 
     def __init__(self, name: str, value: object, allowed: str) -> None:
-        super().__init__(f"{name} is {value!r}: allowed is {allowed}")
+        super().__init__(f"{name} must be {allowed} (got {value!r})")
         self.name = name
         self.value = value
         self.allowed = allowed
@@ -15,7 +15,7 @@ def need_count(name: str, value: object, *, least: int = 1) -> None:
     """Check a whole number.
 
     Raises:
-        ParameterError: it is none, or less than `least`.
+        ParameterError: it is no whole number, or less than `least`.
     """
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise ParameterError(name, value, f"a whole number of {least} or more")

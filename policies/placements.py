@@ -1,4 +1,4 @@
-"""Placement policies by name: those built in, and what installed packages add.
+"""Placement policies by name: built-in ones, and those of installed packages.
 
 A package adds one by an entry point in the group `sessiond.placement_policies`, whose object takes
 no arguments and makes a `PlacementPolicy`.
@@ -27,7 +27,7 @@ BUILT_IN: Mapping[str, Callable[[], PlacementPolicy]] = MappingProxyType(
 
 
 class UnknownPlacementPolicyError(Exception):
-    """No placement policy has that name. `known` are those there are."""
+    """No placement policy has that name. `known` are the valid names."""
 
     def __init__(self, name: str, known: list[str]) -> None:
         super().__init__(f"no placement policy {name!r}; there are {', '.join(known)}")
@@ -36,7 +36,7 @@ class UnknownPlacementPolicyError(Exception):
 
 
 def placement_names() -> list[str]:
-    """All names there are, built-in ones first. An entry point can't replace one of those."""
+    """All names, built-in ones first. An entry point can't replace a built-in policy."""
     added = sorted({point.name for point in entry_points(group=ENTRY_POINTS)} - set(BUILT_IN))
     return [*BUILT_IN, *added]
 

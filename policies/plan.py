@@ -1,4 +1,4 @@
-"""What policies may ask for."""
+"""Actions that policies may return."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeepAll:
-    """The model sees what it saw, and the new turn."""
+    """Keep the whole context, and add the new turn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeepTurns:
     """The model sees the system prompt and these turns: indices into the view's, rising.
 
-    `summary` false: the summary that the view has is dropped, too.
+    `summary` false: the present summary is dropped, too.
     """
 
     turns: Sequence[int]
@@ -22,9 +22,9 @@ class KeepTurns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summarize:
-    """All turns before the last `keep_last` (and the summary there is) become one summary.
+    """Replace all turns before the last `keep_last` (and the present summary) by one summary.
 
-    It may take `summary_tokens` in the context. `fallback` is what to do when it can't be made.
+    It may take `summary_tokens` in the context. `fallback` applies when it can't be made.
     """
 
     keep_last: int
@@ -37,9 +37,9 @@ ContextPlan = KeepAll | KeepTurns | Summarize
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseKv:
-    """Give back a context's blocks; full ones still hit until they are taken.
+    """Free a context's blocks; full ones can be hit until they are taken.
 
-    What is in no tier is lost then.
+    KV that is in no tier is lost then.
     """
 
     session: str
@@ -47,7 +47,7 @@ class ReleaseKv:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwapOut:
-    """Write to a tier what is not there yet, then give back the context's blocks."""
+    """Write KV that no tier has to a tier, then free the context's blocks."""
 
     session: str
 
@@ -57,6 +57,6 @@ PlacementAction = ReleaseKv | SwapOut
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementPlan:
-    """Actions in order. Those after enough has become available are not carried out."""
+    """Actions in order. Those after enough has become available are not executed."""
 
     actions: Sequence[PlacementAction]

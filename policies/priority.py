@@ -1,4 +1,4 @@
-"""The placement policy `priority`: who matters least to its client gives way first."""
+"""The placement policy `priority`: evicts the contexts of lowest client priority first."""
 
 from policies.order import give_way
 from policies.plan import PlacementPlan

@@ -1,4 +1,4 @@
-"""The two families of policy. Both are pure: the same view gives the same plan."""
+"""The two families of policies. Both are pure: the same view gives the same plan."""
 
 from typing import Protocol
 
@@ -9,12 +9,13 @@ from policies.views import ConversationView, PlacementView
 class ContextPolicy(Protocol):
     """Decides, per session and before each turn, what the model sees of a conversation.
 
-    One that asks for summaries may say so by an attribute `summarizes` that is true: then it is
-    asked after a turn, too, as if the next one were like it, so that the summary is there in time.
+    A policy that may ask for summaries can say so by an attribute `summarizes` that is true: then
+    it is also asked after a turn, as if the next one were like it, so that the summary is ready in
+    time.
     """
 
     def plan(self, view: ConversationView) -> ContextPlan:
-        """Decide about one turn."""
+        """Plan one turn."""
         ...
 
 
@@ -25,5 +26,5 @@ class PlacementPolicy(Protocol):
     """
 
     def plan(self, view: PlacementView) -> PlacementPlan:
-        """Decide what gives way so that `needed_blocks` become available, as far as possible."""
+        """Decide what to evict so that `needed_blocks` become available, as far as possible."""
         ...

@@ -1,4 +1,4 @@
-"""Policies by name: those that are built in, and those that other packages bring.
+"""Context policies by name: built-in ones, and those of other packages.
 
 A package adds a context policy by an entry point of the group `sessiond.context_policies`: its name
 is the `type` that clients ask for, its object a class that takes the parameters as keywords.
@@ -26,29 +26,29 @@ CONTEXT_POLICIES: Mapping[str, type[ContextPolicy]] = MappingProxyType(
         "sliding_window": SlidingWindow,
         "last_turns": LastTurns,
         "token_budget": TokenBudget,
-        "compaction": Compaction,  # as OpenAI's field names it
+        "compaction": Compaction,  # OpenAI's name for it
         "summarize": Compaction,
     }
 )
 
 
 class PluginError(Exception):
-    """A policy that another package brings can't be used; the message names the package."""
+    """A policy of another package can't be used; the message names the package."""
 
 
 class ContextPolicyRegistry:
-    """Makes context policies. `plugins` come beside those that are built in."""
+    """Makes context policies. `plugins` are added to the built-in ones."""
 
     def __init__(self, plugins: Mapping[str, type[ContextPolicy]] | None = None) -> None:
         self._classes = dict(CONTEXT_POLICIES) | dict(plugins or {})
 
     @property
     def names(self) -> list[str]:
-        """What `make` knows."""
+        """Names that `make` accepts."""
         return sorted(self._classes)
 
     def parameters(self, name: str) -> dict[str, Any]:
-        """The annotations of a policy's parameters, by their names; Any where there is none."""
+        """Annotations of a policy's parameters, by their names; Any where there is none."""
         taken = inspect.signature(self._classes[name], eval_str=True).parameters.values()
         return {
             one.name: Any if one.annotation is inspect.Parameter.empty else one.annotation
@@ -56,7 +56,7 @@ class ContextPolicyRegistry:
         }
 
     def make(self, name: str, parameters: Mapping[str, int | float | str]) -> ContextPolicy:
-        """One policy with its parameters.
+        """Make one policy with its parameters.
 
         Raises:
             ParameterError: there is no such policy (`name` is "type"), it lacks the parameter, or
@@ -68,13 +68,13 @@ class ContextPolicyRegistry:
         known = self.parameters(name)
         for parameter, value in parameters.items():
             if parameter not in known:
-                allowed = ", ".join(known) or f"none: {name} has no parameters"
+                allowed = ", ".join(known) or f"left out: {name} has no parameters"
                 raise ParameterError(parameter, value, allowed)
         return policy(**parameters)
 
 
 def installed_context_policies() -> ContextPolicyRegistry:
-    """Those built in and those of every package that is installed here.
+    """Built-in policies, and those of all installed packages.
 
     Raises:
         PluginError: one of them can't be loaded, is no policy, or has a name that is taken.

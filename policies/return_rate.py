@@ -1,11 +1,11 @@
-"""What keeping an idle session's KV earns: expected returns per second of holding it. Pure.
+"""Value of keeping an idle session's KV: expected returns per second of holding it. Pure.
 
-The chance of a return in the next span of idle time is the product of a curve over idle time that
-all sessions share and a factor for a session's kind (proportional hazards: Cox, "Regression models
-and life-tables", 1972), both estimated from counts and drawn to a prior while counts are few. The
-rate is the best ratio, over all times to give up at, of the chance that the session has returned
-by then to the time it is expected to be held (Gittins, "Bandit processes and dynamic allocation
-indices", 1979): the value of a block that takes one place in the pool.
+The probability of a return in the next span of idle time is the product of a curve over idle time
+that all sessions share and a factor for a session's kind (proportional hazards: Cox, "Regression
+models and life-tables", 1972), both estimated from counts and shrunk towards a prior while counts
+are few. The rate is the best ratio, over all times to give up at, of the probability that the
+session has returned by then to its expected holding time (Gittins, "Bandit processes and dynamic
+allocation indices", 1979): the value of a block that takes one place in the pool.
 """
 
 import math
@@ -20,8 +20,8 @@ _RETURNING = 0.3
 _MEDIAN_S = 135.0
 _SPREAD = 1.0
 _FACTOR_OF_TURNS = (0.8, 1.3, 2.0, 2.0, 2.5)
-_PRIOR_SESSIONS = 50  # what the shared curve's prior weighs
-_PRIOR_RETURNS = 5  # what a factor's prior weighs
+_PRIOR_SESSIONS = 50  # weight of the shared curve's prior
+_PRIOR_RETURNS = 5  # weight of a factor's prior
 _MOST_LIKELY = 0.9
 
 
@@ -37,7 +37,7 @@ class ReturnRates:
     def per_second(self, kind: TurnKind, idle_s: float) -> float:
         """Expected returns per second of holding, of a session idle for `idle_s`.
 
-        0 beyond the last span: nobody has been watched for so long.
+        0 beyond the last span: there are no observations of such idle times.
         """
         if kind not in self._rates:
             factor = self._by_turns[kind.turns] * self._by_size.get(_size_of(kind), 1.0)
@@ -47,7 +47,7 @@ class ReturnRates:
 
 
 def _curve(counts: ReturnCounts) -> list[float]:
-    """Chance of a return in each span, given idle at its start; all kinds together."""
+    """Probability of a return in each span, given idle at its start; all kinds together."""
     curve: list[float] = []
     start_s = 0.0
     for span, end_s in enumerate(counts.ages_s):
@@ -70,7 +70,7 @@ def _returned_by(age_s: float) -> float:
 def _factors(
     counts: ReturnCounts, curve: Sequence[float]
 ) -> tuple[Mapping[int, float], Mapping[tuple[bool, int], float]]:
-    """Seen returns over expected ones: by turns, then by size beside what turns explain."""
+    """Ratio of seen to expected returns: by turns, then by size beside what turns explain."""
     expected = {
         kind: sum(seen * chance for seen, chance in zip(row, curve, strict=True))
         for kind, row in counts.watched.items()
@@ -98,7 +98,7 @@ def _size_of(kind: TurnKind) -> tuple[bool, int]:
 
 
 def _best_ratios(ages_s: Sequence[float], chances: Sequence[float]) -> list[float]:
-    """For each span: the best of (chance of a return by an end) / (time held until then)."""
+    """For each span: the best of (probability of a return by an end) / (time held until then)."""
     starts_s = [0.0, *ages_s]
     rates = []
     for first in range(len(ages_s)):

@@ -1,4 +1,4 @@
-"""How often sessions came back, by what they did and how long they were idle: facts, no guess."""
+"""Re-arrival statistics: how often sessions returned, by kind and idle time. Counts only."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,16 +7,12 @@ from typing import NamedTuple
 MOST_TURNS = 5
 """Sessions with more turns than this count as one kind."""
 
-_LEAST_TOKENS_BITS = 7  # below 128 tokens: a line that someone typed
+_LEAST_TOKENS_BITS = 7  # below 128 tokens: a typed line
 _MOST_TOKENS_LEVEL = 7  # 8,192 tokens and more: a document
 
 
 class TurnKind(NamedTuple):
-    """What a session did last: `turns` up to now, and the size of what its last turn brought.
-
-    `size` is the power of two of the turn's new prompt tokens: 0 below 128, 7 from 8,192 on.
-    A document pasted whole is followed by another turn far less often than a line that was typed.
-    """
+    """What a session did last: `turns` so far, and the size of its last turn's input."""
 
     turns: int
     size: int
@@ -30,12 +26,12 @@ def turn_kind(turns: int, new_tokens: int) -> TurnKind:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ReturnCounts:
-    """What was seen since the engine's start, per kind and per span of idle time.
+    """Counts since the engine's start, per kind and per span of idle time.
 
     Span i ends at `ages_s[i]` and begins where the one before it ends. `watched[kind][i]`: how
-    often a session was idle at the span's start and its lot in the span was seen (it returned, or
-    it was still idle at the end); `returned[kind][i]`: how often it returned in the span. Two
-    counts are the same if they are one object: what was derived from it can be kept by it.
+    often a session was idle at the span's start and the outcome of the span is known (it returned,
+    or it was still idle at the end); `returned[kind][i]`: how often it returned in the span. Two
+    counts are equal if they are one object: derived values can be cached by it.
     """
 
     ages_s: Sequence[float]

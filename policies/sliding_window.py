@@ -1,4 +1,4 @@
-"""The context policy `sliding_window`: the oldest turns go when the window is full."""
+"""The context policy `sliding_window`: drops the oldest turns when the window is full."""
 
 from dataclasses import dataclass
 
@@ -12,9 +12,9 @@ from policies.views import ConversationView
 class SlidingWindow:
     """Keeps the system prompt and the newest turns, whole.
 
-    `max_tokens` bounds what the model sees, the reply included; None: as much as can be held. When
-    it is passed, turns go until `trim_to` of it are enough, so that a long chat is not trimmed on
-    every turn. The system prompt is the attention sink (arXiv 2309.17453).
+    `max_tokens` bounds what the model sees, the reply included; None: as much as the server can
+    hold. Beyond it, turns are dropped until `trim_to` of it is enough, so that a long chat is not
+    trimmed on every turn. The system prompt is the attention sink (arXiv 2309.17453).
     """
 
     max_tokens: int | None = None
@@ -24,7 +24,7 @@ class SlidingWindow:
         """Check the parameters.
 
         Raises:
-            ParameterError: one of them can't be.
+            ParameterError: one of them is invalid.
         """
         if self.max_tokens is not None:
             need_count("max_tokens", self.max_tokens)

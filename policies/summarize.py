@@ -8,15 +8,15 @@ from policies.plan import ContextPlan, KeepAll, Summarize
 from policies.sliding_window import SlidingWindow
 from policies.views import ConversationView
 
-_OF_LIMIT = 0.8  # when no threshold is given: where a window would be trimmed to
+_OF_LIMIT = 0.8  # default threshold: where a sliding window would be trimmed to
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compaction:
-    """Summarises all but the last `keep_turns` turns once `compact_threshold` tokens are passed.
+    """Summarises all but the last `keep_turns` turns beyond `compact_threshold` tokens.
 
-    The threshold counts what the model sees before it replies; None: four fifths of what can be
-    held. The summary takes at most `summary_tokens`. Without a summary a full window slides.
+    The threshold counts what the model sees before it replies; None: four fifths of what the server
+    can hold. The summary takes at most `summary_tokens`. Without a summary a full window slides.
     """
 
     summarizes: ClassVar[bool] = True
@@ -28,7 +28,7 @@ class Compaction:
         """Check the parameters.
 
         Raises:
-            ParameterError: one of them can't be.
+            ParameterError: one of them is invalid.
         """
         if self.compact_threshold is not None:
             need_count("compact_threshold", self.compact_threshold)
@@ -52,7 +52,7 @@ class Compaction:
         return Summarize(keep_last=keep_last, summary_tokens=self.summary_tokens, fallback=fallback)
 
     def _keep_last(self, view: ConversationView, room: int) -> int:
-        """As many turns as wanted, fewer if they would not fit beside the summary."""
+        """As many turns as configured, fewer if they would not fit beside the summary."""
         kept = 0
         for tokens in reversed(view.turns):
             if kept == self.keep_turns or tokens > room:

@@ -1,4 +1,4 @@
-"""The context policy `token_budget`: over the budget, the conversation starts anew."""
+"""The context policy `token_budget`: beyond the budget, the conversation starts anew."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from policies.views import ConversationView
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenBudget:
-    """Keeps everything up to `max_tokens` (None: what can be held), then the system prompt only."""
+    """Keeps all up to `max_tokens` (None: the server's limit), then the system prompt only."""
 
     max_tokens: int | None = None
 
@@ -17,7 +17,7 @@ class TokenBudget:
         """Check the parameter.
 
         Raises:
-            ParameterError: it can't be.
+            ParameterError: it is invalid.
         """
         if self.max_tokens is not None:
             need_count("max_tokens", self.max_tokens)

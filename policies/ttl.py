@@ -1,10 +1,10 @@
-"""The placement policy `ttl`: who was to be back longest ago gives way first."""
+"""The placement policy `ttl`: evicts the context whose expected return is furthest in the past."""
 
 from policies.order import give_way
 from policies.plan import PlacementPlan
 from policies.views import ContextFacts, PlacementView
 
-_TTL_S = 300.0  # nine in ten of those who return do so sooner
+_TTL_S = 300.0  # nine in ten of the returning sessions return sooner
 
 
 class TimeToLive:

@@ -1,4 +1,4 @@
-"""What policies are shown: frozen facts. Time comes in the view."""
+"""Input of policies: frozen facts. The view contains the time."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,9 +11,9 @@ class ConversationView:
     """One session about to take a turn. All sizes in tokens.
 
     The model sees the system prompt, a summary if there is one (0: none), then `turns`, oldest
-    first, each a whole turn (input and reply). The new turn brings `prompt_tokens`;
-    `output_tokens` are reserved for its reply and what closes it. `limit_tokens` is what can be
-    held: the least of the model's length, the pool and the session's caps.
+    first, each a whole turn (input and reply). The new turn adds `prompt_tokens`; `output_tokens`
+    are reserved for its reply and closing tokens. `limit_tokens` is the least of the model's
+    length, the pool and the session's caps.
     """
 
     system_tokens: int
@@ -25,23 +25,23 @@ class ConversationView:
 
     @property
     def context_tokens(self) -> int:
-        """What the model sees before the new turn."""
+        """Tokens that the model sees before the new turn."""
         return self.system_tokens + self.summary_tokens + sum(self.turns)
 
     @property
     def needed_tokens(self) -> int:
-        """What must be held at the end of the turn if nothing is dropped."""
+        """Tokens at the end of the turn if nothing is dropped."""
         return self.context_tokens + self.prompt_tokens + self.output_tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextFacts:
-    """One context whose KV may give way: no turn of it runs.
+    """One context whose KV may be evicted: no turn of it runs.
 
-    `blocks` it holds, of which others hold `shared_blocks`, too (giving those way frees nothing),
+    `blocks` it holds, of which others hold `shared_blocks`, too (evicting them here frees nothing),
     and `stored_blocks` have a copy in a tier. `waiting`: a turn of it is queued. `turns` it has
-    taken, the last of which brought `new_tokens`. Of hints: `priority` 0 low, 1 normal, 2 high;
-    `expected_until_s`: its client said that it comes back before then.
+    taken, the last of which added `new_tokens`. Of hints: `priority` 0 low, 1 normal, 2 high;
+    `expected_until_s`: its client announced a return before then.
     """
 
     session: str
@@ -57,11 +57,11 @@ class ContextFacts:
 
     @property
     def own_blocks(self) -> int:
-        """Blocks that become available when this context alone gives way."""
+        """Blocks that become available when this context alone is evicted."""
         return self.blocks - self.shared_blocks
 
     def is_expected(self, now_s: float) -> bool:
-        """Whether its client said that it will be back, and that time has not passed."""
+        """Whether its client announced a return, and that time has not passed."""
         return self.expected_until_s is not None and now_s < self.expected_until_s
 
 
@@ -69,9 +69,8 @@ class ContextFacts:
 class PlacementView:
     """The pool under pressure: `needed_blocks` more should become available.
 
-    `swaps`: there is a tier below that takes KV. Costs are seconds per block: `restore_s` to bring
-    it back from that tier, `recompute_s` to compute it again. `returns` is what the engine has
-    seen of sessions that came back.
+    `swaps`: a tier below takes KV. Costs are seconds per block: `restore_s` to restore it from that
+    tier, `recompute_s` to recompute it. `returns` are the engine's re-arrival counts.
     """
 
     now_s: float

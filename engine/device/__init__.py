@@ -1,1 +1,1 @@
-"""What a computing device offers beside arithmetic: streams, events, copies, graphs, memory."""
+"""Interface to a computing device beside arithmetic: streams, events, copies, graphs, memory."""

@@ -1,4 +1,4 @@
-"""The CPU as a `Device`: whatever is ordered has been done when the call returns."""
+"""The CPU as a `Device`: all work has been done when the call returns."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class DoneEvent:
-    """Whatever was before it is done."""
+    """An event that has already completed."""
 
     def query(self) -> bool:
         """See `Event`."""
@@ -22,7 +22,7 @@ class DoneEvent:
 
 
 class ImmediateStream:
-    """Does at once what it is given."""
+    """Executes work at once."""
 
     def run(self, work: Callable[[], None]) -> None:
         """See `Stream`."""
@@ -37,7 +37,7 @@ class ImmediateStream:
         return DoneEvent()
 
     def wait(self, event: Event) -> None:
-        """See `Stream`. All events are over."""
+        """See `Stream`. All events have completed."""
 
     def synchronize(self) -> None:
         """See `Stream`."""
@@ -56,7 +56,7 @@ class RecordedCall:
 
 
 class CpuDevice:
-    """Implements `Device`. Its memory is the host's; torch does not count what tensors take."""
+    """Implements `Device`. Its memory is the host's; torch does not count tensors' memory."""
 
     def __init__(self) -> None:
         self.compute: Stream = ImmediateStream()
@@ -66,7 +66,7 @@ class CpuDevice:
         return ImmediateStream()
 
     def pinned(self, num_bytes: int) -> "Tensor":
-        """See `Device`. Nothing is gained by pinning where nothing copies by itself."""
+        """See `Device`. Pinning has no use where no copy is asynchronous."""
         return self.zeros(num_bytes)
 
     def zeros(self, num_bytes: int) -> "Tensor":
@@ -75,7 +75,7 @@ class CpuDevice:
 
         try:
             return torch.zeros(num_bytes, dtype=torch.uint8)
-        except RuntimeError as error:  # torch has words for it only
+        except RuntimeError as error:  # torch raises no more specific type
             raise MemoryError(str(error)) from error
 
     def capture(self, work: "Callable[[], Tensor]") -> Graph:

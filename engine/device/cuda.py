@@ -1,4 +1,4 @@
-"""A CUDA device, or an instance of one (MIG), through torch, which is imported when it is made."""
+"""A CUDA device, or a MIG instance of one, through torch, which is imported on construction."""
 
 import contextlib
 import gc
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-_WARM_UPS = 2  # libraries allocate, and kernels are compiled and tuned, in the first runs
+_WARM_UPS = 2  # in the first runs libraries allocate, and kernels are compiled and tuned
 
 
 class CudaEvent:
@@ -86,8 +86,8 @@ class CudaGraph:
 class CudaDevice:
     """The current CUDA device of the thread that makes it. Implements `Device`.
 
-    `index` is its number among those that are visible (CUDA_VISIBLE_DEVICES, by number or UUID).
-    Graphs share one pool of memory: each is used up before the next is replayed.
+    `index` is its number among the visible devices (CUDA_VISIBLE_DEVICES, by number or UUID).
+    Graphs share one memory pool: each result is consumed before the next graph is replayed.
     """
 
     def __init__(self) -> None:
@@ -96,14 +96,14 @@ class CudaDevice:
         self.index = torch.cuda.current_device()
         self.compute: Stream = CudaStream(torch.cuda.current_stream())
         self._captured_in: torch.cuda.Stream | None = None
-        self._graph_pool: Any = None  # a handle, whose type torch keeps to itself
+        self._graph_pool: Any = None  # a handle of a private type of torch
 
     def stream(self) -> Stream:
         """See `Device`. torch makes streams that don't wait for the default one."""
         return CudaStream(_new_stream(self.index))
 
     def pinned(self, num_bytes: int) -> "Tensor":
-        """See `Device`. Given back with its last reference.
+        """See `Device`. Freed with its last reference.
 
         torch's own pinned memory is rounded up to a power of two (pytorch#95823, #150517), so that
         33 GiB would take 64.
@@ -154,7 +154,7 @@ class CudaDevice:
                 raise
             raise MemoryError(str(error)) from error
         finally:
-            # where a capture ends in an error, torch's context leaves its own stream as the current
+            # after a failed capture torch's context leaves its own stream as the current one
             torch.cuda.set_stream(current)
         return CudaGraph(graph, output)
 
@@ -176,14 +176,14 @@ class CudaDevice:
         torch.cuda.empty_cache()
 
     def _unpin(self, runtime: Any, address: int) -> None:
-        """Let memory be pageable, once no copy that was ordered needs it any more."""
+        """Unpin memory, once all copies that use it have ended."""
         import torch
 
         torch.cuda.synchronize(self.index)
         runtime.cudaHostUnregister(address)
 
     def _forget_error(self) -> None:
-        """Take what a refused call of the runtime has left: else the next kernel's check finds it.
+        """Clear the error of a failed runtime call: otherwise the next kernel's check finds it.
 
         torch has no call for that; its check after a launch takes the error, and raises it.
         """
@@ -194,23 +194,23 @@ class CudaDevice:
 
 
 class _PinnedPages(mmap.mmap):
-    """Memory that is unpinned before it goes.
+    """Memory that is unpinned before it is unmapped.
 
-    What is unmapped while CUDA has it registered can't be registered when its addresses are had
-    again, or copies go to pages that are nobody's.
+    Memory that is unmapped while CUDA has it registered can't be registered when its addresses are
+    reused, or copies go to unowned pages.
     """
 
     unpin: Callable[[], object] | None = None
 
     def __del__(self) -> None:
-        """Before the memory itself is given back."""
+        """Runs before the memory itself is freed."""
         if self.unpin is not None:
             self.unpin()
 
 
 @contextlib.contextmanager
 def _no_collection() -> Iterator[None]:
-    """Python's: it might free graphs, events or pinned memory, which ends a capture in an error."""
+    """Suspends garbage collection: freeing graphs, events or pinned memory breaks a capture."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -1,8 +1,8 @@
-"""Which errors of CUDA leave a process without its device, and which say that memory lacks. Pure.
+"""Classifies CUDA errors: those that lose the device, and those that report lack of memory. Pure.
 
-After one of the first every later call fails with it, until the process ends: its context can't be
-mended (CUDA Runtime API, "Error Handling": "must be terminated and relaunched"). torch raises an
-`AcceleratorError` that has the runtime's number, Triton and the libraries words only.
+After one of the first kind every later call fails with it, until the process ends: its context
+can't be repaired (CUDA Runtime API, "Error Handling": "must be terminated and relaunched"). torch
+raises an `AcceleratorError` with the runtime's number; Triton and the libraries have messages only.
 """
 
 _CODES = frozenset(
@@ -42,7 +42,7 @@ _WORDS = (
 
 _OUT_OF_MEMORY = 2
 
-# what torch's own OutOfMemoryError is not raised for: memory that CUDA and its libraries take
+# not covered by torch's OutOfMemoryError: memory that CUDA and its libraries take
 _SHORTAGES = (
     "cuda out of memory",
     "cuda error: out of memory",
@@ -52,7 +52,7 @@ _SHORTAGES = (
 
 
 def is_sticky(error: BaseException) -> bool:
-    """Whether an error, or what it comes of, is one that no later step survives."""
+    """Whether an error, or its cause, makes every later step fail."""
     seen: BaseException | None = error
     while seen is not None:
         text = str(seen).lower()
@@ -63,7 +63,7 @@ def is_sticky(error: BaseException) -> bool:
 
 
 def is_shortage(error: BaseException) -> bool:
-    """Whether an error says that the device's memory did not suffice; a smaller step may do."""
+    """Whether an error reports too little device memory; a smaller step may succeed."""
     text = str(error).lower()
     is_told = getattr(error, "error_code", None) == _OUT_OF_MEMORY
     return is_told or any(words in text for words in _SHORTAGES)

@@ -1,9 +1,9 @@
-"""How much of a device's memory this process may have. Pure.
+"""How much of a device's memory this process may use. Pure.
 
-What counts is what the driver says of the device in use: of a MIG instance it tells the instance's
-memory, and under HAMi (libvgpu, which stands before the driver) total and free are those of the
-limit. HAMi can be built without that answer, and other layers give limits in words only, so the
-variables by which they are given are read, too.
+The driver's numbers for the device in use count: for a MIG instance it reports the instance's
+memory, and under HAMi (libvgpu, which intercepts the driver) total and free are those of the limit.
+HAMi can be built without that answer, and other layers set limits by variables only, so these
+variables are read, too.
 """
 
 from collections.abc import Mapping
@@ -16,23 +16,24 @@ LIMIT_VARIABLE = "CUDA_DEVICE_MEMORY_LIMIT"
 """HAMi-core's, for all devices; with `_0` and so on for one (Project-HAMi/HAMi-core)."""
 
 CONTEXT_BYTES = 512 * 2**20
-"""What a CUDA context and its libraries take of a limit, about; the driver does not tell."""
+"""Approximate memory of a CUDA context and its libraries; the driver does not report it."""
 
 _UNITS = {"k": 2**10, "m": 2**20, "g": 2**30}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Free:
-    """Bytes that can be had beside what this process's tensors take; why so few, in words."""
+    """Bytes available beside this process's tensors; the reason of a limit, as text."""
 
     free_bytes: int
     reason: str = ""
 
 
 def memory_limit(environment: Mapping[str, str], index: int) -> int | None:
-    """Bytes that a sharing layer lets processes have of device number `index`; None: no limit.
+    """Memory limit of a sharing layer for device number `index`, in bytes; None: no limit.
 
-    HAMi's rules: the device's own variable before the common one, 0 and nonsense are no limit.
+    HAMi's rules: the device's own variable precedes the common one; 0 and invalid values are no
+    limit.
     """
     for name in (f"{LIMIT_VARIABLE}_{index}", LIMIT_VARIABLE):
         limit = _parse(environment.get(name, ""))
@@ -42,9 +43,9 @@ def memory_limit(environment: Mapping[str, str], index: int) -> int | None:
 
 
 def free_within(facts: MemoryFacts, limit: int | None) -> Free:
-    """The least of what the driver has and what a limit leaves.
+    """The lesser of the driver's free memory and the rest of a limit.
 
-    Where the driver's own total is within the limit its answer has been made for it.
+    If the driver's total is within the limit, its answer already respects the limit.
     """
     if limit is None or facts.total <= limit:
         return Free(free_bytes=facts.free)

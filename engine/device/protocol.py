@@ -1,7 +1,7 @@
-"""A device as whoever orders work on it sees it. Loop thread only.
+"""Interface of a device to the code that orders work on it. Loop thread only.
 
-A stream does what it is given in order, and at some time: nothing that two streams touch is in any
-order unless one waits for an event of the other, or the host has seen the event.
+A stream executes its work in order, asynchronously: work of two streams is unordered unless one
+waits for an event of the other, or the host has seen the event.
 """
 
 from collections.abc import Callable
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryFacts:
-    """Bytes. `free` and `total` are the driver's, for the device or instance that is in use.
+    """Bytes. `free` and `total` are the driver's, for the device or instance in use.
 
-    `reserved` is what this process's allocator holds, tensors and memory that it keeps for others.
+    `reserved` is held by this process's allocator: tensors, and memory kept for later ones.
     """
 
     free: int
@@ -28,43 +28,43 @@ class Event(Protocol):
     """A place in a stream."""
 
     def query(self) -> bool:
-        """Whether the stream has come by. Never blocks."""
+        """Whether the stream has reached the event. Never blocks."""
         ...
 
     def synchronize(self) -> None:
-        """Block until it has."""
+        """Block until the stream has reached the event."""
         ...
 
 
 class Stream(Protocol):
-    """Work in order."""
+    """Work that is executed in order."""
 
     def run(self, work: Callable[[], None]) -> None:
-        """Put in what `work` orders; on a device that has queues it may return before."""
+        """Enqueue `work`; on a device with queues it may return before the work is done."""
         ...
 
     def copy(self, target: "Tensor", source: "Tensor") -> None:
-        """Copy equal shapes and types; the host's side is pinned, and is let be until it is done.
+        """Enqueue a copy of equal shapes and types; the host's side is pinned and must not change.
 
         Between the host and the device, or within either.
         """
         ...
 
     def record(self) -> Event:
-        """A place behind all that was put in so far."""
+        """Return an event behind all work enqueued so far."""
         ...
 
     def wait(self, event: Event) -> None:
-        """What is put in from now on begins after an event, of whichever stream. Never blocks."""
+        """Order later work behind an event of any stream. Never blocks."""
         ...
 
     def synchronize(self) -> None:
-        """Block until all that was put in is done."""
+        """Block until all enqueued work is done."""
         ...
 
 
 class Graph(Protocol):
-    """Captured work. It reads the tensors that it read when it was captured."""
+    """Captured work. It reads the same tensors as at its capture."""
 
     @property
     def output(self) -> "Tensor":
@@ -72,29 +72,29 @@ class Graph(Protocol):
         ...
 
     def replay(self) -> None:
-        """Put the work into the compute stream."""
+        """Enqueue the work in the compute stream."""
         ...
 
 
 class Device(Protocol):
-    """One device. `compute` is the stream that the model's arithmetic runs in."""
+    """One device. `compute` is the stream of the model's arithmetic."""
 
     compute: Stream
 
     def stream(self) -> Stream:
-        """Another stream, which waits for none by itself."""
+        """Return another stream, which waits for none by itself."""
         ...
 
     def pinned(self, num_bytes: int) -> "Tensor":
-        """Bytes [num_bytes] of the host's memory that copies may go to and from by themselves.
+        """Return [num_bytes] bytes of the host's memory for asynchronous copies.
 
         Raises:
-            MemoryError: so much can't be pinned.
+            MemoryError: this much can't be pinned.
         """
         ...
 
     def zeros(self, num_bytes: int) -> "Tensor":
-        """Bytes [num_bytes] of the device's memory, zero.
+        """Return [num_bytes] zeroed bytes of the device's memory.
 
         Raises:
             MemoryError: there is not enough.
@@ -102,9 +102,9 @@ class Device(Protocol):
         ...
 
     def capture(self, work: "Callable[[], Tensor]") -> Graph:
-        """Make a graph of `work`, which is run first, and again while it is captured.
+        """Capture `work` in a graph. It is run before and during the capture.
 
-        So it must be harmless. It allocates nothing that it does not give back, blocks on nothing,
+        So it must have no side effects. It frees all memory that it allocates, blocks on nothing,
         and its tensors have the same shapes each time.
 
         Raises:
@@ -113,9 +113,9 @@ class Device(Protocol):
         ...
 
     def memory(self) -> MemoryFacts:
-        """What there is, and what this process has of it."""
+        """Memory of the device, and of this process on it."""
         ...
 
     def give_back(self) -> None:
-        """Let go of memory that is kept for later tensors."""
+        """Free memory that the allocator keeps for later tensors."""
         ...

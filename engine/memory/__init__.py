@@ -1,1 +1,1 @@
-"""Where KV lies: pool, page tables, prefix cache, and the tensor they name."""
+"""KV memory: block pool, page tables, prefix cache, and the KV tensor."""

@@ -1,10 +1,10 @@
 """Free list of KV blocks and their reference counts. Loop thread only.
 
 A block is in one of three states:
-    free     nobody refers to it and its contents are worth nothing
-    cached   nobody refers to it, but it is hashed: its contents serve until it is taken again
-    active   somebody refers to it
-Free blocks are taken first, then the cached block that was given back longest ago.
+    free     not referenced, its contents are worthless
+    cached   not referenced but hashed: it can be hit until it is taken again
+    active   referenced
+Free blocks are taken first, then the cached block that was freed longest ago.
 """
 
 from array import array
@@ -16,15 +16,15 @@ from engine.ids import BlockId
 from engine.memory.give_library import GiveMany, Library, load
 
 _NONE = -1
-_FEW = 16  # blocks: for fewer than these a call of the library takes longer than a loop
+_FEW = 16  # blocks: for fewer a call of the library takes longer than a loop
 _LIBRARY = load()
 
 
 class RefcountBelowZero(Corruption):
-    """More references to a block were given back than were taken."""
+    """More references to a block were freed than were taken."""
 
     def __init__(self, block: BlockId) -> None:
-        super().__init__(f"block {block} was given back by one who had no reference to it")
+        super().__init__(f"block {block} was freed without a reference to it")
         self.block = block
 
 
@@ -38,7 +38,7 @@ class UnknownBlock(Corruption):
 
 
 class BlockNotAlive(Corruption):
-    """A reference was asked for to a block whose contents are gone."""
+    """A free block can't be shared or hashed: its contents are gone."""
 
     def __init__(self, block: BlockId) -> None:
         super().__init__(f"block {block} is free: it has nothing to share or to hash")
@@ -46,10 +46,10 @@ class BlockNotAlive(Corruption):
 
 
 class BlockPool:
-    """Hands out `total` equal blocks in O(1) each, with 17 bytes of bookkeeping per block.
+    """Allocates `total` equal blocks in O(1) each, with 17 bytes of bookkeeping per block.
 
-    `forget` is told of each cached block that is taken: its contents are about to be overwritten.
-    `reference_count`: references to all blocks together.
+    `forget` is called with each cached block that is taken: its contents are about to be
+    overwritten. `reference_count`: references to all blocks together.
     """
 
     def __init__(
@@ -64,14 +64,14 @@ class BlockPool:
         self._references = array("i", bytes(4 * total))
         self._hashed = bytearray(total)
         self._free = array("i", range(total - 1, -1, -1))  # a stack: block 0 goes first
-        # Cached blocks: a list linked through two arrays, since a hit takes one from its middle.
+        # Cached blocks: a list linked through two arrays, since a hit removes one from its middle.
         self._older = array("i", bytes(4 * total))
         self._newer = array("i", bytes(4 * total))
         self._oldest = _NONE
         self._newest = _NONE
         self._cached_count = 0
         self._native: GiveMany | None = None
-        if library is not None:  # which looks at these arrays: they stay as long as they are
+        if library is not None:  # it points into these arrays, which are never replaced
             self._native = GiveMany(
                 library,
                 references=self._references,
@@ -88,21 +88,21 @@ class BlockPool:
 
     @property
     def cached_count(self) -> int:
-        """Blocks that nobody refers to but that may be hit."""
+        """Blocks that are not referenced but can be hit."""
         return self._cached_count
 
     @property
     def available_count(self) -> int:
-        """Blocks that `try_take` could give."""
+        """Blocks that `try_take` can allocate."""
         return len(self._free) + self._cached_count
 
     @property
     def active_count(self) -> int:
-        """Blocks that somebody refers to."""
+        """Blocks that are referenced."""
         return self.total - len(self._free) - self._cached_count
 
     def references(self, block: BlockId) -> int:
-        """How many page tables refer to a block."""
+        """Number of page tables that refer to a block."""
         return self._references[block]
 
     def snapshot(self) -> tuple[bytes, bytes]:
@@ -118,7 +118,7 @@ class BlockPool:
         return not self._hashed[block] and self._references[block] == 1
 
     def try_take(self, count: int) -> list[BlockId] | None:
-        """Take `count` blocks with one reference each; None when there are not as many."""
+        """Take `count` blocks with one reference each; None when there are fewer."""
         if count > self.available_count:
             return None
         return [self._take_one() for _ in range(count)]
@@ -127,7 +127,7 @@ class BlockPool:
         """Add a reference to each block, reviving cached ones.
 
         Raises:
-            BlockNotAlive: one of them is free. Nothing has been changed then.
+            BlockNotAlive: one of them is free. The pool is left unchanged.
         """
         for block in blocks:
             self._check(block)
@@ -140,12 +140,12 @@ class BlockPool:
             self.reference_count += 1
 
     def give(self, blocks: Sequence[int]) -> None:
-        """Give back one reference to each block; `blocks` is in the order of the page table.
+        """Free one reference to each block; `blocks` is in the order of the page table.
 
         If it is an array, it is a `BlockArray`.
 
         Raises:
-            RefcountBelowZero: nobody refers to one of them. Nothing has been changed then.
+            RefcountBelowZero: one of them has no reference. The pool is left unchanged.
         """
         if len(blocks) >= _FEW and self._give_many(blocks):
             return
@@ -154,15 +154,16 @@ class BlockPool:
             self._check(block)
             if self._references[block] < times:
                 raise RefcountBelowZero(block)
-        # Tail first: it is taken first again, and so prefixes, which more can share, last longest.
+        # Tail first: it is taken first again, so prefixes, which are more likely shared, last
+        # longest.
         for block in reversed(one_by_one):
             self._give_one(block)
 
     def mark_hashed(self, block: BlockId) -> None:
-        """Note that a block is in the prefix cache now.
+        """Record that a block is in the prefix cache.
 
         Raises:
-            BlockNotAlive: nobody refers to it, so its contents may be anything.
+            BlockNotAlive: it has no reference, so its contents may be anything.
         """
         self._check(block)
         if not self._references[block]:
@@ -170,10 +171,10 @@ class BlockPool:
         self._hashed[block] = 1
 
     def unmark_hashed(self, block: BlockId) -> None:
-        """Note that a block is in the prefix cache no longer.
+        """Record that a block is no longer in the prefix cache.
 
         Raises:
-            BlockNotAlive: nobody refers to it: it is cached by its hash alone.
+            BlockNotAlive: it has no reference: it is cached by its hash alone.
         """
         self._check(block)
         if not self._references[block]:
@@ -181,7 +182,7 @@ class BlockPool:
         self._hashed[block] = 0
 
     def discard(self, block: BlockId) -> None:
-        """Make a cached block a free one: the prefix cache has forgotten it.
+        """Make a cached block free: the prefix cache has dropped it.
 
         Raises:
             BlockNotAlive: it is not cached.
@@ -198,10 +199,10 @@ class BlockPool:
         return [BlockId(block) for block in self._free]
 
     def cached_blocks(self, most: int | None = None) -> list[BlockId]:
-        """Cached blocks, up to `most`, else all; the one to be taken next first. O(n)."""
+        """Cached blocks, the next to be taken first; `most` limits their number. O(n)."""
         blocks: list[BlockId] = []
         at = self._oldest
-        most = self.total + 1 if most is None else most  # audits find a list that is a ring
+        most = self.total + 1 if most is None else most  # an audit notices a cyclic list
         while at != _NONE and len(blocks) < most:
             blocks.append(BlockId(at))
             at = self._newer[at]
@@ -230,7 +231,7 @@ class BlockPool:
             self._free.append(block)
 
     def _give_many(self, blocks: Sequence[int]) -> bool:
-        """The same for many at once; False, and nothing done: one can't be given back."""
+        """Free many references; False, and nothing changed, if one can't be freed."""
         if self._native is None:
             return False
         given = self._native(blocks, self._oldest, self._newest, self._cached_count)

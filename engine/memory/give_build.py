@@ -17,10 +17,10 @@ _FLAGS = ("-std=gnu11", "-fPIC", "-fvisibility=hidden", "-O2", "-Wall", "-Wextra
 
 
 def build(target: Path, flags: Sequence[str] = ()) -> None:
-    """Compile the library to `target`, replacing it at the end in one move.
+    """Compile the library to `target`, replacing it at the end in one rename.
 
     Raises:
-        BuildError: no compiler, or it refused the code.
+        BuildError: there is no compiler, or it rejected the code.
     """
     compiler = find_compiler().split()
     target.parent.mkdir(parents=True, exist_ok=True)

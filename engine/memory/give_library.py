@@ -29,7 +29,7 @@ class _Lists(Structure):
 
 
 def load(path: Path = LIBRARY) -> Library | None:
-    """The library; None where none was compiled, or another's: blocks are given back one by one.
+    """The library; None where it was not compiled or does not match: blocks are freed one by one.
 
     It keeps the interpreter's lock: a call takes microseconds.
     """
@@ -47,7 +47,7 @@ def load(path: Path = LIBRARY) -> Library | None:
 
 
 class GiveMany:
-    """The arrays of one pool, which must not change their sizes, as the library takes them."""
+    """Passes one pool's arrays, whose sizes must not change, to the library."""
 
     def __init__(
         self,
@@ -73,13 +73,13 @@ class GiveMany:
     def __call__(
         self, blocks: Sequence[int], oldest: int, newest: int, cached: int
     ) -> tuple[BlockArray, int, int, int] | None:
-        """Give back one reference to each block, the last first.
+        """Free one reference to each block, the last first.
 
-        `oldest` and `newest` are the ends of the list of cached blocks, which has `cached`.
+        `oldest` and `newest` are the ends of the list of cached blocks, which has `cached` entries.
 
         Returns:
-            Blocks that are free now, and the three as they are then; None, and nothing changed: a
-            number is no block's, or nobody has a reference to it.
+            Number of blocks that became free, and the new values of the three; None, and nothing
+            changed: a number is no block's, or a block has no reference.
         """
         try:
             row = blocks if _is_row(blocks) else array("i", blocks)

@@ -1,8 +1,8 @@
-"""Chain keys of full blocks: what a block's KV depends on, in 32 bytes. Pure.
+"""Chain keys of full blocks: a hash of everything that a block's KV depends on. Pure.
 
-The key of block i is SHA-256 over the extras, the key of block i - 1 and the block's token ids,
-so equal keys mean equal prefixes. A wide hash: with a narrow one a user could be served
-the KV of another's text.
+The key of block i is SHA-256 over the extras, the key of block i - 1 and the block's token ids, so
+equal keys mean equal prefixes. The hash is wide: collisions of a narrow one could serve a user the
+KV of another's text.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ ROOT = bytes(32)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyExtras:
-    """What KV depends on beside token ids.
+    """Inputs of KV beside token ids.
 
     `fingerprint`: model version, kernel path and dtype. `adapter`: digest of the adapter's
     contents. `salt`: the tenant's. `lineage`: hash of the edit log; empty before any edit, since a
@@ -32,7 +32,7 @@ class KeyExtras:
 
 @lru_cache(maxsize=4096)
 def owner_id(salt: bytes) -> bytes:
-    """Eight bytes that tell owners apart where their salt shall not lie."""
+    """Return eight bytes that identify an owner where its salt must not be stored."""
     return hashlib.sha256(b"owner" + salt).digest()[:8]
 
 
@@ -48,17 +48,17 @@ class ChainHasher:
 
     @property
     def lineage(self) -> bytes:
-        """The hash of the edits that keys are made under; empty: there were none."""
+        """Hash of the edits that keys are made under; empty without edits."""
         return self._extras.lineage
 
     def under(self, lineage: bytes) -> "ChainHasher":
-        """The same under another lineage."""
+        """Return the same hasher under another lineage."""
         return ChainHasher(replace(self._extras, lineage=lineage))
 
     def key(self, parent: bytes, ids: Sequence[int], base: int | None = None) -> bytes:
         """Key of the block that holds `ids` and whose predecessor has the key `parent`.
 
-        `base`: the position of its first slot, where K is no good at another one.
+        `base`: position of its first slot, where K is valid at that position only.
         """
         digest = self._seeded.copy()
         if base is not None:

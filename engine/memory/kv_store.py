@@ -1,11 +1,11 @@
-"""The KV tensor that blocks name. Loop thread only.
+"""The KV tensor of the block pool. Loop thread only.
 
-Position-free ("slot"): K in slot s of a block is stored rotated by s only, so that a block serves
-at any base position. Whoever reads K adds the base's rotation (to K, or its inverse to the query).
-For kernels that know nothing of this, K is stored rotated by its position ("absolute"): then a
-block serves at one base only, and KV that goes to another position is copied and turned. Such
-kernels read whole pages, and what is masked with weight 0: there V is always finite (0 times NaN
-is NaN). A token whose V was not has K that is not a number: whoever sees it gets no finite logits.
+Position-free ("slot"): K in slot s of a block is stored rotated by s only, so that a block is valid
+at any base position. Readers of K add the base's rotation (to K, or its inverse to the query). For
+kernels that do not support this, K is stored rotated by its position ("absolute"): then a block is
+valid at one base only, and KV that moves to another position is copied and rotated. Such kernels
+read whole pages and give masked slots weight 0: there V is always finite (0 times NaN is NaN). A
+token whose V was not finite gets NaN as K: every query that attends to it gets NaN logits.
 """
 
 import mmap
@@ -36,8 +36,8 @@ class KvStore:
 
     The tensor is [blocks, layers, 2 (K, V), block, kv_heads, head_dim], zero at start; on the CPU
     its memory is committed only when a block is first written. `bytes` is [blocks, bytes a block].
-    One block more than `num_blocks` is there, which nobody has: at `spare_row` those write whose KV
-    nobody wants.
+    There is one block more than `num_blocks`, which is never allocated: KV that is not needed is
+    written to `spare_row`.
     """
 
     def __init__(  # noqa: PLR0913 -- all that its memory depends on
@@ -65,7 +65,7 @@ class KvStore:
             raise ConfigError(
                 "kv_cache_memory",
                 num_blocks * self.bytes_per_block,
-                f"what the device can allocate ({error})",
+                f"within what the device can allocate ({error})",
             ) from error
         if self._pool.device.type == "cpu":
             keep_out_of_dumps(self._pool.data_ptr(), self._pool.nbytes)
@@ -93,8 +93,8 @@ class KvStore:
     def write(self, layer: int, rows: Tensor, keys: Tensor, values: Tensor) -> None:
         """Store K (rotated by its slot or position) and V [n, kv_heads, head_dim] in n rows.
 
-        What a type of 8 bits can't hold becomes its largest value: one NaN would spoil every
-        later token, and how its conversions overflow depends on device and version of torch.
+        Values that an 8-bit type can't hold are clipped to its largest value: one NaN would spoil
+        every later token, and the overflow of conversions depends on device and version of torch.
         """
         if self.position_form == "absolute":
             keys, values = _with_finite_values(keys, values)

@@ -1,14 +1,14 @@
-"""Objects that nobody needs any more, freed when there is time. Loop thread only.
+"""Deferred free list: unused objects that are freed when there is time. Loop thread only.
 
-Blocks are given back by looking at arrays; to free the thousands of small objects that told of them
-takes longer than that, and nobody waits for it.
+Freeing blocks only changes arrays; freeing the thousands of small objects that described them takes
+longer, and can be deferred.
 """
 
-_MOST = 64  # lists, for those who free nothing by themselves
+_MOST = 64  # lists, for callers that never empty it
 
 
 class Litter:
-    """Owns what was thrown away since it was emptied last."""
+    """Owns the objects added since it was last emptied."""
 
     def __init__(self) -> None:
         self._lists: list[object] = []
@@ -17,11 +17,11 @@ class Litter:
         return len(self._lists)
 
     def add(self, old: object) -> None:
-        """Keep something alive that nobody uses any more."""
+        """Keep an unused object alive until the list is emptied."""
         if len(self._lists) >= _MOST:
             self.empty()
         self._lists.append(old)
 
     def empty(self) -> None:
-        """Free all of it."""
+        """Free all of them."""
         self._lists.clear()

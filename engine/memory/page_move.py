@@ -1,4 +1,4 @@
-"""KV that goes to other slots because its tokens have other positions now. Pure."""
+"""Moves of KV to other slots, since the positions of its tokens have changed. Pure."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -8,10 +8,10 @@ from engine.ids import BlockId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageMove:
-    """What a block is to hold in its first slots, where K lies rotated by its position.
+    """New contents of a block's first slots, where K is rotated by its position.
 
-    `sources`: block and slot of each token's KV now. `shifts`: by how many positions each one's K
-    is turned on the way; up to 0, for tokens only ever move up.
+    `sources`: current block and slot of each token's KV. `shifts`: by how many positions each K is
+    rotated; 0 at most, since tokens only ever move up.
     """
 
     target: BlockId
@@ -20,5 +20,5 @@ class PageMove:
 
 
 MovePages = Callable[[Sequence[PageMove]], None]
-"""Makes moves in their order: sources of one are never read after its target, or a later one's, was
-written. Sources of a later one may be read before."""
+"""Performs moves in order: no move reads a source after its target, or a later one's, was written.
+Sources of a later move may be read earlier."""

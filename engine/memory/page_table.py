@@ -25,12 +25,12 @@ class PageEntry(NamedTuple):
 
 
 def _position(entry: PageEntry) -> int:
-    """Of its first valid slot."""
+    """Position of its first valid slot."""
     return entry.base + entry.first
 
 
 class WrongSpace(Corruption):
-    """The table was told to hold more tokens than it has slots for, or to keep more than it has."""
+    """More tokens were to be added than the table has slots for, or kept than it has."""
 
     def __init__(self, asked: int, there: int) -> None:
         super().__init__(f"{asked} slots were asked for, {there} are there")
@@ -40,10 +40,10 @@ class WrongSpace(Corruption):
 
 @dataclass(slots=True)
 class Tally:
-    """What page tables come to together, kept up to date by them. Loop thread only.
+    """Totals over all page tables, kept up to date by them. Loop thread only.
 
     `tokens`: valid slots; a slot that two tables have counts twice. `blocks`: references to blocks.
-    `holding`: tables that have one. `litter`: the entries that they have no more.
+    `holding`: tables that have one. `litter`: deferred free list of their removed entries.
     """
 
     tokens: int = 0
@@ -55,11 +55,11 @@ class Tally:
 class PageTable:
     """Entries in the order of their positions, then reserved blocks without any valid slot.
 
-    Takes and gives no blocks itself: whoever changes it passes what it returns to the pool.
-    `kept_len` counts valid slots. New tokens get `next_pos`, never `kept_len`: a slot index is not
-    a position once something was dropped before it. Entries from before an edit are sealed: their
-    slots are never added to, and a block may stand in several of them (a reference each). A table
-    that is forgotten must be empty, for it is counted in `tally`.
+    Takes and frees no blocks itself: its caller passes the returned blocks to the pool. `kept_len`
+    counts valid slots. New tokens get `next_pos`, never `kept_len`: a slot index is not a position
+    once something was dropped before it. Entries from before an edit are sealed: they never grow,
+    and a block may occur in several of them (a reference each). A table must be empty when it is
+    discarded, since it is counted in `tally`.
     """
 
     def __init__(self, block_size: int, tally: Tally | None = None) -> None:
@@ -68,15 +68,15 @@ class PageTable:
         self.kept_len = 0
         self.next_pos = 0
         self._entries: list[PageEntry] = []
-        self._blocks = array("i")  # those of the entries, to be given back without a look at each
+        self._blocks = array("i")  # those of the entries, to be freed without examining each
         self._reserved = array("i")
-        self._sealed = 0  # as many of the first entries
+        self._sealed = 0  # this many of the first entries
         self._tallied_tokens = 0
         self._tallied_blocks = 0
 
     @property
     def sealed_count(self) -> int:
-        """Entries whose slots are never added to."""
+        """Number of entries that never grow."""
         return self._sealed
 
     @property
@@ -90,7 +90,7 @@ class PageTable:
 
     @property
     def reserved_count(self) -> int:
-        """Blocks for tokens to come."""
+        """Number of blocks for later tokens."""
         return len(self._reserved)
 
     @property
@@ -100,20 +100,20 @@ class PageTable:
 
     @property
     def block_count(self) -> int:
-        """How many blocks the table refers to."""
+        """Number of blocks that the table refers to."""
         return len(self._entries) + len(self._reserved)
 
     @property
     def open_tail(self) -> BlockId | None:
         """The block whose slots after its last valid one would be written next; None at a border.
 
-        Whether it may be written to is the pool's knowledge (hashed or shared: copy it first).
+        The pool knows whether it may be written (if hashed or shared, copy it first).
         """
         return self._entries[-1].block if self._tail_room else None
 
     @property
     def _tail_room(self) -> int:
-        if len(self._entries) == self._sealed:  # none, or none to be added to
+        if len(self._entries) == self._sealed:  # none, or a sealed one
             return 0
         return self.block_size - 1 - self._entries[-1].last
 
@@ -127,7 +127,7 @@ class PageTable:
         return max(0, -(-(count - self.room) // self.block_size))
 
     def reserve(self, blocks: Sequence[BlockId]) -> None:
-        """Add blocks for tokens to come."""
+        """Add blocks for later tokens."""
         self._reserved.extend(blocks)
         self._count()
 
@@ -135,7 +135,7 @@ class PageTable:
         """Make the next `count` slots valid: the step about to run writes them.
 
         Raises:
-            WrongSpace: fewer slots are reserved. Nothing has been changed then.
+            WrongSpace: fewer slots are reserved. The table is left unchanged.
         """
         if count > self.room:
             raise WrongSpace(count, self.room)
@@ -145,9 +145,9 @@ class PageTable:
         self._count()
 
     def attach(self, blocks: Sequence[BlockId], pages: Sequence[tuple[int, int, int]]) -> None:
-        """Append blocks whose KV is there already (a prefix hit). Needs a border.
+        """Append blocks that already hold KV (a prefix hit). Needs a border.
 
-        `pages`: of each block the first and the last index of its slots' ids, half open, and the
+        `pages`: for each block the first and the last index of its slots' ids, half open, and the
         first slot (see `engine.partition.Page`).
 
         Raises:
@@ -163,7 +163,7 @@ class PageTable:
         self._count()
 
     def seal(self, count: int) -> None:
-        """Never add to the first `count` entries, and to those after them as to any."""
+        """Seal the first `count` entries; treat those after them like any other."""
         self._sealed = count
 
     def rearrange(
@@ -171,11 +171,11 @@ class PageTable:
     ) -> tuple[list[BlockId], list[BlockId]]:
         """Keep parts of the entries, at new positions; no KV moves. Seals them.
 
-        `pieces`: of each part the number of its entry, and as in `attach` what of it is kept.
+        `pieces`: for each part the number of its entry, and its ids and slot as in `attach`.
 
         Returns:
-            Blocks that the table refers to once more, and those that it refers to no longer
-            (reserved ones included), in its order.
+            Blocks that gain a reference, and those that lose one (reserved ones included), in the
+            table's order.
         """
         old, self._entries, self._blocks = self._entries, [], array("i")
         again: list[BlockId] = []
@@ -192,12 +192,12 @@ class PageTable:
         return again, [*gone, *map(BlockId, self.release_reserved())]
 
     def compact(self, first: int, blocks: Sequence[BlockId], kept_len: int) -> list[BlockId]:
-        """Let `blocks` be the pages from number `first` on: all full but the last.
+        """Replace the pages from number `first` on by `blocks`: all full but the last.
 
-        Their KV is there already, in `kept_len` slots with those of the pages before.
+        They already hold KV, in `kept_len` slots together with the pages before.
 
         Returns:
-            Blocks that the table refers to no longer, reserved ones included, in its order.
+            Blocks that are no longer referenced, reserved ones included, in the table's order.
         """
         size = self.block_size
         dropped = [BlockId(block) for block in self._drop_after(first) if block not in blocks]
@@ -208,23 +208,23 @@ class PageTable:
         return [*dropped, *map(BlockId, self.release_reserved())]
 
     def release_reserved(self) -> BlockArray:
-        """Returns the blocks for tokens to come, which the table refers to no longer."""
+        """Remove and return the blocks for later tokens."""
         reserved, self._reserved = self._reserved, array("i")
         self._count()
         return reserved
 
     def truncate(self, kept_len: int) -> BlockArray:
-        """Keep the first `kept_len` valid slots. O(blocks that go), and no look at each of them.
+        """Keep the first `kept_len` valid slots. O(removed blocks), without examining each of them.
 
         Returns:
-            Blocks that the table refers to no longer, reserved ones included, in its order.
+            Blocks that are no longer referenced, reserved ones included, in the table's order.
 
         Raises:
             WrongSpace: the table has fewer slots.
         """
         if not 0 <= kept_len <= self.kept_len:
             raise WrongSpace(kept_len, self.kept_len)
-        end = self.next_pos - (self.kept_len - kept_len)  # valid slots lie at positions in a row
+        end = self.next_pos - (self.kept_len - kept_len)  # valid slots lie at consecutive positions
         count = bisect_left(self._entries, end, key=_position) if kept_len else 0
         dropped = self._drop_after(count)
         if count:
@@ -236,14 +236,14 @@ class PageTable:
         return dropped + self.release_reserved()
 
     def replace_open_tail(self, block: BlockId) -> BlockId:
-        """Let a private copy take the place of the tail's block; returns the block it replaces."""
+        """Replace the tail's block by a private copy; return the replaced block."""
         old = self._entries[-1]
         self._entries[-1] = PageEntry(block, old.first, old.last, old.base)
         self._blocks[-1] = block
         return old.block
 
     def fork(self, kept_len: int) -> "PageTable":
-        """A table of the first `kept_len` valid slots, on the same blocks.
+        """Return a table of the first `kept_len` valid slots, on the same blocks.
 
         Both tables may end inside one block: the first to write there copies it.
         """
@@ -260,7 +260,7 @@ class PageTable:
         self._blocks.append(entry.block)
 
     def _drop_after(self, count: int) -> BlockArray:
-        """Keep the first `count` entries; returns the blocks of the others."""
+        """Keep the first `count` entries; return the blocks of the others."""
         if count == len(self._entries):
             return array("i")
         gone, self._entries = self._entries, self._entries[:count]

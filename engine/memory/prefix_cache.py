@@ -1,4 +1,4 @@
-"""Which block holds which hashed prefix. Loop thread only."""
+"""Index of hashed prefixes: which block holds which. Loop thread only."""
 
 from collections.abc import Iterator, Sequence
 
@@ -7,7 +7,7 @@ from engine.ids import BlockId
 
 
 class BlockHashedTwice(Corruption):
-    """A block was to get a second key: hashed blocks are immutable."""
+    """A block can't get a second key: hashed blocks are immutable."""
 
     def __init__(self, block: BlockId) -> None:
         super().__init__(f"block {block} is hashed already")
@@ -15,7 +15,7 @@ class BlockHashedTwice(Corruption):
 
 
 class PrefixCache:
-    """Maps chain keys to blocks and back. References are the pool's business."""
+    """Maps chain keys to blocks and back. The pool counts references."""
 
     def __init__(self) -> None:
         self._block_of: dict[bytes, BlockId] = {}
@@ -25,7 +25,7 @@ class PrefixCache:
         return len(self._block_of)
 
     def longest(self, keys: Sequence[bytes], start: int, stop: int) -> list[BlockId]:
-        """Blocks of keys[start:stop], up to the first that is not here."""
+        """Blocks of keys[start:stop], up to the first miss."""
         blocks: list[BlockId] = []
         for index in range(start, stop):
             block = self._block_of.get(keys[index])
@@ -35,11 +35,11 @@ class PrefixCache:
         return blocks
 
     def block_of(self, key: bytes) -> BlockId | None:
-        """The block that holds a key's prefix, if one does."""
+        """The block that holds a key's prefix; None when there is none."""
         return self._block_of.get(key)
 
     def add(self, key: bytes, block: BlockId) -> bool:
-        """Remember a full block; False when another block has that key already.
+        """Add a full block; False when another block has that key already.
 
         Raises:
             BlockHashedTwice: the block is here under another key.
@@ -53,7 +53,7 @@ class PrefixCache:
         return True
 
     def forget(self, block: BlockId) -> None:
-        """Forget a block that is about to be overwritten."""
+        """Remove a block that is about to be overwritten."""
         del self._block_of[self._key_of.pop(block)]
 
     def key_of(self, block: BlockId) -> bytes | None:

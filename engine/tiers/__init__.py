@@ -1,1 +1,1 @@
-"""Where KV goes when it leaves the device: host memory, then disk. Blocks by their chain keys."""
+"""Tiers for KV off the device: host memory, then disk. Blocks by their chain keys."""

@@ -1,4 +1,4 @@
-"""Opens the tiers that the settings ask for, and measures them."""
+"""Opens and measures the configured tiers."""
 
 import hashlib
 import logging
@@ -26,7 +26,7 @@ _ROUNDS = 2  # at least
 
 
 class OpenTiers(NamedTuple):
-    """The tiers, and what is told of those that were asked for."""
+    """The open tiers, and reports about the requested ones."""
 
     tiers: Tiers
     info: tuple[TierInfo, ...]
@@ -40,10 +40,10 @@ def open_tiers(
     fingerprint: str,
     streamed: DeviceBlocks | None = None,
 ) -> OpenTiers:
-    """Open host memory and the disk's file. A tier that can't be had is left out, and says why.
+    """Open host memory and the disk's file. A tier that is not available reports a reason.
 
-    Without a prefix cache there are no keys to store anything under, so there are none.
-    `streamed`: the same device, if it copies by itself; nothing lies in its blocks yet.
+    Without a prefix cache there are no keys to store blocks under, so there are no tiers.
+    `streamed`: the same device, if it copies asynchronously; its blocks are still empty.
     """
     asked: dict[TierName, int] = {"host": config.host_tier_size, "disk": config.disk_tier_size}
     tiers, info = [], []
@@ -124,15 +124,14 @@ def _open_disk(folder: Path, size: int, block_bytes: int, fingerprint: str) -> T
     index = SlotIndex(store.capacity)
     stored = store.scan()
     index.fill(stored)
-    # Measured where nothing lies that is of use: on free slots, so that a full tier has no rate of
-    # writing; it is read where it is.
+    # Measured on free slots only, so a full tier has no write rate; reads use occupied slots.
     free = [slot for slot in range(store.capacity) if slot not in stored][:RUN]
     rates = _measure(store, block_bytes, free) if free else _measure_reads(store, stored)
     return Tier(name="disk", store=store, index=index, slot_bytes=store.slot_bytes, rates=rates)
 
 
 class _Scratch:
-    """One block of bytes that stands for all."""
+    """One scratch block that stands for all blocks."""
 
     def __init__(self, block_bytes: int) -> None:
         self._data = np.ones(block_bytes, dtype=np.uint8)

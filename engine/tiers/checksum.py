@@ -1,8 +1,8 @@
-"""A checksum of a block's bytes that keeps up with a disk. Pure.
+"""Fast checksum of a block's bytes. Pure.
 
-A multilinear hash modulo 2**64 (Carter and Wegman, 1979) with fixed odd factors: a change of any
-one word is always seen, any other but with a chance of about 2**-63. crc32 of zlib reads 2.6 GB/s
-where this reads 9.
+A multilinear hash modulo 2**64 (Carter and Wegman, 1979) with fixed odd factors: a change of one
+word is always detected, any other change is missed with a probability of about 2**-63. zlib's crc32
+reads 2.6 GB/s where this reads 9.
 """
 
 from functools import lru_cache
@@ -16,7 +16,7 @@ _WORD = 8
 
 
 def checksum(data: Bytes) -> int:
-    """Return 64 bits of a run of bytes."""
+    """Return a 64-bit checksum of a run of bytes."""
     whole = len(data) // _WORD * _WORD
     words = data[:whole].view(np.uint64)
     total = int(np.dot(words, _factors(len(words))))

@@ -1,12 +1,12 @@
-"""The disk tier: one file of equal slots, each with a header that says whose it is and a checksum.
+"""The disk tier: one file of equal slots, each with a header that holds key, owner and checksum.
 
     head      4 KiB: format, size of a block, fingerprint of the model and its arithmetic
     slot i    the block's bytes, padding, header; a multiple of 4 KiB long
     header    format, number of the write, key, owner, checksum of the bytes, checksum of the header
 
-A block is used only if all of that is right, so a write that was cut short, a bad sector or a
-foreign file cost time and never an answer. The index is read from the headers at start. The file
-bypasses the page cache where it can: the host tier is that cache, and says so.
+A block is used only if all of these are valid, so an interrupted write, a bad sector or a foreign
+file costs time but never returns wrong KV. The index is read from the headers at start. The file
+bypasses the page cache where possible: the host tier is that cache.
 """
 
 import fcntl
@@ -27,7 +27,7 @@ from engine.tiers.store import Blocks, Bytes, Label
 FILE_NAME = "kv-blocks.bin"
 
 RUN = 8
-"""Blocks that are moved by one call at most: single ones reach half of a disk's rate."""
+"""Limit of blocks per call: single ones reach half of a disk's rate."""
 
 _PAGE = 4096
 _MAGIC = b"sessiond KV 2\0\0\0"
@@ -48,12 +48,12 @@ class _Slot(NamedTuple):
 
 
 class DiskStore:
-    """The file in `folder`; a file of another model or block size is begun anew.
+    """The file in `folder`; a file of another model or block size is replaced.
 
-    `limit_bytes` holds for the whole file, to the byte. Implements `BlockStore`.
+    `limit_bytes` limits the whole file, to the byte. Implements `BlockStore`.
 
     Raises:
-        TierBusyError: another process has it open.
+        TierBusyError: another process has the file open.
         OSError: the folder can't be used, or the limit does not hold one block.
     """
 
@@ -69,7 +69,7 @@ class DiskStore:
         self.path = folder / FILE_NAME
         self._file = _open(self.path)
         self._number = 0
-        # each thread has pages of its own to move through
+        # each thread moves data through pages of its own
         self._writing, self._reading = (_pages(RUN * self.slot_bytes) for _ in range(2))
         try:
             self._begin(_HEAD.pack(_MAGIC, block_bytes, fingerprint))
@@ -98,7 +98,7 @@ class DiskStore:
         return os.fstat(self._file).st_size
 
     def scan(self) -> dict[int, Label]:
-        """Return what the slots hold, oldest write first, as their headers say."""
+        """Return the contents of the slots, oldest write first, as their headers say."""
         found: dict[bytes, tuple[int, int, Label]] = {}
         slots = (self.file_bytes - _PAGE) // self.slot_bytes
         page = self._reading[:_PAGE]
@@ -180,7 +180,7 @@ class DiskStore:
     def _write_run(self, pages: Bytes, first: int) -> bool:
         try:
             return os.pwritev(self._file, [pages.data], self._offset(first)) == len(pages)
-        except OSError:  # full, or broken: KV that is not stored is computed again
+        except OSError:  # full, or broken: KV that is not stored is recomputed
             return False
 
     def _read_run(self, pages: Bytes, first: int) -> bool:
@@ -194,7 +194,7 @@ def _open(path: Path) -> int:
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
     try:
         return os.open(path, flags | getattr(os, "O_DIRECT", 0), 0o600)
-    except OSError:  # not every file system can
+    except OSError:  # not every file system supports it
         return os.open(path, flags, 0o600)
 
 

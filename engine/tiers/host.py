@@ -1,4 +1,4 @@
-"""The host tier: slots in main memory, pinned where the device copies from it by itself."""
+"""The host tier: slots in main memory, pinned where the device copies asynchronously."""
 
 import mmap
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ from engine.tiers.store import Blocks, Bytes, Label
 class HostStore:
     """`capacity` slots of `block_bytes` each. Implements `BlockStore` and `Blocks`.
 
-    `allocate` gives so many bytes; without it, memory that is committed when a slot is first
+    `allocate` returns a number of bytes; without it, memory is committed when a slot is first
     written. `slots` is [capacity, block_bytes].
     """
 
@@ -50,7 +50,7 @@ class HostStore:
         self.slots[list(slots)] = 0
 
     def close(self) -> None:
-        """See `BlockStore`: memory goes with its last reference."""
+        """See `BlockStore`: memory is freed with its last reference."""
 
 
 def _committed_late(size: int) -> Bytes:

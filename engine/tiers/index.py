@@ -1,7 +1,7 @@
-"""Which slot of a tier holds the block of which key, least recently used first. Pure.
+"""Index of a tier: which slot holds the block of which key, in LRU order. Pure.
 
-A slot that is being written is not found yet, and one that is being read is not given to another.
-Each key is some owner's, whose blocks can be limited: then it has room as its own oldest go.
+A slot that is being written is not found yet, and one that is being read is not reused. Each key
+has an owner, whose blocks can be limited: then its own oldest blocks make room.
 """
 
 from collections import Counter, OrderedDict
@@ -12,17 +12,17 @@ from engine.tiers.store import Label
 
 
 class NotBeingMoved(Corruption):
-    """The end of a move was told that had not begun."""
+    """A transfer that had not begun was reported as finished."""
 
     def __init__(self, key: bytes) -> None:
-        super().__init__(f"no move of block {key.hex()[:16]} has begun")
+        super().__init__(f"no transfer of block {key.hex()[:16]} has begun")
         self.key = key
 
 
 class SlotIndex:
     """The slots 0 to `capacity` - 1 of one tier. Loop thread only.
 
-    `on_change` is told of each key that is found from now on, or no longer.
+    `on_change` is called with each key that becomes available, or is no longer.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -33,7 +33,7 @@ class SlotIndex:
         self._owner_of: dict[bytes, bytes] = {}
         self._owned: dict[bytes, OrderedDict[bytes, None]] = {}  # those being written, too
         self._readers: Counter[bytes] = Counter()
-        self._dropped: dict[bytes, int] = {}  # while somebody still reads them
+        self._dropped: dict[bytes, int] = {}  # number of readers of dropped slots
         self._free = list(range(capacity - 1, -1, -1))  # a stack: neighbours are written in a row
 
     def __len__(self) -> int:
@@ -46,29 +46,29 @@ class SlotIndex:
         return iter(self._slot_of)
 
     def is_written(self, key: bytes) -> bool:
-        """Whether the key is here, or on its way."""
+        """Whether the key is here, or being written."""
         return key in self._slot_of or key in self._writing
 
     def owner_of(self, key: bytes) -> bytes:
-        """Whose a key is that is here, or on its way."""
+        """Owner of a key that is here, or being written."""
         return self._owner_of[key]
 
     def blocks_of(self, owner: bytes) -> int:
-        """How many blocks an owner has here, or on their way."""
+        """Number of an owner's blocks here, or being written."""
         return len(self._owned.get(owner, ()))
 
     def fill(self, label_of: dict[int, Label]) -> None:
-        """Take over what lies in the slots already, least recently used first."""
+        """Load the existing contents of the slots, least recently used first."""
         for slot, label in label_of.items():
             self._slot_of[label.key] = slot
             self._own(label)
         self._free = [slot for slot in self._free if slot not in label_of]
 
     def claim(self, label: Label, most: int | None = None) -> int | None:
-        """A slot to write a block to: a free one, or that of whoever was used longest ago.
+        """Return a slot to write a block to: a free one, or the least recently used.
 
-        `most`: blocks that its owner may have; its own oldest make room. None: the key is here or
-        on its way, or dropped and still read, or all that could make room is being moved.
+        `most`: limit of its owner's blocks; its own oldest make room. None: the key is here, being
+        written, or dropped and still read, or every block that could make room is in transfer.
         """
         if self.is_written(label.key) or label.key in self._dropped:
             return None
@@ -83,10 +83,10 @@ class SlotIndex:
         return slot
 
     def finish_write(self, key: bytes, *, good: bool) -> None:
-        """The block lies in its slot now; or (not `good`) it could not be written.
+        """The block is stored in its slot; or (not `good`) the write failed.
 
         Raises:
-            NotBeingMoved: nobody claimed a slot for it.
+            NotBeingMoved: no slot was claimed for it.
         """
         if key not in self._writing:
             raise NotBeingMoved(key)
@@ -100,17 +100,17 @@ class SlotIndex:
             self._disown(key)
 
     def begin_read(self, key: bytes) -> int:
-        """The slot of a key that is here; it stays the key's until `finish_read`."""
+        """Return the slot of a key that is here; it is kept until `finish_read`."""
         self._slot_of.move_to_end(key)
         self._owned[self._owner_of[key]].move_to_end(key)
         self._readers[key] += 1
         return self._slot_of[key]
 
     def finish_read(self, key: bytes) -> int | None:
-        """One who read the slot has done so; returns it if that makes a dropped one free.
+        """A read has ended; return the slot if it was dropped and is now free.
 
         Raises:
-            NotBeingMoved: nobody reads it.
+            NotBeingMoved: it was not being read.
         """
         if not self._readers[key]:
             raise NotBeingMoved(key)
@@ -121,7 +121,7 @@ class SlotIndex:
         return self._freed(self._dropped.pop(key, None))
 
     def drop(self, key: bytes) -> int | None:
-        """Forget a key; returns its slot if it is free now: not here, or still read, it is not."""
+        """Remove a key; return its slot if it is free now: not if it is not here, or still read."""
         slot = self._slot_of.pop(key, None)
         if slot is not None:
             self._disown(key)
@@ -153,11 +153,11 @@ class SlotIndex:
 
     @property
     def moving(self) -> int:
-        """Moves that have begun and not ended."""
+        """Number of transfers in flight."""
         return len(self._writing) + self._readers.total()
 
     def _evict(self, keys: Iterable[bytes]) -> bool:
-        """Drop the first of the keys that nobody moves; False: there is none."""
+        """Drop the first of the keys that is not in transfer; False: there is none."""
         for key in keys:
             if key in self._slot_of and not self._readers[key]:
                 self.drop(key)

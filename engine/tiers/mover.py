@@ -1,6 +1,6 @@
-"""Carries out moves beside the loop: one thread writes to the tiers, another reads from them.
+"""Executes transfers beside the loop: one thread writes to the tiers, another reads from them.
 
-So a turn that waits for its KV never waits behind what is written out in idle time.
+So a turn that waits for its KV never waits behind idle-time writes.
 """
 
 import logging
@@ -21,9 +21,9 @@ MoveKind = Literal["store", "fetch", "erase"]
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Move:
-    """Blocks between a tier and `other`: the device's, or another tier's when one is demoted.
+    """Blocks between a tier and `other`: the device's, or another tier's on demotion.
 
-    `good` (one per block) and `seconds` are there once it has been carried out.
+    `good` (one per block) and `seconds` are set once it has been executed.
     """
 
     kind: MoveKind
@@ -42,7 +42,7 @@ class Move:
         return [label.key for label in self.labels]
 
     def carry_out(self) -> None:
-        """Do it. Whatever goes wrong is told by `good`: KV may always be lost."""
+        """Execute the transfer. Every failure is reported by `good`: KV may always be lost."""
         started_s = time.perf_counter()
         try:
             match self.kind:
@@ -59,22 +59,22 @@ class Move:
 
 
 class Mover(Protocol):
-    """Who carries moves out. Those of one direction end in the order in which they began."""
+    """Executes transfers. Those of one direction end in the order in which they began."""
 
     def begin(self, move: Move) -> None:
-        """Carry a move out, at some time."""
+        """Start a transfer; it is executed later."""
         ...
 
     def finished(self) -> list[Move]:
-        """Moves that have been carried out since the last call."""
+        """Transfers that have ended since the last call."""
         ...
 
     def wait(self, timeout_s: float) -> None:
-        """Sleep until a move has been carried out, or for so long."""
+        """Sleep until a transfer has ended, or the time is over."""
         ...
 
     def close(self) -> None:
-        """Carry out what has begun, then stop."""
+        """Execute all started transfers, then stop."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""What a tier's bytes lie in, and what they come from and go to."""
+"""Interfaces of tier storage, and of its sources and targets."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
@@ -10,7 +10,7 @@ Bytes = npt.NDArray[np.uint8]
 
 
 class Label(NamedTuple):
-    """What a block is stored under: its chain key, and whose it is (8 bytes, see `owner_id`)."""
+    """Label of a stored block: its chain key, and its owner (8 bytes, see `owner_id`)."""
 
     key: bytes
     owner: bytes
@@ -19,7 +19,7 @@ class Label(NamedTuple):
 class Blocks(Protocol):
     """Equal blocks of bytes by number: those of the device's pool, or of the host's.
 
-    May be called while a step runs: nobody writes to a block that is being moved.
+    May be called while a step runs: blocks in transfer are never written by others.
     """
 
     def read_block(self, block: int, into: Bytes) -> None:
@@ -27,7 +27,7 @@ class Blocks(Protocol):
         ...
 
     def write_block(self, block: int, data: Bytes) -> None:
-        """Make a block's bytes those of `data`."""
+        """Replace a block's bytes by `data`."""
         ...
 
 
@@ -37,15 +37,15 @@ class BlockStore(Protocol):
     def write(
         self, slots: Sequence[int], labels: Sequence[Label], source: Blocks, blocks: Sequence[int]
     ) -> list[bool]:
-        """Write `blocks` of `source` to the slots; says of each whether it is there now."""
+        """Write `blocks` of `source` to the slots; return for each whether it is stored."""
         ...
 
     def read(
         self, slots: Sequence[int], keys: Sequence[bytes], target: Blocks, blocks: Sequence[int]
     ) -> list[bool]:
-        """Read the slots into `blocks` of `target`; says of each whether it was the key's, whole.
+        """Read the slots into `blocks` of `target`; return for each whether it was intact.
 
-        What is bad is not written to the target.
+        A damaged block is not written to the target.
         """
         ...
 
@@ -54,5 +54,5 @@ class BlockStore(Protocol):
         ...
 
     def close(self) -> None:
-        """Give back what the store holds."""
+        """Free the store's resources."""
         ...

@@ -1,13 +1,13 @@
-"""Carries out moves of a device with streams of its own: copies beside the model. Loop thread only.
+"""Executes transfers with copy streams of the device, beside the model. Loop thread only.
 
-Between the device and the host tier a move is some copies in a stream and an event behind them, and
-it has been carried out when the event is over. What goes to a disk, or comes from one, is staged in
-pinned memory, between which and the disk threads move it: they never touch the device.
+Between the device and the host tier a transfer is some copies in a stream and an event behind them;
+it has ended when the event has completed. Transfers to and from a disk are staged in pinned memory,
+and threads move them between it and the disk: they never touch the device.
 
-Two orders make this right. A stream of copies waits for all that the model's stream was given
-before, which may still write what is copied out, or read what is copied over. And nobody may use
-the blocks of a move, or find its slots, before the host has seen the event (see `Tiers`): so the
-model's stream is given nothing that would have to wait for a copy.
+Two orderings make this correct. A copy stream waits for all earlier work of the model's stream,
+which may still write what is copied out, or read what is overwritten. And the blocks of a transfer
+are not used, nor its slots found, before the host has seen the event (see `Tiers`): so the model's
+stream never has to wait for a copy.
 """
 
 import time
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 Copy: TypeAlias = "tuple[Tensor, Tensor]"
 """Target and source."""
 
-_STAGES = 2  # of each direction: one is copied while a thread has the other
-_LOOK_S = 0.0002  # between looks at events that somebody waits for
+_STAGES = 2  # per direction: one is copied while a thread uses the other
+_LOOK_S = 0.0002  # polling interval of events
 _THREAD_S = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceBlocks:
-    """A device's pool: `blocks` as tiers know it, and its bytes [blocks, block_bytes]."""
+    """A device's pool: `blocks` as the tiers' interface, and its bytes [blocks, block_bytes]."""
 
     device: Device
     blocks: Blocks
@@ -44,7 +44,7 @@ class DeviceBlocks:
 
 
 class _Stage:
-    """Pinned memory for the blocks of one move. Implements `Blocks`."""
+    """Pinned memory for the blocks of one transfer. Implements `Blocks`."""
 
     def __init__(self, rows: "Tensor") -> None:
         self.rows = rows
@@ -61,7 +61,7 @@ class _Stage:
 
 @dataclass(slots=True, eq=False)
 class _Copies:
-    """Copies of a move that are in a stream; `then` is done when its event is over."""
+    """Copies of a transfer in a stream; `then` runs when its event has completed."""
 
     event: Event
     then: Callable[[], None]
@@ -69,20 +69,20 @@ class _Copies:
 
 @dataclass(slots=True)
 class _Way:
-    """One direction: its stream, what is in it, free stages, and moves that wait for one."""
+    """One direction: its stream, its copies, free stages, and transfers that wait for one."""
 
     stream: Stream
     stages: list[_Stage]
     copies: deque[_Copies] = field(default_factory=deque)
     waiting: deque[Move] = field(default_factory=deque)
-    last_s: float = 0.0  # when its last move ended
+    last_s: float = 0.0  # when its last transfer ended
 
 
 class StreamMover:
     """Implements `Mover`. `threads` moves between pinned memory and the disk.
 
-    `host` is the host tier, if there is one, in pinned memory. Moves of one direction between the
-    device and one tier end in their order. `pause` sleeps for some seconds.
+    `host` is the host tier, if there is one, in pinned memory. Transfers of one direction between
+    the device and one tier end in their order. `pause` sleeps for some seconds.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class StreamMover:
         self._out, self._in = self._way(), self._way()
         self._done: list[Move] = []
         self._begun_s: dict[Move, float] = {}
-        self._staged: dict[Move, tuple[Move, _Stage]] = {}  # by what a thread moves
+        self._staged: dict[Move, tuple[Move, _Stage]] = {}  # by the transfer that a thread executes
         self._in_threads = 0
 
     def begin(self, move: Move) -> None:
@@ -162,7 +162,7 @@ class StreamMover:
         way = self._way_of(move)
         slots = self._slots
         if slots is None:
-            raise RuntimeError("a move of a host tier that this mover was not told of")
+            raise RuntimeError("a transfer of a host tier that this mover does not know")
 
         def end() -> None:
             move.good = [True] * len(move.blocks)
@@ -173,29 +173,29 @@ class StreamMover:
     def _copies(
         self, kind: MoveKind, blocks: Sequence[int], host: "Tensor", places: Sequence[int]
     ) -> Iterator[Copy]:
-        """Copies between blocks of the pool and places of pinned memory."""
+        """Copies between blocks of the pool and slots of pinned memory."""
         for block, place, count in runs(blocks, places):
             ours = self._pool.rows[block : block + count]
             theirs = host[place : place + count]
             yield (theirs, ours) if kind == "store" else (ours, theirs)
 
     def _erasures(self, move: Move) -> Iterator[Copy]:
-        # copies, too: so that they come before whatever is put into the slot next
+        # copies, too: so that they precede the next write to the slot
         for slot in move.slots:
             if self._slots is not None:
                 yield self._slots[slot], self._zeros
 
     def _put(self, way: _Way, copies: Iterator[Copy], then: Callable[[], None]) -> None:
-        """Order copies behind all that the model's stream was given so far."""
+        """Order copies behind all earlier work of the model's stream."""
         way.stream.wait(self._pool.device.compute.record())
         for target, source in copies:
             way.stream.copy(target, source)
         way.copies.append(_Copies(way.stream.record(), then))
 
-    # --- by way of pinned memory ---------------------------------------------------------------
+    # --- through pinned memory -------------------------------------------------------------------
 
     def _feed(self, way: _Way) -> None:
-        """Let waiting moves have the stages that are free."""
+        """Assign free stages to waiting transfers."""
         while way.waiting and way.stages:
             move, stage = way.waiting.popleft(), way.stages.pop()
             if move.kind == "fetch":
@@ -241,10 +241,10 @@ class StreamMover:
         blocks = [move.blocks[place] for place in good]
         self._put(way, self._copies(move.kind, blocks, stage.rows, good), end)
 
-    # --- what has ended ------------------------------------------------------------------------
+    # --- completion ------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        """Take note of what has been carried out, without waiting for anything."""
+        """Record finished transfers, without waiting."""
         for move in self._threads.finished() if self._in_threads else ():
             self._end_of_thread(move)
         for way in (self._out, self._in):

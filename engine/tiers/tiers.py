@@ -1,7 +1,7 @@
-"""The tiers below the device, fastest first, and the moves to and from them. Loop thread only.
+"""The tiers below the device, fastest first, and transfers to and from them. Loop thread only.
 
-Every move begins here and ends in `finished`; between the two its slots are nobody else's, and its
-blocks on the device are its beginner's to keep.
+Every transfer begins here and ends in `finished`; in between its slots are reserved, and its caller
+keeps the blocks on the device.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ from engine.tiers.mover import Move, MoveKind, Mover
 from engine.tiers.store import Blocks, BlockStore, Bytes, Label
 
 Pair = tuple[int, Label]
-"""A block on the device, and what it holds or is to hold."""
+"""A block on the device, and its present or future label."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,7 @@ class Rates:
 
 @dataclass(slots=True, kw_only=True)
 class Flow:
-    """Moves since the start, their bytes and times. `refused`: blocks that could not be moved."""
+    """Transfers since the start, their bytes and times. `refused`: blocks that failed."""
 
     stored_bytes: int = 0
     fetched_bytes: int = 0
@@ -39,9 +39,9 @@ class Flow:
 
 @dataclass(slots=True, kw_only=True)
 class Tier:
-    """One tier. `slot_bytes`: what a block takes there; `blocks`: its slots as a source of others.
+    """One tier. `slot_bytes`: space of a block there; `blocks`: its slots as a source of transfers.
 
-    (None: they can't be one.)
+    None: they can't be one.
     """
 
     name: TierName
@@ -54,7 +54,7 @@ class Tier:
 
 
 class Tiers:
-    """`device` holds the blocks that are moved, `block_bytes` each. Without tiers: all is lost."""
+    """`device` holds the blocks to transfer, `block_bytes` each. Without tiers all KV is lost."""
 
     def __init__(
         self, tiers: Sequence[Tier] = (), *, device: Blocks, block_bytes: int, mover: Mover
@@ -76,12 +76,12 @@ class Tiers:
 
     @property
     def in_flight(self) -> int:
-        """Moves that have begun and not ended."""
+        """Number of transfers in flight."""
         return self._in_flight
 
     @property
     def block_restore_s(self) -> float:
-        """Seconds to bring a block back from the first tier."""
+        """Seconds to restore a block from the first tier."""
         return self.block_bytes / self._tiers[0].rates.read if self._tiers else 0.0
 
     def holding(self, key: bytes) -> Tier | None:
@@ -96,18 +96,18 @@ class Tiers:
         return any(tier.index.is_written(key) for tier in self._tiers)
 
     def limit(self, owner: bytes, name: TierName, most_bytes: int | None) -> None:
-        """An owner may have so many bytes of blocks in a tier from now on; None: no limit."""
+        """Set the limit of an owner's bytes in a tier; None: no limit."""
         if most_bytes is None:
             self._most.pop((name, owner), None)
         else:
             self._most[name, owner] = most_bytes
 
     def begin_store(self, tier: Tier, pairs: Sequence[Pair]) -> list[Move]:
-        """Write blocks of the device to a tier, those that it lacks, as far as it has room."""
+        """Begin to write blocks of the device that a tier lacks, as far as it has room."""
         return self._store(tier, self._device, pairs)
 
     def begin_fetch(self, tier: Tier, pairs: Sequence[Pair]) -> list[Move]:
-        """Read blocks that the tier has into blocks of the device."""
+        """Begin to read blocks of a tier into blocks of the device."""
         moves = []
         for start in range(0, len(pairs), RUN):
             run = pairs[start : start + RUN]
@@ -116,7 +116,7 @@ class Tiers:
         return moves
 
     def begin_demotion(self, key: bytes) -> Move | None:
-        """Copy a block that only the first of two tiers has to the second; None: it can't be."""
+        """Begin to copy a block from the first of two tiers to the second; None if impossible."""
         if len(self._tiers) < 2:
             return None
         upper, lower = self._tiers[:2]
@@ -130,10 +130,10 @@ class Tiers:
         return self._begin("store", lower, [pair], [slot], upper.blocks)
 
     def erase(self, keys: Sequence[bytes]) -> None:
-        """Never use what is stored under these keys, nor what is on its way there; overwrite it.
+        """Drop and overwrite blocks of these keys, those in transfer included.
 
-        What is read or written just now is overwritten when that has ended: else a file that is
-        read again at a start would still have it.
+        Blocks in transfer are overwritten when it has ended: otherwise a file that is reopened at
+        start would still contain them.
         """
         for tier in self._tiers:
             self._overwrite(tier, [tier.index.drop(key) for key in keys])
@@ -142,7 +142,7 @@ class Tiers:
                     self._unwanted.add((tier.name, key))
 
     def _overwrite(self, tier: Tier, freed: Sequence[int | None]) -> None:
-        """Slots that have become free are filled with zeros before anything else is put there."""
+        """Fill freed slots with zeros before they are reused."""
         slots = [slot for slot in freed if slot is not None]
         for start in range(0, len(slots), RUN):
             run = slots[start : start + RUN]
@@ -152,7 +152,7 @@ class Tiers:
                 self._begin("erase", tier, [], run, self._device)
 
     def finished(self) -> list[Move]:
-        """Take note of the moves that have been carried out."""
+        """Record finished transfers, and return them."""
         moves = self._mover.finished() if self._in_flight else []
         for move in moves:
             self._in_flight -= 1
@@ -160,12 +160,12 @@ class Tiers:
         return moves
 
     def wait(self, timeout_s: float) -> None:
-        """Sleep until a move has been carried out, or for so long."""
+        """Sleep until a transfer has ended, or the time is over."""
         if self._in_flight:
             self._mover.wait(timeout_s)
 
     def close(self) -> list[Move]:
-        """Carry out what has begun, and close; returns the last moves."""
+        """Execute all started transfers, and close; return the last ones."""
         self._mover.close()
         self._closed = True
         moves = self.finished()
@@ -175,12 +175,12 @@ class Tiers:
         return moves
 
     def violations(self) -> Iterator[str]:
-        """Yield what does not hold. For audits."""
+        """Yield broken invariants. For audits."""
         for tier in self._tiers:
             for text in tier.index.violations():
                 yield f"{tier.name} tier: {text}"
             if tier.index.moving and not self._in_flight:
-                yield f"{tier.name} tier: {tier.index.moving} slots are moved by nobody"
+                yield f"{tier.name} tier: {tier.index.moving} slots are in no transfer"
 
     def _named(self, name: str) -> Tier:
         return next(tier for tier in self._tiers if tier.name == name)
@@ -241,7 +241,7 @@ class Tiers:
             case "fetch":
                 for key, good in zip(move.keys, move.good, strict=True):
                     if not good:
-                        tier.index.drop(key)  # which waits for this read
+                        tier.index.drop(key)  # waits for this read
                     self._overwrite(tier, [tier.index.finish_read(key)])
                 flow.fetched_bytes += moved
                 flow.fetch_times.add(move.seconds)
@@ -250,7 +250,7 @@ class Tiers:
 
 
 class _Nothing:
-    """Neither blocks nor moves."""
+    """No blocks and no transfers."""
 
     def read_block(self, block: int, into: Bytes) -> None:
         raise RuntimeError(f"there is no tier for block {block}, {len(into)} bytes")
@@ -265,13 +265,13 @@ class _Nothing:
         return []
 
     def wait(self, timeout_s: float) -> None:
-        """Nothing moves."""
+        """Return at once: no transfer is in flight."""
 
     def close(self) -> None:
-        """Nothing runs."""
+        """Nothing to close."""
 
 
 def no_tiers() -> Tiers:
-    """KV that leaves the device is lost."""
+    """Tiers without storage: KV that leaves the device is lost."""
     nothing = _Nothing()
     return Tiers((), device=nothing, block_bytes=0, mover=nothing)

@@ -44,7 +44,7 @@ def test_sigterm_to_all_its_processes_ends_it_with_exit_code_0(tmp_path):
     assert is_gone(engine)
     assert server.log.rstrip().endswith("stopped")
     assert "Traceback" not in server.log
-    assert "as --kv-cache-memory says" in server.log
+    assert "as set by --kv-cache-memory" in server.log
 
 
 def test_killing_the_server_takes_the_engine_with_it(tmp_path):

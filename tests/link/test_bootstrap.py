@@ -46,7 +46,7 @@ async def test_the_default_model_answers_from_its_own_process():
     try:
         assert engine.info.model == MODEL
         assert engine.info.pool_bytes <= 64 * MIB
-        assert engine.info.pool_reason.startswith("as --kv-cache-memory says")
+        assert engine.info.pool_reason.startswith("as set by --kv-cache-memory")
         assert (engine.info.total_blocks - 1) * 16 >= engine.info.max_model_len
         assert said[0] == f"loading {MODEL}"
         path = resolve_model(MODEL, lambda _step: None)
@@ -155,14 +155,14 @@ def test_a_gpus_pool_is_what_its_limit_leaves(monkeypatch, tmp_path):
     [
         (
             {"prepare": out_of_memory},
-            r"model=.*a model whose weights fit in memory.*CUDA out of memory",
+            r"model must be a model whose weights fit in memory.*CUDA out of memory",
         ),
-        ({"activation_peak": out_of_memory}, r"max_num_batched_tokens=512: allowed is fewer: "),
+        ({"activation_peak": out_of_memory}, r"max_num_batched_tokens must be lower: .*got 512\)"),
         (
             {"memory": lambda: (_ for _ in ()).throw(RuntimeError("CUDA error: invalid argument"))},
-            r"device='cuda': .*CUDA_DEVICE_MEMORY_LIMIT.*512 MiB: CUDA error: invalid argument",
+            r"device must be .*CUDA_DEVICE_MEMORY_LIMIT.*512 MiB: CUDA error: invalid argument",
         ),
-        ({"kv_cache_memory": 17 * 2**30}, r"kv_cache_memory=\d+: allowed is at most 15.9 GiB"),
+        ({"kv_cache_memory": 17 * 2**30}, r"kv_cache_memory must be at most 15.9 GiB.*got \d+\)"),
     ],
 )
 def test_what_a_gpu_can_not_hold_is_told_with_what_would_work(monkeypatch, tmp_path, how, words):
@@ -177,5 +177,5 @@ def test_a_gpu_that_does_not_tell_its_memory_is_refused_before_graphs_are_measur
         raise RuntimeError("CUDA error: invalid argument")
 
     monkeypatch.setattr(OnCuda, "measure_graphs", unknown)
-    with pytest.raises(ConfigError, match=r"device='cuda': .*CUDA_DEVICE_MEMORY_LIMIT"):
+    with pytest.raises(ConfigError, match=r"device must be .*CUDA_DEVICE_MEMORY_LIMIT"):
         start_on(monkeypatch, tmp_path, memory=unknown)

@@ -55,11 +55,11 @@ def test_a_default_context_shrinks_to_what_the_pool_holds_and_says_so():
 
 def test_an_explicit_pool_is_taken_as_it_is():
     plan = plan_pool(config(kv_cache_memory=GIB), measured())
-    assert (plan.num_blocks, plan.reason) == (GIB // BLOCK, "as --kv-cache-memory says")
+    assert (plan.num_blocks, plan.reason) == (GIB // BLOCK, "as set by --kv-cache-memory")
 
 
 def test_an_explicit_pool_over_free_memory_is_refused():
-    with pytest.raises(ConfigError, match=r"kv_cache_memory=\d+: allowed is at most 19.8 GiB"):
+    with pytest.raises(ConfigError, match=r"kv_cache_memory must be at most 19.8 GiB.*got \d+\)"):
         plan_pool(config(kv_cache_memory=100 * GIB), measured())
 
 
@@ -74,7 +74,7 @@ def test_an_explicit_context_that_an_explicit_pool_can_not_hold_is_refused():
 
 
 def test_an_explicit_context_that_memory_can_not_hold_is_refused():
-    with pytest.raises(ConfigError, match="max_model_len=4096: allowed is at most 560"):
+    with pytest.raises(ConfigError, match=r"max_model_len must be at most 560.*got 4096\)"):
         plan_pool(
             config(max_model_len=4096),
             measured(free_bytes=GIB // 4 + 36 * 4 * BLOCK),
@@ -82,12 +82,12 @@ def test_an_explicit_context_that_memory_can_not_hold_is_refused():
 
 
 def test_a_context_that_the_model_does_not_know_is_refused():
-    with pytest.raises(ConfigError, match="max_model_len=8193: allowed is at most 8192"):
+    with pytest.raises(ConfigError, match=r"max_model_len must be at most 8192.*got 8193\)"):
         plan_pool(config(max_model_len=8193), measured())
 
 
 def test_no_memory_at_all_is_refused():
-    with pytest.raises(ConfigError, match="only 0 B can be had"):
+    with pytest.raises(ConfigError, match="only 0 B are available"):
         plan_pool(config(), measured(free_bytes=0))
 
 

@@ -210,7 +210,9 @@ def test_where_a_step_cant_be_captured_it_is_said_what_would_work():
         def capture(self, work):
             raise RuntimeError("operation not permitted when stream is capturing")
 
-    with pytest.raises(ConfigError, match=r"cuda_graphs='auto': allowed is off, .*not permitted"):
+    with pytest.raises(
+        ConfigError, match=r"cuda_graphs must be off, .*not permitted.*got 'auto'\)"
+    ):
         Stack(device=Refusing(eager_compute=True))
 
 

@@ -116,7 +116,7 @@ def test_devices_share_layers_and_copy_kv_heads_that_are_too_few(planned):
     eight = planned(SEVEN_B | {"num_key_value_heads": 4}, devices=8)
     assert two.sizes.weights_bytes == pytest.approx(one.sizes.weights_bytes / 2, rel=1e-3)
     assert (per_token(one), per_token(one)) == (2 * per_token(two), 4 * per_token(eight))
-    with pytest.raises(ConfigError, match=r"devices=3: allowed is a divisor of 32 heads"):
+    with pytest.raises(ConfigError, match=r"devices must be a divisor of 32 heads.*got 3\)"):
         planned(SEVEN_B, devices=3)
 
 

@@ -112,14 +112,14 @@ def test_fewer_turns_than_asked_are_kept_beside_the_summary_if_they_are_long() -
 @pytest.mark.parametrize(
     ("policy", "parameters", "words"),
     [
-        (SlidingWindow, {"max_tokens": 0}, "max_tokens is 0: allowed is a whole number of 1"),
-        (SlidingWindow, {"trim_to": 1.5}, "trim_to is 1.5: allowed is a number above 0, up to 1"),
-        (SlidingWindow, {"trim_to": "much"}, "trim_to is 'much'"),
-        (LastTurns, {"turns": -1}, "turns is -1: allowed is a whole number of 0"),
-        (LastTurns, {"turns": True}, "turns is True"),
-        (TokenBudget, {"max_tokens": 2.5}, "max_tokens is 2.5"),
-        (Compaction, {"compact_threshold": 0}, "compact_threshold is 0"),
-        (Compaction, {"summary_tokens": 1}, "summary_tokens is 1"),
+        (SlidingWindow, {"max_tokens": 0}, r"max_tokens must be a whole number of 1 .*got 0\)"),
+        (SlidingWindow, {"trim_to": 1.5}, r"trim_to must be a number above 0, up to 1 \(got 1.5\)"),
+        (SlidingWindow, {"trim_to": "much"}, r"trim_to must be .*\(got 'much'\)"),
+        (LastTurns, {"turns": -1}, r"turns must be a whole number of 0 .*got -1\)"),
+        (LastTurns, {"turns": True}, r"turns must be .*\(got True\)"),
+        (TokenBudget, {"max_tokens": 2.5}, r"max_tokens must be .*\(got 2.5\)"),
+        (Compaction, {"compact_threshold": 0}, r"compact_threshold must be .*\(got 0\)"),
+        (Compaction, {"summary_tokens": 1}, r"summary_tokens must be .*\(got 1\)"),
     ],
 )
 def test_a_parameter_that_can_not_be_is_named(
