@@ -1,1 +1,1 @@
-"""What runs around a server: Prometheus' rules, Grafana's dashboard."""
+"""Monitoring of a server: Prometheus rules and Grafana dashboard."""

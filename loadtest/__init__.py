@@ -1,1 +1,1 @@
-"""Load on a running server: people who talk to it, crowds of them, and what they met."""
+"""Load tests of a running server: simulated users, scenarios and results."""

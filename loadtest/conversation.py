@@ -1,4 +1,4 @@
-"""One conversation over one WebSocket, tried again while that makes sense. Blocking."""
+"""One conversation over a WebSocket, with retries. Blocking."""
 
 import contextlib
 import json

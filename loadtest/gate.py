@@ -1,4 +1,4 @@
-"""Says whether a load test passed: limits on what people met. Pure."""
+"""Pass criteria of a load test. Pure."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What may be at most. `p95_ms` by event: ttft_cold, ttft_warm, itl, turn."""
+    """Upper limits. `p95_ms` by event: ttft_cold, ttft_warm, itl, turn."""
 
     lost: int = 0
     failed_share: float = 0.01
@@ -16,7 +16,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
-    """What was met: tries that the server shed count in `refused`, not as failures."""
+    """Results: tries shed by the server count in `refused`, not as failures."""
 
     turns: int
     failed: int
@@ -34,14 +34,14 @@ def broken_limits(totals: Totals, limits: Limits) -> list[str]:
     if not totals.turns:
         broken.append("no turn ended")
     if totals.lost > limits.lost:
-        broken.append(f"{totals.lost} conversations lost: allowed are {limits.lost}")
+        broken.append(f"lost conversations must be at most {limits.lost} (got {totals.lost})")
     failed = totals.failed / max(1, totals.turns)
     if failed > limits.failed_share:
-        broken.append(f"{failed:.1%} of the turns failed: allowed are {limits.failed_share:.1%}")
+        broken.append(f"failed turns must be at most {limits.failed_share:.1%} (got {failed:.1%})")
     for event, most in limits.p95_ms.items():
         found = totals.p95_ms.get(event, math.nan)
         if not found <= most:
-            broken.append(f"95 % of {event} within {found:.0f} ms: allowed are {most:.0f} ms")
+            broken.append(f"p95 of {event} must be at most {most:.0f} ms (got {found:.0f} ms)")
     return broken
 
 
@@ -49,13 +49,15 @@ def parse_p95(items: Iterable[str]) -> dict[str, float]:
     """Read `EVENT=MS` limits.
 
     Raises:
-        ValueError: names the limit and what is allowed.
+        ValueError: names the limit and the expected form.
     """
     limits: dict[str, float] = {}
     for item in items:
         event, _, text = item.partition("=")
         if event not in EVENTS or not text.replace(".", "", 1).isdigit():
-            raise ValueError(f"p95={item!r}: allowed is EVENT=MS, EVENT one of {', '.join(EVENTS)}")
+            raise ValueError(
+                f"p95 must be EVENT=MS, EVENT one of {', '.join(EVENTS)} (got {item!r})"
+            )
         limits[event] = float(text)
     return limits
 

@@ -191,7 +191,7 @@ class _Client(User):
         gevent.sleep(seconds)
 
     def say(self, said: Said) -> bool:
-        """One turn, told to locust; whether the conversation goes on."""
+        """Run one turn and report it to locust; returns whether the conversation goes on."""
         met = self._talk.say(said.text, max_output_tokens=said.max_output_tokens)
         if _run.recorder is not None:
             _run.recorder.turn(met, self.environment.runner.user_count)

@@ -1,4 +1,4 @@
-"""Options of a load test are read before it starts, not when its minutes are over. Pure."""
+"""Validates the options of a load test before it starts. Pure."""
 
 from argparse import ArgumentTypeError
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Writes what users met to a file, line by line, for `sessiond capacity`."""
+"""Writes results of turns to a file, one per line, for `sessiond capacity`."""
 
 import time
 from pathlib import Path

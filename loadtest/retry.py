@@ -1,8 +1,8 @@
 """What a well-behaved client does when a turn did not work: wait and try again, or give up. Pure.
 
-Whoever gives up at once leaves a weak server less to do, and makes it look fast. So a turn that
-was shed is tried again, its clock runs on from the first try, and a turn that is given up ends a
-conversation that counts as lost.
+A client that gives up at once relieves a weak server and makes it look fast. Therefore a shed turn
+is retried, its clock runs from the first try, and an abandoned turn counts its conversation as
+lost.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Which crowd meets a server, and how many of it when. Pure."""
+"""Load scenarios: kinds of users and their number over time. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -64,7 +64,7 @@ def parse_stages(text: str) -> list[Stage]:
     """Read `USERS:SECONDS,...`.
 
     Raises:
-        ValueError: says what is allowed.
+        ValueError: names the expected form.
     """
     try:
         pairs = [part.split(":") for part in text.split(",")]
@@ -72,7 +72,7 @@ def parse_stages(text: str) -> list[Stage]:
     except ValueError:
         stages = []
     if not stages or any(stage.users < 1 or stage.seconds <= 0 for stage in stages):
-        raise ValueError(f"stages={text!r}: allowed is USERS:SECONDS,... as in 5:30,10:30")
+        raise ValueError(f"stages must be USERS:SECONDS,... as in 5:30,10:30 (got {text!r})")
     return stages
 
 

@@ -1,4 +1,4 @@
-"""How alembic reaches the database. `sessiond.store.migrate` is the way in."""
+"""Alembic environment. Entered through `sessiond.store.migrate`."""
 
 import asyncio
 

@@ -1,1 +1,1 @@
-"""The dashboard of Grafana, as code and as the file that Grafana reads."""
+"""The Grafana dashboard, as code and as generated JSON."""

@@ -1,4 +1,4 @@
-"""What the dashboard shows: rows of panels, each with its questions to Prometheus. Values only.
+"""The dashboard's rows of panels with their Prometheus queries. Values only.
 
 Every expression is checked against a live `/metrics` by tests/observability. `$instance` are the
 servers that were chosen, `$__rate_interval` is Grafana's.
@@ -70,7 +70,7 @@ NOW = Row(
     panels=(
         Panel(
             title="Pool held by sessions",
-            text="Active blocks of all. Cached ones do not count: they can be had at once.",
+            text="Share of active blocks. Cached blocks do not count: they can be evicted at once.",
             unit="percentunit",
             queries=((_of("vllm:kv_cache_usage_perc"), "{{instance}}"),),
             width=4,
@@ -79,7 +79,7 @@ NOW = Row(
         ),
         Panel(
             title="Turns that run",
-            text="Turns in the model's steps.",
+            text="Turns in the running batch.",
             unit="short",
             queries=((_by("", "vllm:num_requests_running"), "running"),),
             width=4,
@@ -87,7 +87,7 @@ NOW = Row(
         ),
         Panel(
             title="Turns that wait",
-            text="For a place or for blocks.",
+            text="For a running slot or for blocks.",
             unit="short",
             queries=((_by("", "vllm:num_requests_waiting"), "waiting"),),
             width=4,
@@ -112,7 +112,7 @@ NOW = Row(
         ),
         Panel(
             title="Engine restarts in an hour",
-            text="Engines lost and started again.",
+            text="Engine restarts after a loss.",
             unit="short",
             queries=((f"sum(increase({_of('sessiond_engine_restarts_total')}[1h]))", "restarts"),),
             width=4,
@@ -146,14 +146,14 @@ MEMORY = Row(
         ),
         Panel(
             title="Sessions by state",
-            text="Those that the engine knows, each in one state.",
+            text="Sessions known to the engine, by state.",
             unit="short",
             queries=((_by("state", "sessiond_sessions"), "{{state}}"),),
             stacked=True,
         ),
         Panel(
             title="Tiers below the device",
-            text="Blocks that each tier holds, and how many it could.",
+            text="Blocks held by each tier, and its capacity.",
             unit="short",
             queries=(
                 (_by("tier", "sessiond_kv_blocks", 'tier!="device"', 'state="cached"'), "{{tier}}"),
@@ -162,13 +162,13 @@ MEMORY = Row(
         ),
         Panel(
             title="KV per turn",
-            text="What a session holds when its turn ends.",
+            text="KV held by a session at the end of its turn.",
             unit="bytes",
             queries=_quantiles("sessiond_turn_kv_bytes"),
         ),
         Panel(
             title="Empty slots",
-            text="Share of slots that are held and hold no token.",
+            text="Share of held slots without a token.",
             unit="percentunit",
             queries=((_of("sessiond_internal_fragmentation_ratio"), "{{instance}}"),),
         ),
@@ -193,7 +193,7 @@ SPEED = Row(
     panels=(
         Panel(
             title="Time to first token, warm",
-            text="Of turns that found KV of theirs.",
+            text="Turns that reused cached KV.",
             unit="s",
             queries=_quantiles("sessiond_time_to_first_token_seconds", 'path="warm"'),
         ),
@@ -205,13 +205,13 @@ SPEED = Row(
         ),
         Panel(
             title="Between tokens",
-            text="Of turns that write; tokens of one step share its time.",
+            text="Of turns in decode; tokens of one step share its time.",
             unit="s",
             queries=_quantiles("sessiond_inter_token_latency_seconds"),
         ),
         Panel(
             title="Queue",
-            text="Turns that run, and that wait for a place or for blocks.",
+            text="Running turns, and turns that wait for a running slot or for blocks.",
             unit="short",
             queries=(
                 (_by("", "vllm:num_requests_running"), "running"),
@@ -236,7 +236,7 @@ SPEED = Row(
         ),
         Panel(
             title="Tokens",
-            text="Per second: generated, and computed of prompts.",
+            text="Per second: generated tokens and computed prompt tokens.",
             unit="short",
             queries=(
                 (_rate("", "sessiond_generated_tokens_total"), "generated"),
@@ -255,13 +255,13 @@ SPEED = Row(
         ),
         Panel(
             title="Steps of the engine",
-            text="A step that takes long holds up everyone.",
+            text="A long step delays all turns.",
             unit="s",
             queries=_quantiles("sessiond_step_seconds"),
         ),
         Panel(
-            title="Guessed tokens that came true",
-            text="Share of those that steps checked.",
+            title="Accepted draft tokens",
+            text="Share of verified draft tokens that were accepted.",
             unit="percentunit",
             queries=(
                 (
@@ -301,7 +301,7 @@ REUSE = Row(
         ),
         Panel(
             title="Where input came from",
-            text="Tokens per second by what their KV cost.",
+            text="Input tokens per second by the source of their KV.",
             unit="short",
             queries=((_rate("source", "sessiond_prefill_tokens_total"), "{{source}}"),),
             stacked=True,
@@ -316,7 +316,7 @@ REUSE = Row(
         ),
         Panel(
             title="Evictions by policy",
-            text="Idle sessions whose KV made way, per second: gone (drop) or to a tier (swap).",
+            text="Idle sessions evicted per second: dropped (drop) or moved to a tier (swap).",
             unit="ops",
             queries=(
                 (_rate("policy, action", "sessiond_evictions_total"), "{{policy}} {{action}}"),
@@ -324,19 +324,19 @@ REUSE = Row(
         ),
         Panel(
             title="Degradations",
-            text="Steps taken for want of memory, per second.",
+            text="Degradation steps per second.",
             unit="ops",
             queries=((_rate("step", "sessiond_degradations_total"), "{{step}}"),),
         ),
         Panel(
             title="Preemptions",
-            text="Turns put back to wait, per second, and what becomes of their KV.",
+            text="Preempted turns per second, by what happens to their KV.",
             unit="ops",
             queries=((_rate("kind", "sessiond_preemptions_total"), "{{kind}}"),),
         ),
         Panel(
             title="Giving back",
-            text="How long it takes to cut or give back a session's KV.",
+            text="Time to trim or free a session's KV.",
             unit="s",
             queries=(
                 *_quantiles("sessiond_reclaim_seconds"),
@@ -345,7 +345,7 @@ REUSE = Row(
         ),
         Panel(
             title="What turns saw",
-            text="Turns per second by what was dropped, and how the KV was made.",
+            text="Turns per second by what was dropped and the exactness of the KV.",
             unit="ops",
             queries=(
                 (

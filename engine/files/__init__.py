@@ -1,1 +1,1 @@
-"""Model files: where they are, how they are fetched, what their headers say. No torch."""
+"""Model files: locations, downloads and headers. No torch."""

@@ -1,4 +1,4 @@
-"""Which models are known by name, and where any model lies. Reads the disk; `resolve` may fetch."""
+"""Catalog of named models and their locations. Reads the disk; `resolve` may fetch."""
 
 import os
 import re
@@ -17,12 +17,12 @@ _HUB_FILES = ["*.safetensors", "*.json", "*.jinja"]
 
 
 class UnknownModelError(ModelFileError):
-    """A name that is no model of the catalog, no path, and no hub name."""
+    """A name that is neither in the catalog, nor a path, nor a hub name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogModel:
-    """A model that is known by name."""
+    """A model of the catalog."""
 
     name: str
     file_name: str
@@ -91,7 +91,7 @@ def resolve_model(name_or_path: str, report: Report | None = None) -> Path:
 
 
 def _silent(_: PullStep) -> None:
-    """Report to nobody."""
+    """Report nothing."""
 
 
 def _checked(path: Path) -> Path:
@@ -111,7 +111,7 @@ def _checked(path: Path) -> Path:
 
 
 def resolve_config(name_or_path: str) -> Path:
-    """What tells a model's shape: as `resolve_model`, but of hub names no weights are fetched.
+    """Resolve a model's config: as `resolve_model`, but hub names fetch no weights.
 
     A path may be a config.json, or a folder with one and no weights.
 

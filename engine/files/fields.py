@@ -1,4 +1,4 @@
-"""Typed access to a model file's fields. Errors name file, field, value and what is allowed."""
+"""Typed access to a model file's fields. Errors name file, field, value and the allowed values."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -45,9 +45,9 @@ class Fields:
         return self._values.get(self._prefix + name) is not None
 
     def wrong(self, name: str, value: object, allowed: str) -> ModelFileError:
-        """Make the error for a value that can't be used."""
+        """Build the error for an invalid value."""
         return ModelFileError(
-            f"{self.path}: {self._prefix}{name}={repr(value)[:_MAX_SHOWN]}: allowed is {allowed}"
+            f"{self.path}: {self._prefix}{name} must be {allowed} (got {repr(value)[:_MAX_SHOWN]})"
         )
 
     def size(self, name: str, default: int = _ABSENT, *, most: int = MAX_SIZE) -> int:
@@ -137,14 +137,14 @@ def read_object(path: Path, *, most_bytes: int) -> dict[str, Any]:
     try:
         size = path.stat().st_size
         if size > most_bytes:
-            raise ModelFileError(f"{path}: {size} bytes: allowed are up to {most_bytes}")
+            raise ModelFileError(f"{path}: file must be at most {most_bytes} bytes (got {size})")
         values = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ModelFileError(f"{path}: cannot be read ({error})") from error
     except (ValueError, RecursionError) as error:
         raise ModelFileError(f"{path}: not valid JSON ({str(error)[:200]})") from error
     if not isinstance(values, dict):
-        raise ModelFileError(f"{path}: allowed is a JSON object")
+        raise ModelFileError(f"{path}: content must be a JSON object")
     return values
 
 

@@ -82,7 +82,7 @@ class _Cursor:
         self._at = 4
         version = self._scalar("I")
         if version not in (2, 3):
-            raise ModelFileError(f"{self._path}: GGUF version {version}; known are 2 and 3")
+            raise ModelFileError(f"{self._path}: GGUF version must be 2 or 3 (got {version})")
         tensor_count, key_count = self._scalar("Q"), self._scalar("Q")
         if key_count * _LEAST_KEY + tensor_count * _LEAST_TENSOR > len(self._data):
             counts = f"{key_count} keys and {tensor_count} tensors"
@@ -105,8 +105,8 @@ class _Cursor:
     def _start_of_data(self, alignment: object) -> int:
         if not isinstance(alignment, int) or not 1 <= alignment <= _MAX_ALIGNMENT:
             raise ModelFileError(
-                f"{self._path}: general.alignment={str(alignment)[:80]}: "
-                f"allowed is 1 to {_MAX_ALIGNMENT}"
+                f"{self._path}: general.alignment must be 1 to {_MAX_ALIGNMENT} "
+                f"(got {str(alignment)[:80]})"
             )
         return -(-self._at // alignment) * alignment
 
@@ -127,7 +127,7 @@ class _Cursor:
         length = self._scalar("Q")
         if length > _MAX_TEXT_BYTES:
             raise ModelFileError(
-                f"{self._path}: a text of {length} bytes: allowed are up to {_MAX_TEXT_BYTES}"
+                f"{self._path}: strings must be at most {_MAX_TEXT_BYTES} bytes (got {length})"
             )
         return self._bytes(length).decode()
 

@@ -40,7 +40,7 @@ def read_safetensors_header(path: Path) -> dict[str, StoredTensor]:
             most = min(size - _LENGTH_BYTES, MAX_HEADER_BYTES)
             if not 2 <= length <= most:
                 raise ModelFileError(
-                    f"{path}: cannot be read (a header of {length} bytes: allowed are 2 to {most})"
+                    f"{path}: header length must be 2 to {most} bytes (got {length})"
                 )
             header = json.loads(file.read(length))
     except (OSError, ValueError, RecursionError) as error:
@@ -61,18 +61,16 @@ def _tensor(path: Path, name: str, info: Any, start: int, size: int) -> StoredTe
         case {"dtype": str(dtype), "shape": list(shape), "data_offsets": [int(first), int(last)]}:
             pass
         case _:
-            message = (
-                f"{path}: tensor {shown!r}: allowed is an object with dtype, shape and offsets"
-            )
+            message = f"{path}: tensor {shown!r} must be an object with dtype, shape and offsets"
             raise ModelFileError(message)
     if len(shape) > _MAX_DIMENSIONS or any(type(one) is not int or one < 0 for one in shape):
         raise ModelFileError(f"{path}: tensor {shown!r} has a shape that is none")
     if not 0 <= first <= last <= size - start:
         raise ModelFileError(f"{path}: tensor {shown!r} ends beyond the file")
-    item = _ITEM_BYTES.get(dtype)  # other types are refused by whoever wants the tensor
+    item = _ITEM_BYTES.get(dtype)  # the reader of the tensor rejects other types
     if item is not None and math.prod(shape) * item != last - first:
         raise ModelFileError(
-            f"{path}: tensor {shown!r} of shape {shape} has {last - first} bytes: "
-            f"allowed are {math.prod(shape) * item}"
+            f"{path}: tensor {shown!r} of shape {shape} must have "
+            f"{math.prod(shape) * item} bytes (got {last - first})"
         )
     return StoredTensor(dtype=dtype, shape=tuple(shape), start=start + first, end=start + last)

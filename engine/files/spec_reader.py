@@ -26,15 +26,15 @@ def read_spec(path: Path) -> ModelSpec:
     """Read the spec of a `.gguf` file or of a folder with config.json and *.safetensors.
 
     Raises:
-        ModelFileError: names the field, its value and what is allowed.
+        ModelFileError: names the field, its value and the allowed values.
     """
     if path.is_dir():
         return _spec_of_folder(path)
     if path.is_file() and path.suffix == ".gguf":
         return _spec_of_gguf(read_gguf_header(path))
     raise ModelFileError(
-        f"model={str(path)!r}: allowed is a .gguf file, or a folder with config.json and "
-        "*.safetensors"
+        f"model must be a .gguf file, or a folder with config.json and *.safetensors "
+        f"(got {str(path)!r})"
     )
 
 
@@ -83,7 +83,7 @@ def _rows(header: GgufHeader, name: str) -> int:
         raise ModelFileError(f"{header.path}: tensor {name!r} is missing or not a matrix")
     if not 1 <= info.shape[1] <= MAX_SIZE:
         raise ModelFileError(
-            f"{header.path}: tensor {name!r} has {info.shape[1]} rows: allowed are 1 to {MAX_SIZE}"
+            f"{header.path}: tensor {name!r} must have 1 to {MAX_SIZE} rows (got {info.shape[1]})"
         )
     return info.shape[1]
 
@@ -98,8 +98,8 @@ def _gguf_rope(header: GgufHeader, fields: Fields, head_dim: int) -> RopeSpec:
     if info is not None:
         if info.ggml_type != _GGML_F32 or info.shape != (head_dim // 2,):
             raise ModelFileError(
-                f"{header.path}: tensor 'rope_freqs.weight' has type {info.ggml_type} and shape "
-                f"{info.shape}: allowed is F32 of shape ({head_dim // 2},)"
+                f"{header.path}: tensor 'rope_freqs.weight' must be F32 of shape "
+                f"({head_dim // 2},) (got type {info.ggml_type} and shape {info.shape})"
             )
         with header.path.open("rb") as file:
             file.seek(info.offset)
@@ -218,10 +218,10 @@ def _rope(theta: float, divisors: list[float]) -> RopeSpec:
 def _checked(path: Path, spec: ModelSpec) -> ModelSpec:
     if spec.num_heads % spec.num_kv_heads:
         raise ModelFileError(
-            f"{path}: {spec.num_kv_heads} KV heads: allowed is a divisor of {spec.num_heads} heads"
+            f"{path}: KV heads must divide {spec.num_heads} heads (got {spec.num_kv_heads})"
         )
     if spec.head_dim % 2:
-        raise ModelFileError(f"{path}: head dimension {spec.head_dim}: allowed is an even number")
+        raise ModelFileError(f"{path}: head dimension must be even (got {spec.head_dim})")
     _check_bytes(path, spec)
     return spec
 

@@ -34,6 +34,6 @@ def _plain(index: Path, name: object) -> str:
     if not isinstance(name, str) or Path(name).name != name or not name.endswith(".safetensors"):
         shown = repr(name)[:100]
         raise ModelFileError(
-            f"{index}: weight_map names {shown}: allowed are names of *.safetensors beside it"
+            f"{index}: weight_map must name *.safetensors files beside it (got {shown})"
         )
     return name

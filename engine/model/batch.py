@@ -61,7 +61,7 @@ def build_batch(steps: Sequence[SequenceStep], store: KvStore) -> Batch:
     counts = np.array([len(step.token_ids) for step in steps], dtype=np.int64)
     starts = _starts(counts)
     if np.any(counts > np.diff(context_starts)):
-        raise Corruption("a page table holds fewer valid slots than the step has new tokens")
+        raise Corruption("a page table has fewer valid slots than the step has new tokens")
     # where each new token stands in its context: the last `count` places
     places = np.arange(starts[-1]) + np.repeat(context_starts[1:] - starts[1:], counts)
     entries, slots = _locate(pages, places)

@@ -1,4 +1,4 @@
-"""Picks the path that runs a model: native kernels where they can, torch everywhere else."""
+"""Selects the path that runs a model: native kernels where supported, torch elsewhere."""
 
 import logging
 from pathlib import Path
@@ -57,7 +57,7 @@ def _prepared(spec: ModelSpec, config: EngineConfig) -> AnyModel:
 
 
 def _was_chosen(config: EngineConfig) -> bool:
-    """Say whether torch is what the settings ask for, not what is left."""
+    """Return whether the settings ask for torch, rather than fall back to it."""
     return (
         config.device == "cuda"
         or config.attention_backend not in ("auto", "native")

@@ -1,17 +1,17 @@
-"""How many threads run a step: fewer while other processes hold the cores. Pure.
+"""Thread count controller of a step: fewer threads while other processes use the cores. Pure.
 
-The threads of a step meet a hundred times and more, and each meeting waits for the last to come.
-With a core shared by another process all wait while one is not scheduled, and waste on it the
-share of the cores that they have together: then fewer threads are faster.
+The threads of a step pass hundreds of barriers, and each barrier waits for the last thread. When
+another process shares a core, all threads wait for the descheduled one, and fewer threads are
+faster.
 """
 
 _WINDOW_S = 0.02  # several slices of a scheduler, judged together
 _SHORTEST_PAUSE_S = 0.1
-_LONGEST_PAUSE_S = 1.6  # a look costs about a window
+_LONGEST_PAUSE_S = 1.6  # a trial costs about a window
 
 
 class Crew:
-    """Chooses the number of threads for the next step from what the last ones took.
+    """Chooses the thread count of the next step from the timings of the last ones.
 
     Args:
         most: threads at the start, and at most.
@@ -25,12 +25,12 @@ class Crew:
         self._wall_s = self._cpu_s = self._waiting_s = 0.0  # of the window
 
     def note(self, *, wall_s: float, cpu_s: float, waiting_s: float) -> None:
-        """Take in one step.
+        """Record one step.
 
         Args:
-            wall_s: how long it took.
+            wall_s: its wall time.
             cpu_s: CPU time of its threads together.
-            waiting_s: the part of `cpu_s` that went into waiting for threads that were late.
+            waiting_s: the part of `cpu_s` spent waiting for late threads.
         """
         self._since_change_s += wall_s
         self._wall_s += wall_s
@@ -42,7 +42,7 @@ class Crew:
             self._change(self.threads - 1)
             self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
         elif self.threads < self._most and self._since_change_s >= self._pause_s:
-            self._change(self.threads + 1)  # a look whether its core is free again
+            self._change(self.threads + 1)  # a trial whether its core is free again
         elif self.threads == self._most:
             self._pause_s = max(self._pause_s / 2, _SHORTEST_PAUSE_S)
         self._wall_s = self._cpu_s = self._waiting_s = 0.0

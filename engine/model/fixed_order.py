@@ -18,7 +18,7 @@ _TAYLOR = [1 / math.factorial(power) for power in range(13, -1, -1)]
 
 
 def fixed_sum(x: Tensor) -> Tensor:
-    """Sum over the last dimension by halving it, padded with zeros to a power of two.
+    """Sum over the last dimension pairwise, padded with zeros to a power of two.
 
     Zeros at the end change no bit, so a padded row sums like a short one.
     """

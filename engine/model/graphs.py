@@ -1,8 +1,7 @@
-"""Decode as captured graphs: one launch for a whole step. Loop thread only.
+"""Decode as captured CUDA graphs: one launch per step. Loop thread only.
 
-A graph reads and writes where it did when it was captured. So each has inputs of its own, which a
-step is copied to; rows beyond the step's write their KV to a block that nobody has, and what they
-compute is not looked at.
+A graph reads and writes fixed addresses. Each graph therefore owns input buffers to which a step is
+copied. Padding rows write their KV to an unused block, and their results are ignored.
 """
 
 import logging

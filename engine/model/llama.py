@@ -35,7 +35,7 @@ class FixedInputs:
     """What a captured step reads, for N new tokens, in one tensor.
 
     `table` int64 [4, N]: token id, position, slot in its block, row of the KV store to write to.
-    `lines`: of the rotary table, from position 0 on. Whoever captures the step keeps both.
+    `lines`: of the rotary table, from position 0 on. The capturing code keeps both alive.
     """
 
     table: Tensor

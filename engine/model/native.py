@@ -101,7 +101,9 @@ class NativeModel:
         try:
             pool = Memory(self._library, size)
         except MemoryError as error:
-            raise ConfigError("kv_cache_memory", size, "what the machine can allocate") from error
+            raise ConfigError(
+                "kv_cache_memory", size, "a size that the machine can allocate"
+            ) from error
         keep_out_of_dumps(pool.bytes.ctypes.data, size)
         return NativeRunner(self, self._library, self._weights, pool, num_blocks)
 

@@ -135,7 +135,7 @@ class StepBuffers:
 
 
 def raise_refusal(outcome: int) -> None:
-    """Raise what a step was refused for.
+    """Raise the error of a rejected step.
 
     Raises:
         MemoryError: there is no room for the step's buffers.

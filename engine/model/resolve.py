@@ -1,4 +1,4 @@
-"""Picks device, types, attention backend and context length for a model, or says why not."""
+"""Resolves device, types, attention backend and context length of a model."""
 
 import re
 from collections.abc import Iterable
@@ -25,7 +25,7 @@ from engine.sizes.offload import check_offload
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolved:
-    """What `auto` stood for."""
+    """Resolved values of `auto` settings."""
 
     device: torch.device
     dtype: torch.dtype
@@ -37,7 +37,7 @@ class Resolved:
 def resolve(spec: ModelSpec, config: EngineConfig, *, why_not_native: str = "") -> Resolved:
     """Resolve a config on this machine.
 
-    `why_not_native` is told among the reasons for the attention backend.
+    `why_not_native` is reported among the reasons for the attention backend.
 
     On the CPU `auto` is float32: stock torch kernels gain little from 16 bit there and lose
     equality with the float32 reference. On CUDA it is bfloat16. KV has the model's type.
@@ -86,7 +86,7 @@ def _device(config: EngineConfig) -> torch.device:
     if torch.cuda.is_available():
         return torch.device("cuda")
     if config.device == "cuda":
-        raise ConfigError("device", "cuda", "cpu or auto: this torch finds no CUDA device")
+        raise ConfigError("device", "cuda", "cpu or auto, as this torch finds no CUDA device")
     return torch.device("cpu")
 
 

@@ -273,7 +273,7 @@ def lost_device() -> Iterator[None]:
 
 @contextlib.contextmanager
 def memory_errors() -> Iterator[None]:
-    """Raise `MemoryError` for torch's several ways to say so, and give back what it caches.
+    """Raise `MemoryError` for torch's various out-of-memory errors, and free its cache.
 
     On a CPU torch has no type for it, only words.
     """
@@ -366,5 +366,5 @@ def _weights(spec: ModelSpec, config: EngineConfig, resolved: Resolved) -> Model
     except MemoryError as error:
         if not offloaded:
             raise
-        allowed = f"what the device and pinned main memory have room for ({error})"
+        allowed = f"a number that fits the device and pinned main memory ({error})"
         raise ConfigError("weights_offload_layers", offloaded, allowed) from error

@@ -49,14 +49,14 @@ def read_planned_model(path: Path) -> PlannedModel:
     """Read a `.gguf` file, a config.json, or a folder that has one.
 
     Raises:
-        ModelFileError: names the field, its value and what is allowed.
+        ModelFileError: names the field, its value and the allowed values.
     """
     if path.suffix == ".gguf" and path.is_file():
         return _of_gguf(path)
     if path.is_dir() or path.suffix == ".json":
         return _of_config(path / "config.json" if path.is_dir() else path)
     raise ModelFileError(
-        f"model={str(path)!r}: allowed is a .gguf file, a config.json, or a folder with one"
+        f"model must be a .gguf file, a config.json, or a folder with one (got {str(path)!r})"
     )
 
 
@@ -76,8 +76,8 @@ def _format_in(header: GgufHeader, matrix: MatrixShape) -> str:
         raise ModelFileError(f"{header.path}: tensor {name!r} is missing")
     if info.ggml_type not in GGML_TYPES:
         raise ModelFileError(
-            f"{header.path}: tensor {name!r} has GGML type {info.ggml_type}: allowed is one of "
-            f"{sorted(GGML_TYPES)}"
+            f"{header.path}: GGML type of tensor {name!r} must be one of "
+            f"{sorted(GGML_TYPES)} (got {info.ggml_type})"
         )
     return GGML_TYPES[info.ggml_type].name
 
@@ -99,7 +99,7 @@ def _of_config(path: Path) -> PlannedModel:
 def _language(fields: Fields, defaults: Mapping[str, int]) -> LanguageShape:
     for name in ("num_local_experts", "num_experts", "n_routed_experts"):
         if fields.has(name):
-            raise fields.wrong(name, fields.size(name), "a dense model: experts are not planned")
+            raise fields.wrong(name, fields.size(name), "absent, as only dense models are planned")
 
     def size(name: str) -> int:
         return fields.size(name, defaults[name]) if name in defaults else fields.size(name)

@@ -1,1 +1,1 @@
-"""Traces replayed through the real memory without a model: which policy keeps what is needed."""
+"""Replays traces through the real memory without a model, to compare placement policies."""

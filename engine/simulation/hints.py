@@ -1,4 +1,4 @@
-"""What clients could have said, read from the trace's future: an oracle, not a policy. Pure."""
+"""Ideal client hints, derived from the trace's future: an oracle, not a policy. Pure."""
 
 from collections.abc import Mapping, Sequence
 from enum import Enum

@@ -1,4 +1,4 @@
-"""Runs policies and references over a trace and says what came of each."""
+"""Runs policies and references over a trace and reports the results."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType

@@ -1,7 +1,7 @@
 """Known strategies on blocks alone, to compare with. Pure.
 
-Requests in order of arrival; of one request the deepest blocks go first, since whoever needs them
-needs those before them, too. All return how many look-ups hit.
+Requests are processed in order of arrival. The deepest blocks of a request are evicted first, since
+they are useless without the blocks before them. All return how many look-ups hit.
 """
 
 import heapq
@@ -53,7 +53,7 @@ def _shrink(there: OrderedDict[int, None], capacity: int) -> None:
 
 
 def _belady(requests: Sequence[Request], capacity: int) -> int:
-    """Whose next use is farthest away leaves, or does not enter: the most hits there can be.
+    """Evict or bypass the block whose next use is farthest away: the maximum of hits.
 
     Belady, "A study of replacement algorithms for a virtual-storage computer", 1966, with bypass.
     """

@@ -24,7 +24,7 @@ _TICK_S = 1e-6
 
 @dataclass(slots=True)
 class Tally:
-    """What came of a replay. `returned_blocks` had to come back: they were there once."""
+    """Results of a replay. `returned_blocks` were evicted and needed again."""
 
     requests: int = 0
     lookups: int = 0
@@ -64,7 +64,7 @@ class _Silent:
 
 
 class _Memory(Executor):
-    """Notes who lost KV, so that contexts without any need not be kept."""
+    """Records contexts that lost KV, so that empty ones can be dropped."""
 
     def __init__(self, capacity: int, config: PlacementConfig, clock: _Clock) -> None:
         self.emptied: list[SessionId] = []
@@ -83,12 +83,12 @@ class _Memory(Executor):
         )
 
     def release(self, context: Context) -> None:
-        """Give back all KV of a context."""
+        """Free all KV of a context."""
         super().release(context)
         self.emptied.append(context.session)
 
     def discard(self, blocks: Sequence[BlockId]) -> None:
-        """Let blocks that nobody else holds be free when they are given back, not cached."""
+        """Free unshared blocks on release instead of caching them."""
         for block in blocks:
             if self.pool.references(block) == 1 and self.pool.is_hashed(block):
                 self.cache.forget(block)

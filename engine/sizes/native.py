@@ -19,7 +19,7 @@ FormatOf = Callable[[str], str]
 
 
 def why_not_native(shape: DecoderShape, config: EngineConfig) -> str | None:
-    """Say what keeps a model off these kernels, None when nothing does. Loads nothing."""
+    """Return why the native kernels can't run a model, None when they can. Loads nothing."""
     group = shape.num_heads // shape.num_kv_heads
     limits = (
         ("device", config.device, config.device != "cuda", "cpu"),

@@ -1,4 +1,4 @@
-"""What the arithmetic of sizes needs to know of a model. A ModelSpec is one, too. Pure."""
+"""Model shape for size calculations; a ModelSpec implements it, too. Pure."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -90,7 +90,7 @@ class ChatFormat:
     def user_start(self) -> list[int]:
         """What user messages begin with (`<|im_start|>user`, newline) whatever their text.
 
-        A good guess, no promise: a text that begins with a blank may merge with the last id.
+        Approximate: a text that begins with a blank may merge with the last id.
         """
         return list(self._user_start)
 

@@ -84,8 +84,8 @@ def _added_tokens(path: Path, plan: Mapping[str, Any]) -> list[dict[str, Any]]:
                 pass
             case _:
                 shown = str(token)[:100]
-                allowed = f"objects with content, and an id from 0 to {_MOST_IDS - 1}"
-                raise ModelFileError(f"{path}: added_tokens has {shown}: allowed are {allowed}")
+                allowed = f"objects with content and an id from 0 to {_MOST_IDS - 1}"
+                raise ModelFileError(f"{path}: added_tokens must be {allowed} (got {shown})")
     return found
 
 
@@ -148,7 +148,7 @@ def _texts(
     pieces: dict[str, int] = tokenizer.get_vocab()
     last_id = max([*pieces.values(), *(token["id"] for token in added)], default=-1)
     if last_id >= _MOST_IDS:
-        raise ModelFileError(f"{path}: a token has id {last_id}: allowed are up to {_MOST_IDS - 1}")
+        raise ModelFileError(f"{path}: token ids must be at most {_MOST_IDS - 1} (got {last_id})")
     texts = [b""] * (last_id + 1)
     byte_of = byte_of_letter()
     byte_level = '"ByteLevel"' in json.dumps([plan.get("decoder"), plan.get("pre_tokenizer")])

@@ -63,7 +63,9 @@ def _pattern(path: Path, metadata: Mapping[str, Any]) -> Pattern:
     name = metadata.get("tokenizer.ggml.pre", "")
     if not isinstance(name, str) or name not in PATTERNS:
         known = ", ".join(PATTERNS)
-        raise ModelFileError(f"{path}: tokenizer.ggml.pre={str(name)[:80]!r}: known are {known}")
+        raise ModelFileError(
+            f"{path}: tokenizer.ggml.pre must be one of {known} (got {str(name)[:80]!r})"
+        )
     return PATTERNS[name]
 
 

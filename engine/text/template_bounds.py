@@ -1,4 +1,4 @@
-"""A sandbox for chat templates that bounds what they take: steps, and the size of every value.
+"""A sandbox for chat templates that bounds steps and the size of every value.
 
 A model's file comes from somebody else, and Jinja's own sandbox only keeps a template away from
 Python's internals: `{{ 'a' * 10**10 }}` and loops in loops pass it. Here everything that can grow
@@ -63,7 +63,7 @@ _OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = {
 
 
 class TemplateTooLargeError(jinja2.TemplateError):
-    """A template takes more than any chat template needs."""
+    """A template exceeds its step or size limits."""
 
 
 class BoundedEnvironment(ImmutableSandboxedEnvironment):
@@ -102,7 +102,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         """
         if len(source) > MAX_SOURCE_CHARS:
             raise TemplateTooLargeError(
-                f"{len(source)} characters of source: allowed are {MAX_SOURCE_CHARS}"
+                f"template source must be at most {MAX_SOURCE_CHARS} characters (got {len(source)})"
             )
         self._spent.steps = 0  # constants are computed while compiling
         parsed = self.parse(source)
@@ -285,7 +285,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
 
     @staticmethod
     def _refuse(what: str, most: int) -> NoReturn:
-        raise TemplateTooLargeError(f"{what}: allowed are up to {most}")
+        raise TemplateTooLargeError(f"{what} exceeds the limit of {most}")
 
 
 class _Metering(NodeTransformer):
@@ -343,13 +343,13 @@ def _spending(node: nodes.Node) -> nodes.ExprStmt:
 
 
 def _check_depth(tree: nodes.Template) -> None:
-    """Refuse what the compilers of Jinja and Python take ages for, or too much stack."""
+    """Reject nesting that the compilers of Jinja and Python can't handle."""
     waiting: list[tuple[nodes.Node, int, int]] = [(tree, 0, 0)]
     while waiting:
         node, depth, loops = waiting.pop()
         if depth > _MAX_DEPTH or loops > _MAX_LOOPS:
             what = f"parts nested {depth} deep, loops {loops}"
-            raise TemplateTooLargeError(f"{what}: allowed are {_MAX_DEPTH} and {_MAX_LOOPS}")
+            raise TemplateTooLargeError(f"{what} (limits: {_MAX_DEPTH} and {_MAX_LOOPS})")
         inside = loops + isinstance(node, nodes.For | nodes.Macro | nodes.CallBlock)
         waiting += [(child, depth + 1, inside) for child in node.iter_child_nodes()]
 
@@ -361,7 +361,7 @@ def _is_small(value: Any) -> bool:
 def _indent_of(width: Any) -> str:
     pad = width if isinstance(width, str) else " " * min(max(width, 0), _MAX_INDENT + 1)
     if len(pad) > _MAX_INDENT:
-        raise TemplateTooLargeError(f"an indent of {width!r}: allowed are up to {_MAX_INDENT}")
+        raise TemplateTooLargeError(f"indent must be at most {_MAX_INDENT} (got {width!r})")
     return pad
 
 

@@ -1,4 +1,4 @@
-"""What a model's own file says about its tokens. Pure; the reading is done by others."""
+"""Tokens of a model as read from its file. Pure; does no I/O."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence

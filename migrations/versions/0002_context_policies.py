@@ -1,4 +1,4 @@
-"""What turns saw of the past, summaries, context policies, how long KV is held."""
+"""Visible spans of turns, summaries, context policies, and retention of KV."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What users may take and have taken, and what running turns have reserved of it."""
+"""Quota limits and usage of users, and reservations of running turns."""
 
 import sqlalchemy as sa
 from alembic import op

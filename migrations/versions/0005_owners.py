@@ -1,4 +1,4 @@
-"""Which replica owns a session, and which replicas live."""
+"""Owner replica of each session, and leases of replicas."""
 
 import sqlalchemy as sa
 from alembic import op

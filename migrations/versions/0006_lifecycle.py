@@ -1,4 +1,4 @@
-"""What deleting, resending and repeating look rows up by."""
+"""Indexes and keys for deletion, resending and idempotency."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""What is looked for on every turn, and now and then, is found without reading all sessions."""
+"""Indexes that keep per-turn and periodic queries from scanning all sessions."""
 
 import sqlalchemy as sa
 from alembic import op

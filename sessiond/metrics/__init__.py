@@ -1,1 +1,1 @@
-"""Prometheus metrics of the server: what ended is counted, what is now is asked for by a scrape."""
+"""Prometheus metrics: finished turns are counted; current state is polled on each scrape."""

@@ -1,6 +1,6 @@
-"""The same numbers under vLLM's names, labels and buckets. Pure.
+"""Engine stats under vLLM's metric names, labels and buckets. Pure.
 
-For dashboards that exist, and the Kubernetes Gateway API inference extension.
+For existing dashboards and the Kubernetes Gateway API inference extension.
 """
 
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What the engine has told, as families. Pure."""
+"""Engine stats as Prometheus families. Pure."""
 
 from collections.abc import Iterator
 from typing import get_args
@@ -38,7 +38,7 @@ _NO_TIER = TierStats(
 
 
 def engine_families(stats: EngineStats, info: EngineInfo) -> Iterator[Metric]:
-    """All that an engine's numbers come to under our own names."""
+    """Yield the engine's stats under the `sessiond_` names."""
     tiers = {name: stats.tiers.get(name, _NO_TIER) for name in TIERS}
     states = session_states(stats)
     yield gauges("sessiond_sessions", "Sessions known to the engine.", "state", states)
@@ -49,10 +49,10 @@ def engine_families(stats: EngineStats, info: EngineInfo) -> Iterator[Metric]:
 
 
 def session_states(stats: EngineStats) -> dict[str, int]:
-    """Sessions by state, each in one.
+    """Sessions by state; each is in exactly one.
 
-    Of those whose turn neither runs nor waits: idle have KV on the device, parked in tiers only,
-    cold nowhere.
+    Without a running or waiting turn: `idle` sessions have KV on the device, `parked` in tiers,
+    `cold` nowhere.
     """
     states = {
         "running": stats.running,
@@ -67,7 +67,7 @@ def _pool_families(
     stats: EngineStats, info: EngineInfo, tiers: dict[str, TierStats]
 ) -> Iterator[Metric]:
     blocks = GaugeMetricFamily(
-        "sessiond_kv_blocks", "Blocks by tier; each is in one state.", labels=["tier", "state"]
+        "sessiond_kv_blocks", "Blocks by tier and state.", labels=["tier", "state"]
     )
     blocks.add_metric(["device", "free"], stats.free_blocks)
     blocks.add_metric(["device", "cached"], stats.cached_blocks)
@@ -80,14 +80,14 @@ def _pool_families(
         "running": stats.running_blocks,
         "idle": stats.active_blocks - stats.running_blocks,
     }
-    text = "Active blocks by whether a turn that runs has them."
+    text = "Active blocks by holder: running turns or idle sessions."
     yield gauges("sessiond_kv_active_blocks", text, "holder", held)
     slots = stats.active_blocks * info.block_size
     in_use = slots * info.kv_bytes_per_token
     kv_bytes = {"device": in_use, **{name: tier.bytes for name, tier in tiers.items()}}
-    yield gauges("sessiond_kv_bytes", "KV that sessions hold.", "tier", kv_bytes)
+    yield gauges("sessiond_kv_bytes", "KV bytes held by sessions.", "tier", kv_bytes)
     tokens = GaugeMetricFamily(
-        "sessiond_kv_tokens", "Tokens whose KV is there.", labels=["tier", "state"]
+        "sessiond_kv_tokens", "Tokens with KV, by tier and state.", labels=["tier", "state"]
     )
     tokens.add_metric(["device", "running"], stats.running_tokens)
     tokens.add_metric(["device", "idle"], stats.kept_tokens - stats.running_tokens)
@@ -97,7 +97,9 @@ def _pool_families(
     yield tokens
     # shared blocks let sessions keep more tokens than there are slots: then nothing is wasted
     wasted = max(0.0, 1 - stats.kept_tokens / slots) if slots else 0.0
-    yield gauge("sessiond_internal_fragmentation_ratio", "Slots held but empty.", wasted)
+    yield gauge(
+        "sessiond_internal_fragmentation_ratio", "Share of held slots without a token.", wasted
+    )
 
 
 def _token_families(stats: EngineStats) -> Iterator[Metric]:
@@ -107,12 +109,12 @@ def _token_families(stats: EngineStats) -> Iterator[Metric]:
         "recomputed": stats.recomputed_tokens_total,
         "new": stats.new_tokens_total,
     }
-    text = "Where a turn's input KV came from."
+    text = "Input tokens by the source of their KV."
     yield counters("sessiond_prefill_tokens", text, "source", prefill)
     yield counter("sessiond_generated_tokens", "Tokens generated.", stats.generated_tokens_total)
     drafts = {"accepted": stats.accepted_drafts_total, "rejected": stats.rejected_drafts_total}
-    yield counters("sessiond_draft_tokens", "Tokens guessed and checked.", "outcome", drafts)
-    text = "Between two tokens of a turn; those that one step drew share its time."
+    yield counters("sessiond_draft_tokens", "Draft tokens verified.", "outcome", drafts)
+    text = "Time between tokens of a turn; tokens of one step share its time."
     yield histogram("sessiond_inter_token_latency_seconds", text, stats.token_times)
 
 
@@ -123,9 +125,9 @@ def _loop_families(stats: EngineStats) -> Iterator[Metric]:
         "recompute": stats.preemptions_total - swapped,
         "pause": stats.pauses_total,
     }
-    yield counters("sessiond_preemptions", "Turns put back to wait.", "kind", preempted)
+    yield counters("sessiond_preemptions", "Preempted turns.", "kind", preempted)
     evictions = CounterMetricFamily(
-        "sessiond_evictions", "Idle sessions whose KV made way.", labels=["policy", "action"]
+        "sessiond_evictions", "Idle sessions evicted.", labels=["policy", "action"]
     )
     for action in ("drop", "swap"):
         labels = [stats.placement_policy, action]
@@ -134,15 +136,17 @@ def _loop_families(stats: EngineStats) -> Iterator[Metric]:
     none = empty(RECLAIM_SECONDS)
     causes: tuple[ReclaimCause, ...] = get_args(ReclaimCause)
     reclaims: dict[str, Buckets] = {cause: stats.reclaim_times.get(cause, none) for cause in causes}
-    yield histograms("sessiond_reclaim_seconds", "KV cut or given back.", "cause", reclaims)
-    yield histogram("sessiond_step_seconds", "Steps of the engine.", stats.step_times)
+    yield histograms("sessiond_reclaim_seconds", "Time to trim or free KV.", "cause", reclaims)
+    yield histogram("sessiond_step_seconds", "Duration of engine steps.", stats.step_times)
     shortages = stats.memory_shortages_total
-    yield counter("sessiond_step_memory_shortages", "Steps without memory for them.", shortages)
+    yield counter("sessiond_step_memory_shortages", "Steps short of memory.", shortages)
 
 
 def _tier_families(tiers: dict[str, TierStats]) -> Iterator[Metric]:
     moved = CounterMetricFamily(
-        "sessiond_swap_bytes", "KV written to a tier, or read back.", labels=["direction", "tier"]
+        "sessiond_swap_bytes",
+        "KV bytes written to a tier or read back.",
+        labels=["direction", "tier"],
     )
     for name, tier in tiers.items():
         moved.add_metric(["out", name], tier.stored_bytes_total)
@@ -150,15 +154,15 @@ def _tier_families(tiers: dict[str, TierStats]) -> Iterator[Metric]:
     yield moved
     moves = HistogramMetricFamily(
         "sessiond_tier_move_seconds",
-        "The same by direction and tier.",
+        "KV transfer time by direction and tier.",
         labels=["direction", "tier"],
     )
     for name, tier in tiers.items():
         for direction, times in (("out", tier.store_times), ("in", tier.fetch_times)):
             moves.add_metric([direction, name], cumulated(times), times.total)
     every = [times for tier in tiers.values() for times in (tier.store_times, tier.fetch_times)]
-    yield histogram("sessiond_swap_seconds", "Moves, of several blocks each.", added(every))
+    yield histogram("sessiond_swap_seconds", "KV transfer time.", added(every))
     yield moves
     refused = {name: tier.refused_blocks_total for name, tier in tiers.items()}
-    text = "Blocks not written, or not right when read."
+    text = "Blocks not written, or corrupt when read."
     yield counters("sessiond_tier_refused_blocks", text, "tier", refused)

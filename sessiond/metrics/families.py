@@ -17,7 +17,7 @@ Labels = Mapping[str, str]
 
 
 def gauge(name: str, text: str, value: float, labels: Labels | None = None) -> Metric:
-    """One value of now."""
+    """A gauge."""
     labels = labels or {}
     family = GaugeMetricFamily(name, text, labels=list(labels))
     family.add_metric(list(labels.values()), value)
@@ -25,7 +25,7 @@ def gauge(name: str, text: str, value: float, labels: Labels | None = None) -> M
 
 
 def gauges(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
-    """Values of now by one label."""
+    """A gauge with one label."""
     family = GaugeMetricFamily(name, text, labels=[label])
     for key, value in values.items():
         family.add_metric([key], value)
@@ -33,7 +33,7 @@ def gauges(name: str, text: str, label: str, values: Mapping[str, float]) -> Met
 
 
 def counter(name: str, text: str, value: float, labels: Labels | None = None) -> Metric:
-    """One number that only rises; `name` without `_total`."""
+    """A counter; `name` without `_total`."""
     labels = labels or {}
     family = CounterMetricFamily(name, text, labels=list(labels))
     family.add_metric(list(labels.values()), value)
@@ -41,7 +41,7 @@ def counter(name: str, text: str, value: float, labels: Labels | None = None) ->
 
 
 def counters(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
-    """Numbers that only rise, by one label."""
+    """A counter with one label."""
     family = CounterMetricFamily(name, text, labels=[label])
     for key, value in values.items():
         family.add_metric([key], value)
@@ -49,7 +49,7 @@ def counters(name: str, text: str, label: str, values: Mapping[str, float]) -> M
 
 
 def histogram(name: str, text: str, buckets: Buckets, labels: Labels | None = None) -> Metric:
-    """One histogram."""
+    """A histogram."""
     labels = labels or {}
     family = HistogramMetricFamily(name, text, labels=list(labels))
     family.add_metric(list(labels.values()), cumulated(buckets), buckets.total)
@@ -57,7 +57,7 @@ def histogram(name: str, text: str, buckets: Buckets, labels: Labels | None = No
 
 
 def histograms(name: str, text: str, label: str, values: Mapping[str, Buckets]) -> Metric:
-    """Histograms by one label."""
+    """A histogram with one label."""
     family = HistogramMetricFamily(name, text, labels=[label])
     for key, buckets in values.items():
         family.add_metric([key], cumulated(buckets), buckets.total)
@@ -65,6 +65,6 @@ def histograms(name: str, text: str, label: str, values: Mapping[str, Buckets]) 
 
 
 def cumulated(buckets: Buckets) -> list[tuple[str, float]]:
-    """Counts as Prometheus has them: of all that did not exceed a bound, by the bound."""
+    """Cumulative bucket counts by upper bound, as Prometheus expects them."""
     bounds = [*map(str, buckets.bounds), "+Inf"]
     return list(zip(bounds, map(float, accumulate(buckets.counts)), strict=True))

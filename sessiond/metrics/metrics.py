@@ -1,7 +1,7 @@
-"""What the server has counted, and how a scrape is answered. Asyncio thread only.
+"""Server metrics and the answer to a scrape. Asyncio thread only.
 
-Names and labels: the contract. Every value that a label can have is there from the start, so that
-`rate()` sees the first event. Never a label per session or user.
+Names and labels are the contract. Every label value exists from the start, so that `rate()` sees
+the first event. No label holds a session or user.
 """
 
 from collections import Counter
@@ -37,9 +37,9 @@ OUTCOMES = ("completed", "failed", *get_args(IncompleteReason))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Poll:
-    """What a scrape finds out about the moment. `stats` None: the engine did not answer.
+    """State polled by a scrape. `stats` is None when the engine did not answer.
 
-    `demand`: KV that turns at work want, in pools; `warnings` there were of it.
+    `demand`: KV wanted by active turns / pool size; `warnings`: how often it got high.
     """
 
     info: EngineInfo | None
@@ -53,7 +53,7 @@ class Poll:
 
 
 class Metrics:
-    """Counts what ends, and shapes what is polled when a scrape comes."""
+    """Counts finished turns and formats the polled state for a scrape."""
 
     def __init__(self) -> None:
         self._turns = Counter(dict.fromkeys(OUTCOMES, 0))
@@ -66,7 +66,7 @@ class Metrics:
         self._kv_bytes = Histogram(KV_BYTES)
 
     def turn_ended(self, finished: TurnFinished) -> None:
-        """Count a turn's ending."""
+        """Count a finished turn."""
         usage = finished.usage
         self._turns[finished.reason or finished.status] += 1
         self._contexts[usage.context, usage.fidelity] += 1
@@ -78,50 +78,50 @@ class Metrics:
             self._first_token[path].add(usage.ttft_ms / 1000)
 
     def degraded(self, step: Rung) -> None:
-        """Count a turn that met pressure before the engine had it."""
+        """Count a turn degraded under pressure before it reached the engine."""
         self._degradations[step] += 1
 
     def quota_refused(self, reason: str) -> None:
-        """Count a request that a quota refused."""
+        """Count a request rejected by a quota."""
         self._quota_rejections[reason] += 1
 
     def render(self, poll: Poll) -> bytes:
-        """Write everything in the Prometheus text format."""
+        """Render all families in the Prometheus text format."""
         scrape = CollectorRegistry(auto_describe=False)
         scrape.register(_Scrape(self.families(poll)))
         return generate_latest(scrape)
 
     def families(self, poll: Poll) -> Iterator[Metric]:
-        """Everything, name by name."""
+        """Yield all metric families."""
         yield from self._turn_families()
-        yield gauge("sessiond_websocket_connections", "Open sockets.", poll.sockets)
-        text = "Engines lost and started again."
+        yield gauge("sessiond_websocket_connections", "Open WebSocket connections.", poll.sockets)
+        text = "Engine restarts after a loss."
         yield counter("sessiond_engine_restarts", text, poll.restarts)
-        yield counter("sessiond_engine_hangs", "Those that hung in a step.", poll.hangs)
-        text = "Blocks that somebody refers to and nobody holds; anything but 0 is a fault."
+        yield counter("sessiond_engine_hangs", "Engine restarts because a step hung.", poll.hangs)
+        text = "Blocks with references but no holder; any value but 0 is a fault."
         yield gauge("sessiond_leaked_blocks", text, poll.leaked_blocks)
         yield counters(
             "sessiond_quota_rejections",
-            "Requests refused by the limit of a quota.",
+            "Requests rejected by a quota.",
             "reason",
             self._quota_rejections,
         )
         yield gauge(
-            "sessiond_kv_demand_ratio", "KV that turns at work want, in pools.", poll.demand
+            "sessiond_kv_demand_ratio", "KV wanted by active turns / pool size.", poll.demand
         )
-        yield counter("sessiond_pressure_warnings", "Times that it got high.", poll.warnings)
+        yield counter("sessiond_pressure_warnings", "Times KV demand got high.", poll.warnings)
         steps = {**self._degradations, **_taken(poll.stats)}
-        yield counters("sessiond_degradations", "Steps taken under pressure.", "step", steps)
+        yield counters("sessiond_degradations", "Degradation steps taken.", "step", steps)
         if poll.stats is not None and poll.info is not None:
             yield from engine_families(poll.stats, poll.info)
             first_token = added(one.told() for one in self._first_token.values())
             yield from alias_families(poll.stats, poll.info, first_token)
 
     def _turn_families(self) -> Iterator[Metric]:
-        yield counters("sessiond_turns", "Turns by how they ended.", "outcome", self._turns)
+        yield counters("sessiond_turns", "Finished turns by outcome.", "outcome", self._turns)
         contexts = CounterMetricFamily(
             "sessiond_turn_contexts",
-            "Turns by what the model saw of the session, and how its KV was made.",
+            "Turns by the part of the session in context and the exactness of its KV.",
             labels=["context", "fidelity"],
         )
         for labels, count in self._contexts.items():
@@ -129,20 +129,20 @@ class Metrics:
         yield contexts
         yield histograms(
             "sessiond_time_to_first_token_seconds",
-            "From the turn's arrival at the engine to its first token; warm: KV was reused.",
+            "From arrival at the engine to the first token; warm: cached KV was reused.",
             "path",
             {path: one.told() for path, one in self._first_token.items()},
         )
         for name, text, one in (
-            ("sessiond_turn_duration_seconds", "From arrival to ending.", self._duration),
+            ("sessiond_turn_duration_seconds", "From arrival to the end.", self._duration),
             ("sessiond_queue_time_seconds", "From arrival to the first step.", self._queue_time),
-            ("sessiond_turn_kv_bytes", "KV of the session when the turn ended.", self._kv_bytes),
+            ("sessiond_turn_kv_bytes", "KV of the session at the end of the turn.", self._kv_bytes),
         ):
             yield histogram(name, text, one.told())
 
 
 class _Scrape(Collector):
-    """Families that are there already."""
+    """A collector over prepared families."""
 
     def __init__(self, families: Iterator[Metric]) -> None:
         self._families = families
@@ -152,7 +152,7 @@ class _Scrape(Collector):
 
 
 def _taken(stats: EngineStats | None) -> dict[str, float]:
-    """Steps that the engine took; it may be away."""
+    """Degradation steps taken by the engine; empty when it did not answer."""
     if stats is None:
         return {}
     return {step: stats.degradations_total.get(step, 0) for step in get_args(Degradation)}

@@ -1,4 +1,4 @@
-"""Users, keys and the audit log as they go into the store and come out. Times in unix seconds."""
+"""Records of users, keys and the audit log. Times in unix seconds."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -10,7 +10,7 @@ UserRole = Literal["user", "admin"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserRecord:
-    """A user's row. `name` None: one that was never added, the `local` of `--auth none`."""
+    """A user's row. `name` is None for a user never added, as `local` with `--auth none`."""
 
     id: str
     name: str | None
@@ -21,7 +21,7 @@ class UserRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewUser:
-    """A user to be stored. `salt` parts what is cached for it from what is cached for others."""
+    """A user to be stored. `salt` separates its cached blocks from other users'."""
 
     id: str
     name: str
@@ -32,7 +32,7 @@ class NewUser:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyRecord:
-    """A key's row, without what its secret is checked by."""
+    """A key's row without the hash of its secret."""
 
     id: str
     user_id: str
@@ -42,7 +42,7 @@ class KeyRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Issued:
-    """A new key, whole: the only time that it is seen."""
+    """A new key with its secret, which is never shown again."""
 
     record: KeyRecord
     key: ApiKey
@@ -60,7 +60,7 @@ class NewKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyOwner:
-    """Whose a key is that may be used now, and what its secret is checked by."""
+    """The owner of a valid key, and the hash of its secret."""
 
     user_id: str
     role: UserRole
@@ -70,7 +70,7 @@ class KeyOwner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionOwner:
-    """Whose a session is, and what parts that user's blocks from those of others."""
+    """The owner of a session, and the salt of that user's blocks."""
 
     user_id: str
     salt: bytes
@@ -78,7 +78,7 @@ class SessionOwner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audit:
-    """One thing that an admin did: who, what, to whom, when, and how exactly."""
+    """One action of an admin: actor, action, target, time and details."""
 
     at: float
     actor: str

@@ -1,6 +1,6 @@
-"""Users, keys and the audit log, as the transactions that their administration needs.
+"""Transactions on users, keys and the audit log.
 
-Whoever changes something hands over what the audit log is to say of it: both are written, or none.
+Each change comes with its audit entry: both are written, or neither.
 """
 
 from collections.abc import Collection
@@ -34,14 +34,14 @@ class AccountStore:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    # --- what is asked with every request --------------------------------------------------------
+    # --- queries of every request --------------------------------------------------------
 
     async def key_owner(self, key_id: str) -> KeyOwner | None:
-        """Whose key it is; None when it is nobody's that may come in."""
+        """The owner of a key; None when the key is not valid."""
         return await self._database.read(lambda connection: users.key_owner(connection, key_id))
 
     async def unusable(self, key_ids: Collection[str]) -> frozenset[str]:
-        """Those of the keys that may not be used, or not any more."""
+        """The invalid or revoked ones among the keys."""
         ids = list(key_ids)
 
         async def work(connection: AsyncConnection) -> frozenset[str]:
@@ -53,13 +53,13 @@ class AccountStore:
         return await self._database.read(work)
 
     async def any_key(self) -> bool:
-        """Whether there is a key at all that may be used."""
+        """Whether any valid key exists."""
         return await self._database.read(users.any_key)
 
     # --- users -----------------------------------------------------------------------------------
 
     async def add_user(self, user: NewUser, key: NewKey | None, audits: Collection[Audit]) -> bool:
-        """Store a user, maybe with a first key; returns False when the name is taken."""
+        """Store a user, optionally with a first key; returns False when the name is taken."""
 
         async def work(connection: AsyncConnection) -> bool:
             if await users.find_named(connection, user.name) is not None:
@@ -81,7 +81,7 @@ class AccountStore:
         return await self._database.read(lambda connection: users.find_named(connection, name))
 
     async def session_owner(self, session_id: str) -> SessionOwner | None:
-        """Whose a stored session is, closed ones included."""
+        """The owner of a stored session, closed ones included."""
         return await self._database.read(
             lambda connection: users.session_owner(connection, session_id)
         )
@@ -89,13 +89,13 @@ class AccountStore:
     async def list_users(
         self, *, limit: int, after: str | None
     ) -> tuple[tuple[UserRecord, ...], bool]:
-        """Users in the order of their coming, and whether others follow."""
+        """Users in order of creation, and whether others follow."""
         return await self._database.read(
             lambda connection: users.page(connection, limit=limit, after=after)
         )
 
     async def set_role(self, user_id: str, role: UserRole, audit: Audit) -> bool:
-        """Replace a user's role; returns whether there is the user."""
+        """Replace a user's role; returns whether the user exists."""
 
         async def work(connection: AsyncConnection) -> bool:
             changed = await users.set_role(connection, user_id, role)
@@ -106,7 +106,7 @@ class AccountStore:
         return await self._database.write(work)
 
     async def remove_user(self, user_id: str, audit: Audit) -> tuple[str, ...] | None:
-        """Let a user come in no more; returns the keys that end with it. None: there is no such."""
+        """Remove a user; returns the keys this revokes, None when the user is unknown."""
 
         async def work(connection: AsyncConnection) -> tuple[str, ...] | None:
             if not await users.revoke(connection, user_id, audit.at):
@@ -120,7 +120,7 @@ class AccountStore:
     # --- keys ------------------------------------------------------------------------------------
 
     async def add_key(self, key: NewKey, audit: Audit) -> bool:
-        """Store a further key; returns whether there is the user."""
+        """Store another key; returns whether the user exists."""
 
         async def work(connection: AsyncConnection) -> bool:
             user = await users.find(connection, key.user_id)
@@ -142,7 +142,7 @@ class AccountStore:
         return await self._database.read(lambda connection: users.find_key(connection, key_id))
 
     async def revoke_key(self, user_id: str, key_id: str, audit: Audit) -> bool:
-        """Let a key be used no more; returns whether it could until now."""
+        """Revoke a key; returns whether it was valid."""
 
         async def work(connection: AsyncConnection) -> bool:
             revoked = await users.revoke_key(connection, user_id, key_id, audit.at)
@@ -153,7 +153,7 @@ class AccountStore:
         return await self._database.write(work)
 
     async def rotate_key(self, key_id: str, key: NewKey, audit: Audit) -> bool:
-        """Put a new key in the place of one; returns whether that could be used until now."""
+        """Replace a key by a new one; returns whether the old one was valid."""
 
         async def work(connection: AsyncConnection) -> bool:
             revoked = await users.revoke_key(connection, key.user_id, key_id, audit.at)
@@ -167,7 +167,7 @@ class AccountStore:
     # --- the audit log ---------------------------------------------------------------------------
 
     async def add_audit(self, audit: Audit) -> None:
-        """Write down what was done without any row of users or keys."""
+        """Record an action that changes no row of users or keys."""
         await self._database.write(lambda connection: users.insert_audits(connection, [audit]))
 
     async def list_audits(

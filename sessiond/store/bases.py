@@ -1,7 +1,7 @@
-"""SQL of what a new session is built on: a turn or a front of another, which may be deleted.
+"""SQL of the base of a new session: a turn or system prefix of another one, which may be deleted.
 
-Whoever builds on rows of the user and whoever deletes such rows take turns, by a lock on the
-user's row: so nothing is deleted that something begins to be built on.
+A lock on the user's row serialises transactions that build on the user's rows with those that
+delete them, so that no base is deleted while a session is created on it.
 """
 
 import sqlalchemy as sa
@@ -15,7 +15,7 @@ from sessiond.store.schema import system_prompts, turns, users
 async def hold(
     connection: AsyncConnection, session: NewSession, new_prompt: NewPrompt | None
 ) -> None:
-    """Let nobody delete what the session is built on until the transaction ends.
+    """Lock the base of the session against deletion until the transaction ends.
 
     Raises:
         BaseGoneError: it was deleted.
@@ -34,11 +34,11 @@ async def hold(
         return
     await connection.execute(_user(session.user_id).with_for_update(read=True))
     if await connection.scalar(rows) is None:
-        raise BaseGoneError(f"what session {session.id} begins with was deleted")
+        raise BaseGoneError(f"the base of session {session.id} was deleted")
 
 
 async def hold_all(connection: AsyncConnection, user_id: str) -> None:
-    """Let nobody build on rows of the user until the transaction ends."""
+    """Lock the user's rows against new sessions until the transaction ends."""
     await connection.execute(_user(user_id).with_for_update(key_share=True))
 
 

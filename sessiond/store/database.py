@@ -1,4 +1,4 @@
-"""Connections and transactions. Owns the pools; nothing outside the store sees a connection."""
+"""Connections and transactions. Owns the connection pools; connections never leave the store."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
@@ -46,7 +46,7 @@ _FAILURES = (
 
 
 class Database:
-    """Connections of one database, for those that read and those that write.
+    """Reader and writer connections of one database.
 
     SQLite takes one writer at a time; a pool of one connection lets them queue in turn instead of
     polling for the lock. Against other processes `BEGIN IMMEDIATE` takes that lock at once, since
@@ -57,7 +57,7 @@ class Database:
     has the bound of its locks, and no other: it can't be left alone with a statement.
 
     Raises:
-        StoreConfigError: the URL is of no kind that can be used.
+        StoreConfigError: the URL is not supported.
     """
 
     def __init__(
@@ -78,17 +78,17 @@ class Database:
 
     @property
     def failure(self) -> str | None:
-        """Why the database took no new rows when it was asked last; None: it did."""
+        """Reason of the last failed insert; None when it succeeded."""
         return self._failure
 
     @property
     def connections_in_use(self) -> int:
-        """Connections that transactions hold just now."""
+        """Connections in use by transactions."""
         pools = {self._writer.pool, self._reader.pool}
         return sum(pool.checkedout() for pool in pools if isinstance(pool, sa.QueuePool))
 
     async def read(self, work: Work[T]) -> T:
-        """Run `work` in one transaction that only reads.
+        """Run `work` in one read-only transaction.
 
         Raises:
             StoreError: the database failed.
@@ -96,7 +96,7 @@ class Database:
         return await self._finish(self._transact(self._reader, work))
 
     async def write(self, work: Work[T], *, adds_rows: bool = False) -> T:
-        """Run `work` in one transaction; all of it is written, or nothing.
+        """Run `work` in one transaction: all of it is written, or nothing.
 
         A database that is full may still replace rows: only one that `adds_rows` tells that it is
         well again.
@@ -107,7 +107,7 @@ class Database:
         return await self._finish(self._write(work, adds_rows=adds_rows))
 
     async def close(self) -> None:
-        """Wait for what runs and close every connection."""
+        """Wait for running transactions and close every connection."""
         await asyncio.gather(*self._running, return_exceptions=True)
         await self._writer.dispose()
         await self._reader.dispose()
@@ -150,11 +150,11 @@ class Database:
     def _forget(self, task: asyncio.Task[Any]) -> None:
         self._running.discard(task)
         if not task.cancelled():
-            task.exception()  # seen: whoever still waits gets it too
+            task.exception()  # retrieved here; tasks that still wait get it as well
 
 
 class MemoryDatabase(Database):
-    """The same tables for this process alone: nothing of them is ever written down.
+    """The same tables in memory, for this process alone.
 
     Its one connection is the database, so that readers and writers take turns.
     """
@@ -204,7 +204,7 @@ def _make_tables(connection: Any, _record: object) -> None:
 
 
 def parse_url(url: str) -> URL:
-    """The URL taken apart.
+    """Parse the URL.
 
     Raises:
         StoreConfigError: it is of no kind that can be used.
@@ -215,7 +215,9 @@ def parse_url(url: str) -> URL:
         raise StoreConfigError(url, _ALLOWED) from error
     if parsed.drivername == "sqlite+aiosqlite":
         if parsed.database in {None, "", ":memory:"}:
-            raise StoreConfigError(url, _ALLOWED + " (memory can't be shared by connections)")
+            raise StoreConfigError(
+                url, _ALLOWED + " (connections can't share an in-memory database)"
+            )
     elif parsed.drivername != "postgresql+psycopg":
         raise StoreConfigError(parsed.render_as_string(hide_password=True), _ALLOWED)
     return parsed
@@ -245,7 +247,7 @@ def writer_engine(url: URL, *, connections: int = CONNECTIONS) -> AsyncEngine:
 
 
 def _without_detail(error: sa.exc.SQLAlchemyError) -> str:
-    """What failed, without the rows that Postgres quotes: they hold what was said."""
+    """The error text without the rows quoted by Postgres, as these hold message text."""
     return " ".join(line for line in str(error).splitlines() if not line.startswith("DETAIL:"))
 
 

@@ -1,10 +1,10 @@
-"""SQL that deletes what closed sessions leave behind.
+"""SQL that deletes the rows of closed sessions.
 
-Rows are shared: a fork is built on turns of the session that it was cut from. So turns of a closed
-session stay as long as an open session of the user has a turn or a tip that is built on them.
+Rows are shared: a fork is built on turns of its parent session. Turns of a closed session stay as
+long as a turn or tip of an open session of the user is built on them.
 
-What can go is found from what has just been let go, upwards: a session that closes, a tip that
-moves. So it costs as much as goes, however much of the user's other sessions is left.
+The search for deletable rows starts at the closed session or moved tip and walks up its ancestors,
+so its cost depends on the number of deleted rows only.
 """
 
 from collections.abc import Iterable, Sequence

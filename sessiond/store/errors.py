@@ -1,4 +1,4 @@
-"""What the store raises. Nothing of SQLAlchemy leaves the package."""
+"""Errors of the store. No SQLAlchemy error leaves the package."""
 
 import re
 
@@ -8,24 +8,24 @@ _PASSWORD = re.compile("//([^:@/]*):.*@")  # also where the URL can't be taken a
 
 
 class StoreError(Exception):
-    """The database did not do what it was asked to; nothing of it was written."""
+    """The database failed a transaction; nothing of it was written."""
 
 
 class StoreConfigError(StoreError):
-    """The database's URL can't work."""
+    """The database URL is not usable."""
 
     def __init__(self, url: str, allowed: str) -> None:
         shown = _PASSWORD.sub(r"//\1:[removed]@", url)
-        super().__init__(f"db={shown!r}: allowed is {allowed}")
+        super().__init__(f"db must be {allowed} (got {shown!r})")
         self.url = url
 
 
 class StaleSessionError(StoreError):
-    """A session is not where the writer believed: closed, or moved on by someone else."""
+    """The session is closed, or another writer has moved its tip."""
 
 
 class QuotaExceededError(StoreError):
-    """A user has not enough left of what was to be taken; nothing was."""
+    """The reservation exceeds the remaining quota of the user; nothing was taken."""
 
     def __init__(self, user_id: str, account: Account, wanted: Wanted) -> None:
         super().__init__(f"{wanted} is more than the quota of user {user_id} has left")
@@ -34,8 +34,8 @@ class QuotaExceededError(StoreError):
 
 
 class BaseGoneError(StoreError):
-    """What a new session was to be built on was deleted meanwhile; nothing was written."""
+    """The base of the new session was deleted meanwhile; nothing was written."""
 
 
 class NotOwnerError(StaleSessionError):
-    """The session is closed, or another replica has taken it since the writer did."""
+    """The session is closed, or another replica has claimed it."""

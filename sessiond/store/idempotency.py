@@ -1,4 +1,4 @@
-"""SQL of idempotency keys: each is one user's, and stands for one request."""
+"""SQL of idempotency keys: each belongs to one user and identifies one request."""
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
@@ -9,7 +9,7 @@ from sessiond.store.schema import idempotency_keys
 
 
 async def find(connection: AsyncConnection, user_id: str, key: str, since: float) -> UsedKey | None:
-    """What the key was used for, if that was after `since`."""
+    """The request the key was used for after `since`, if any."""
     rows = await connection.execute(
         sa.select(idempotency_keys.c.digest, idempotency_keys.c.result_id).where(
             idempotency_keys.c.user_id == user_id,
@@ -24,7 +24,7 @@ async def find(connection: AsyncConnection, user_id: str, key: str, since: float
 async def claim(
     connection: AsyncConnection, user_id: str, key: str, used: UsedKey, now: float
 ) -> bool:
-    """Use a key of a user who is known; False: it is in use."""
+    """Claim a key of a known user; False when it is in use."""
     dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
     claimed = await connection.execute(
         dialect.insert(idempotency_keys)
@@ -36,13 +36,13 @@ async def claim(
             created_at=now,
         )
         .on_conflict_do_nothing()
-        .returning(idempotency_keys.c.key)  # the count of rows is not told by every driver
+        .returning(idempotency_keys.c.key)  # not every driver reports a row count
     )
     return claimed.first() is not None
 
 
 async def release(connection: AsyncConnection, user_id: str, key: str, result_id: str) -> None:
-    """Nothing came of what the key was used for."""
+    """Free the key of a request that had no result."""
     await connection.execute(
         idempotency_keys.delete().where(
             idempotency_keys.c.user_id == user_id,
@@ -53,7 +53,7 @@ async def release(connection: AsyncConnection, user_id: str, key: str, result_id
 
 
 async def forget(connection: AsyncConnection, until: float) -> None:
-    """Forget the keys that were used until then."""
+    """Delete the keys used until then."""
     await connection.execute(
         idempotency_keys.delete().where(idempotency_keys.c.created_at <= until)
     )

@@ -1,4 +1,4 @@
-"""This server's lease on its life, among the servers on one database."""
+"""Lease of this server among the replicas on one database."""
 
 from collections.abc import Sequence
 
@@ -21,13 +21,13 @@ class Membership:
         self._replica = replica
 
     async def register(self, now: float, expires_at: float) -> None:
-        """Come to life; what an earlier run of the same name owned is free."""
+        """Register this replica; sessions owned by an earlier run of the same name become free."""
         await self._database.write(
             lambda connection: replicas.register(connection, self._replica, now, expires_at)
         )
 
     async def renew(self, now: float, expires_at: float, *, dead_by: float | None = None) -> int:
-        """Live on, and mark the turns of replicas that do not; returns how many those were.
+        """Renew the lease and fail the turns of dead replicas; returns the number of failed turns.
 
         Those whose lease was over at `dead_by` (None: is over now; 0: nobody's was).
 
@@ -52,11 +52,11 @@ class Membership:
         return failed
 
     async def resign(self) -> None:
-        """End; other replicas need not wait for the lease to be over."""
+        """End the lease now, so that other replicas need not wait for its expiry."""
         await self._database.write(lambda connection: replicas.resign(connection, self._replica))
 
     async def taken(self, session_ids: Sequence[str]) -> list[str]:
-        """Those of the sessions that are not this replica's any more, or closed."""
+        """The sessions that are closed or owned by another replica."""
         return await self._database.read(
             lambda connection: ownership.taken(connection, self._replica, session_ids)
         )

@@ -1,4 +1,4 @@
-"""Brings a database to the newest schema, and says whether it is there. Runs alembic."""
+"""Migrates a database to the newest schema and checks its version. Runs alembic."""
 
 import asyncio
 from dataclasses import dataclass
@@ -19,14 +19,14 @@ from sessiond.store.errors import StoreError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaState:
-    """Where a database's schema stands. `current` None: there is none yet."""
+    """Schema version of a database. `current` is None when there is no schema."""
 
     current: str | None
     newest: str
 
     @property
     def is_current(self) -> bool:
-        """Whether the server can use it as it is."""
+        """Whether the schema is the newest."""
         return self.current == self.newest
 
 
@@ -59,7 +59,7 @@ def downgrade(url: str, revision: str) -> None:
 
 
 async def check(url: str) -> SchemaState:
-    """Look where the schema stands; changes nothing and takes no lock.
+    """Read the schema version; changes nothing and takes no lock.
 
     Raises:
         StoreConfigError: the URL is of no kind that can be used.

@@ -1,4 +1,4 @@
-"""SQL of who may add to a session: the replica that took it last, until another takes it."""
+"""SQL of session ownership: a session belongs to the replica that claimed it last."""
 
 from collections.abc import Sequence
 
@@ -25,7 +25,7 @@ async def claim(  # noqa: PLR0913 -- who, which, and how
     dead_by: float,
     even_if_busy: bool,
 ) -> bool:
-    """Own an open session from now on, unless a replica that lives runs a turn in it.
+    """Claim an open session, unless a live replica runs a turn in it.
 
     Turns that a dead owner, whose lease was over at `dead_by`, left running are marked. The epoch
     rises only when the owner changes.
@@ -60,7 +60,7 @@ async def claim(  # noqa: PLR0913 -- who, which, and how
 async def hold(
     connection: AsyncConnection, replica: ReplicaId, user_id: str, session_id: str, epoch: int
 ) -> None:
-    """Be the owner until the transaction ends: nobody can take the session meanwhile.
+    """Lock the ownership of the session until the transaction ends.
 
     Raises:
         NotOwnerError: the session is closed, or was taken since that epoch began.
@@ -83,7 +83,7 @@ async def hold(
 async def taken(
     connection: AsyncConnection, replica: ReplicaId, session_ids: Sequence[str]
 ) -> list[str]:
-    """Those of the sessions that are closed, or that another replica owns."""
+    """The sessions that are closed or owned by another replica."""
     found: list[str] = []
     for first in range(0, len(session_ids), _MOST_IDS):
         rows = await connection.scalars(

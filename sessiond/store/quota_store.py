@@ -1,4 +1,4 @@
-"""What the service asks of quotas beside its turns, each as a transaction."""
+"""Transactions on quotas besides those of turns."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -49,13 +49,13 @@ class QuotaStore:
         )
 
     async def renew_reservations(self, turn_ids: Sequence[str], expires_at: float) -> None:
-        """Tell that the turns still run."""
+        """Renew the reservations of running turns."""
         await self._database.write(
             lambda connection: quotas.renew(connection, turn_ids, expires_at)
         )
 
     async def reap_reservations(self, now: float, reservation_s: float = 30.0) -> int:
-        """Give back what turns of servers that died had reserved; returns how many there were."""
+        """Release the reservations of dead servers; returns their number."""
         return await self._database.write(
             lambda connection: quotas.reap(connection, now, reservation_s)
         )

@@ -1,4 +1,4 @@
-"""SQL of quotas: taken by one conditional update before a turn runs, settled with its end."""
+"""SQL of quotas: reserved by one conditional update before a turn runs, settled when it ends."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -64,7 +64,7 @@ def _take() -> ReturningUpdate[Any]:
 
 
 def _give_back_to() -> sa.Update:
-    """Give back what was taken, to the windows that it was taken from if they still go on."""
+    """Refund a reservation to the windows it was taken from, if they are still current."""
     table, given = quotas.c, sa.bindparam
     minute = sa.case((table.minute_start == given("minute"), given("more_tokens")), else_=0)
     day = sa.case((table.day_start == given("day"), given("more_tokens")), else_=0)
@@ -155,7 +155,7 @@ async def reserve(
 
 
 async def admit_session(connection: AsyncConnection, user_id: str) -> None:
-    """See that one more session may be opened, and let nobody else open one meanwhile.
+    """Check the limit of open sessions, and lock it until the transaction ends.
 
     Raises:
         QuotaExceededError: there are as many as may be.
@@ -179,7 +179,7 @@ async def settle(  # noqa: PLR0913 -- whose, which, and what of it
     now: float,
     once: bool = False,
 ) -> None:
-    """A turn has ended: what it did not need goes back to the windows that it was taken from.
+    """Settle an ended turn: refund the unused part to the windows it was taken from.
 
     `once`: it may have been done, and a turn without a reservation is one that was settled.
     """
@@ -187,7 +187,7 @@ async def settle(  # noqa: PLR0913 -- whose, which, and what of it
     held = gone.one_or_none()
     if held is None and once:
         return
-    if held is None:  # it had expired, and was given back whole
+    if held is None:  # it had expired and was released in full
         await _give_back(connection, user_id, windows_at(now), turns=0, held=0, used=used)
     else:
         windows = Windows(held.minute_start, held.day_start)
@@ -195,7 +195,7 @@ async def settle(  # noqa: PLR0913 -- whose, which, and what of it
 
 
 async def reap(connection: AsyncConnection, now: float, reservation_s: float) -> int:
-    """Give back what turns of servers that died had reserved; returns how many there were.
+    """Release the reservations of dead servers; returns their number.
 
     Also what ends much later than any that is renewed now: a clock has been put back since. At a
     time of 0 nothing has.
@@ -216,7 +216,7 @@ async def reap(connection: AsyncConnection, now: float, reservation_s: float) ->
 
 
 async def renew(connection: AsyncConnection, turn_ids: Sequence[str], expires_at: float) -> None:
-    """The turns still run."""
+    """Renew the reservations of running turns."""
     await connection.execute(
         reservations.update()
         .where(reservations.c.turn_id.in_(padded(turn_ids)))

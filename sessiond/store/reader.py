@@ -1,8 +1,8 @@
-"""All questions to the databases. Owns them; shared by all tasks.
+"""All queries to the databases. Owns them; shared by all tasks.
 
 Rows of volatile sessions are in a database in memory, those of all others in the one of the URL.
 
-Every question names the user whose rows it is about: rows of others do not exist for it.
+Every query names the user whose rows it reads; other users' rows are invisible to it.
 """
 
 from collections.abc import Sequence
@@ -27,9 +27,9 @@ from sessiond.store.volatile import is_volatile
 
 
 class StoreReader:
-    """Each answer is of one moment. `connections`: the most to a Postgres.
+    """Each answer is a snapshot. `connections`: the maximum to Postgres.
 
-    A transaction of its takes `timeout_s` at most; 0: as long as it takes.
+    `timeout_s`: transaction timeout (0 = none).
 
     Raises:
         StoreConfigError: the URL is of no kind that can be used.
@@ -44,16 +44,16 @@ class StoreReader:
 
     @property
     def failure(self) -> str | None:
-        """Why the database took no new rows when it was asked last; None: it did."""
+        """Reason of the last failed insert; None when it succeeded."""
         return self._database.failure
 
     @property
     def connections_in_use(self) -> int:
-        """Connections that transactions hold just now."""
+        """Connections in use by transactions."""
         return self._database.connections_in_use
 
     async def close(self) -> None:
-        """Wait for what runs and close every connection."""
+        """Wait for running transactions and close every connection."""
         await self._database.close()
         await self._memory.close()
 

@@ -1,4 +1,4 @@
-"""What goes into the store and comes out of it. Frozen; times in unix seconds."""
+"""Records of the store. Frozen; times in unix seconds."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -54,7 +54,7 @@ class NewPrompt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionHints:
-    """What the client said of a session's KV.
+    """The client's hints about a session's KV.
 
     `ttl_s`: how long `hold` lasts; None: as long as the server's setting says.
     """

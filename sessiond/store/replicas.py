@@ -1,4 +1,4 @@
-"""SQL of replicas: the servers on one database, each alive as long as it renews its lease."""
+"""SQL of replicas: servers on one database, each alive while it renews its lease."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ _BALLAST_BYTES = 256 * 1024  # more than a file that is full can take beside wha
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaId:
-    """Who a server is. `id`: of this run alone; `name`: the same when it is started again."""
+    """Identity of a server. `id` is unique to this run; `name` survives a restart."""
 
     id: str
     name: str
@@ -27,7 +27,7 @@ def is_alive(owner: sa.ColumnElement[str | None], now: float) -> sa.ColumnElemen
 async def register(
     connection: AsyncConnection, replica: ReplicaId, now: float, expires_at: float
 ) -> None:
-    """Come to life. An earlier run of the same name is over."""
+    """Register a replica. An earlier run of the same name is over."""
     await connection.execute(
         replicas.delete().where(
             sa.or_(replicas.c.name == replica.name, replicas.c.id == replica.id)
@@ -41,7 +41,7 @@ async def register(
 
 
 async def renew(connection: AsyncConnection, replica: ReplicaId, expires_at: float) -> bool:
-    """Live on; False: others took it for dead."""
+    """Renew the lease; False when other replicas declared it dead."""
     changed = await connection.execute(
         replicas.update().where(replicas.c.id == replica.id).values(expires_at=expires_at)
     )
@@ -69,7 +69,7 @@ async def bury(connection: AsyncConnection, now: float, lease_s: float) -> int:
 
 
 async def resign(connection: AsyncConnection, replica: ReplicaId) -> None:
-    """End: what it owned is free."""
+    """End the lease: owned sessions become free."""
     await connection.execute(replicas.delete().where(replicas.c.id == replica.id))
 
 

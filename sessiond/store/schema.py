@@ -1,4 +1,4 @@
-"""The tables. What they mean; `migrations` makes them, a test compares the two.
+"""The tables. `migrations` creates them; a test compares the two.
 
 A context is never stored whole: a turn holds the ids that it added, and its parent is the turn that
 it was built on, so that forks share their ancestors' rows.

@@ -1,4 +1,4 @@
-"""What the model sees of a conversation: which of its turns, in places and sizes. Pure; no ids.
+"""Context layout: which turns the model sees, by position and size. Pure; no ids.
 
 *History tokens* are places in the ids of all turns of a context, one after the other, the front
 left out. They never change, whatever is dropped, and forks share those of their common turns.
@@ -88,7 +88,7 @@ class Shape:
 
     @property
     def context(self) -> ContextKind:
-        """How a client is told of it."""
+        """The context as reported to clients."""
         if self.summary is not None:
             return "summarized"
         return "trimmed" if self.dropped_turns else "full"

@@ -1,6 +1,6 @@
-"""All changes of the databases, as the transactions that the sessions need. Shared by all tasks.
+"""All writes to the databases, as transactions. Shared by all tasks.
 
-Every question names the user whose rows it is about: rows of others do not exist for it.
+Every query names the user whose rows it reads; other users' rows are invisible to it.
 """
 
 import secrets
@@ -33,11 +33,11 @@ from sessiond.store.replicas import ReplicaId
 from sessiond.store.used_keys import UsedKeys
 from sessiond.store.volatile import is_volatile
 
-_TOMBSTONE_S = 24 * 3600.0  # that a session was there and is closed is told for so long
+_TOMBSTONE_S = 24 * 3600.0  # a deleted session is reported as closed for this long
 
 
 class Store(StoreReader):
-    """Each method is one transaction: all of it happens, or nothing.
+    """Each method is one transaction: all of it is written, or nothing.
 
     It is that of one replica, whose sessions nobody else can add to. `replica_name`: the same for
     every run of a server, and for no other server; "": nobody else's. `connections`: the most to
@@ -72,7 +72,7 @@ class Store(StoreReader):
     # --- replicas --------------------------------------------------------------------------------
 
     async def fail_running(self, now: float) -> int:
-        """Mark running turns that nobody runs any more as failed; returns how many."""
+        """Fail running turns of dead replicas; returns their number."""
         return await self._database.write(lambda connection: turns.fail_running(connection, now))
 
     async def claim_session(
@@ -84,7 +84,7 @@ class Store(StoreReader):
         dead_by: float | None = None,
         even_if_busy: bool = False,
     ) -> SessionRecord | None:
-        """Own a session, unless a replica that lives runs a turn in it: then its owner stays.
+        """Claim a session, unless a live replica runs a turn in it: then its owner stays.
 
         Turns that a dead owner left running are marked as failed. Dead is whose lease was over at
         `dead_by` (None: is over now). None: there is no such session;
@@ -124,7 +124,7 @@ class Store(StoreReader):
         Raises:
             QuotaExceededError: there is not enough left to reserve.
             NotOwnerError: the session is closed, or another replica has taken it.
-            BaseGoneError: what a new session begins with was deleted.
+            BaseGoneError: the base of the new session was deleted.
         """
 
         async def reserve(connection: AsyncConnection) -> Account:
@@ -180,7 +180,7 @@ class Store(StoreReader):
         await self._settle(turn.user_id, turn.id, used, turn.finished_at)
 
     async def lose_turn(self, turn: LostTurn) -> None:
-        """End a turn that joins no context."""
+        """End a turn without adding it to the context."""
         used = charged_tokens(turn.usage, turn.error)
 
         async def work(connection: AsyncConnection) -> None:
@@ -213,7 +213,7 @@ class Store(StoreReader):
         await self._of(turn.session_id).write(work, adds_rows=True)
 
     async def delete_turn(self, user_id: str, turn_id: str, now: float) -> bool:
-        """Forget a finished turn's id; returns whether there was one to forget."""
+        """Delete a finished turn's id; returns whether it existed."""
         return await self._of(turn_id).write(
             lambda connection: turns.mark_deleted(connection, user_id, turn_id, now)
         )
@@ -233,7 +233,7 @@ class Store(StoreReader):
 
         Raises:
             QuotaExceededError: its user has as many as may be open.
-            BaseGoneError: what it begins with was deleted.
+            BaseGoneError: its base was deleted.
         """
 
         async def work(connection: AsyncConnection) -> None:
@@ -288,7 +288,7 @@ class Store(StoreReader):
         return await self._of(session_id).write(work)
 
     async def close_session(self, user_id: str, session_id: str, now: float) -> bool:
-        """End a session; delete its text and ids but for what open sessions are built on.
+        """Close a session; delete its text and ids except rows that open sessions are built on.
 
         What was left of the user's other closed sessions for its sake goes, too.
 

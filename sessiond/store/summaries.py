@@ -34,7 +34,7 @@ async def insert(connection: AsyncConnection, summary: NewSummary) -> None:
 async def newest(
     connection: AsyncConnection, user_id: str, tip_id: str | None
 ) -> StoredSummary | None:
-    """The summary of a context that read the most of it; of two such the later one."""
+    """The summary of a context that covers the most of it; the later one of equals."""
     chain = chain_of(user_id, tip_id)
     row = (
         await connection.execute(

@@ -1,4 +1,4 @@
-"""SQL of turns: the rows, how they begin and how they end."""
+"""SQL of turns: rows, begin and end."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,8 +16,8 @@ from sessiond.store.replicas import is_alive
 from sessiond.store.schema import is_running, sessions, summaries, system_prompts, turns
 from sessiond.store.token_ids import pack
 
-# A server that starts takes every turn that still runs for one of a server that died. It may be
-# wrong, and then whoever does run the turn knows better: the turn's own end outweighs this mark.
+# A starting server assumes that every running turn belongs to a dead server. When that is wrong,
+# the end recorded by the server that runs the turn replaces this mark.
 _INTERRUPTED = TurnError(code="engine_restarted", message="the server stopped during the turn")
 _SUMMED = ("turns", "input", "cached", "output")
 _DIGESTS = 200  # looked up at once, the longest prefixes first
@@ -78,7 +78,7 @@ async def insert(connection: AsyncConnection, turn: NewTurn) -> None:
 
 
 async def keep(connection: AsyncConnection, turn: KeptTurn) -> bool:
-    """End a running turn; its ids are part of the context from now on.
+    """Commit a running turn: its ids join the context.
 
     Returns:
         False when it was kept by just this ending before.
@@ -103,7 +103,7 @@ async def keep(connection: AsyncConnection, turn: KeptTurn) -> bool:
 
 
 async def lose(connection: AsyncConnection, turn: LostTurn) -> None:
-    """End a running turn that joins no context.
+    """Abort a running turn: it joins no context.
 
     Raises:
         StoreError: the turn is not running.

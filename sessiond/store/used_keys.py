@@ -1,4 +1,4 @@
-"""What was asked for under idempotency keys."""
+"""Idempotency keys and the requests they identify."""
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -18,13 +18,13 @@ class UsedKeys:
         self._database = database
 
     async def find(self, user_id: str, key: str, since: float) -> UsedKey | None:
-        """What a user's key was used for, if that was after `since`."""
+        """The request a user's key was used for after `since`, if any."""
         return await self._database.read(
             lambda connection: idempotency.find(connection, user_id, key, since)
         )
 
     async def claim(self, user_id: str, key: str, used: UsedKey, now: float) -> bool:
-        """Use a key; False: it is in use."""
+        """Claim a key; False when it is in use."""
 
         async def work(connection: AsyncConnection) -> bool:
             await sessions.ensure_user(connection, user_id, now)
@@ -33,11 +33,11 @@ class UsedKeys:
         return await self._database.write(work, adds_rows=True)
 
     async def release(self, user_id: str, key: str, result_id: str) -> None:
-        """Nothing came of what a key was used for: it is free again."""
+        """Free the key of a request that had no result."""
         await self._database.write(
             lambda connection: idempotency.release(connection, user_id, key, result_id)
         )
 
     async def forget(self, until: float) -> None:
-        """Forget the keys that were used until then."""
+        """Delete the keys used until then."""
         await self._database.write(lambda connection: idempotency.forget(connection, until))

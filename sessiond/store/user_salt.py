@@ -1,4 +1,4 @@
-"""A user's salt: secret, random, kept for as long as there is the user."""
+"""A user's salt: secret, random, kept as long as the user exists."""
 
 import secrets
 

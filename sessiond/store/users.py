@@ -30,7 +30,7 @@ _KEY = sa.select(keys.c.id, keys.c.user_id, keys.c.created_at, keys.c.revoked_at
 
 
 async def insert(connection: AsyncConnection, user: NewUser) -> None:
-    """Store a user whose name nobody has."""
+    """Store a user with an unused name."""
     await connection.execute(
         users.insert().values(
             id=user.id,
@@ -57,7 +57,7 @@ async def find_named(connection: AsyncConnection, name: str) -> UserRecord | Non
 async def page(
     connection: AsyncConnection, *, limit: int, after: str | None
 ) -> tuple[tuple[UserRecord, ...], bool]:
-    """Users in the order of their coming, removed ones included; whether others follow."""
+    """Users in order of creation, removed ones included; whether others follow."""
     place = sa.tuple_(users.c.created_at, users.c.id)
     select = _USER
     if after is not None:
@@ -92,7 +92,7 @@ async def set_role(connection: AsyncConnection, user_id: str, role: UserRole) ->
 
 
 async def revoke(connection: AsyncConnection, user_id: str, now: float) -> bool:
-    """Let a user come in no more; returns whether it could until now."""
+    """Remove a user; returns whether it was active."""
     return await _change_user(connection, user_id, revoked_at=now)
 
 
@@ -175,7 +175,7 @@ async def find_key(connection: AsyncConnection, key_id: str) -> KeyRecord | None
 
 
 async def usable(connection: AsyncConnection, key_ids: Collection[str]) -> frozenset[str]:
-    """Those of the keys that may be used now."""
+    """The valid ones among the keys."""
     rows = await connection.execute(
         sa.select(keys.c.id)
         .join(users, users.c.id == keys.c.user_id)
@@ -189,7 +189,7 @@ async def usable(connection: AsyncConnection, key_ids: Collection[str]) -> froze
 
 
 async def any_key(connection: AsyncConnection) -> bool:
-    """Whether there is a key that may be used now."""
+    """Whether any valid key exists."""
     found = await connection.scalar(
         sa.select(keys.c.id)
         .join(users, users.c.id == keys.c.user_id)
@@ -200,12 +200,12 @@ async def any_key(connection: AsyncConnection) -> bool:
 
 
 async def revoke_key(connection: AsyncConnection, user_id: str, key_id: str, now: float) -> bool:
-    """Let a user's key be used no more; returns whether it could until now."""
+    """Revoke a user's key; returns whether it was valid."""
     return bool(await _revoke_keys(connection, now, keys.c.user_id == user_id, keys.c.id == key_id))
 
 
 async def revoke_keys_of(connection: AsyncConnection, user_id: str, now: float) -> tuple[str, ...]:
-    """Let none of a user's keys be used any more; returns those that could until now."""
+    """Revoke all keys of a user; returns those that were valid."""
     return await _revoke_keys(connection, now, keys.c.user_id == user_id)
 
 
@@ -231,7 +231,7 @@ def _key(row: sa.Row[*tuple[Any, ...]]) -> KeyRecord:
 
 
 async def insert_audits(connection: AsyncConnection, audits: Iterable[Audit]) -> None:
-    """Write down what was done, in the transaction that does it."""
+    """Insert audit entries, in the transaction of the audited change."""
     rows = [
         {
             "at": audit.at,

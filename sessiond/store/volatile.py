@@ -1,4 +1,4 @@
-"""Which ids are those of sessions that live in memory only (`store: false`). Pure."""
+"""Ids of sessions held in memory only (`store: false`). Pure."""
 
 _MARK = "_mem"
 
@@ -9,5 +9,5 @@ def volatile_prefix(prefix: str) -> str:
 
 
 def is_volatile(some_id: str | None) -> bool:
-    """Whether a session's, turn's or front's id is that of one which is never written down."""
+    """Whether an id of a session, turn or system prefix is volatile."""
     return some_id is not None and f"{_MARK}_" in some_id

@@ -1,1 +1,1 @@
-"""Traces of turns for OpenTelemetry, where the server is told to send some: extra `[otel]`."""
+"""OpenTelemetry traces of turns, when an endpoint is configured (extra `[otel]`)."""

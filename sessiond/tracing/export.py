@@ -1,4 +1,4 @@
-"""Sends spans to a collector, by OTLP over HTTP."""
+"""Exports spans to a collector by OTLP over HTTP."""
 
 from typing import TYPE_CHECKING
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def spans_to(endpoint: str) -> "TurnSpans":
-    """Spans that go to an endpoint like http://127.0.0.1:4318/v1/traces.
+    """Return spans exported to an endpoint such as http://127.0.0.1:4318/v1/traces.
 
     Raises:
         ConfigError: the packages of the extra are not installed.

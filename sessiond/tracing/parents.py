@@ -1,4 +1,4 @@
-"""Whose trace a request is part of: its W3C headers, for all that the request's tasks begin."""
+"""Trace context of a request from its W3C headers, inherited by the request's tasks."""
 
 from collections.abc import Mapping
 from contextvars import ContextVar

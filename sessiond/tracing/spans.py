@@ -1,7 +1,7 @@
-"""A span per turn, made when the turn has ended, from what is known of it then.
+"""One span per turn, created when the turn has ended.
 
-So a turn costs nothing while it runs. Attributes follow the conventions for generative AI, those of
-our own begin with `sessiond.`. Nothing of what was said is ever in a span.
+Tracing costs a running turn nothing. Attributes follow the OpenTelemetry conventions for generative
+AI; additional ones begin with `sessiond.`. Spans never contain message text.
 """
 
 from typing import TYPE_CHECKING
@@ -23,7 +23,7 @@ _NS = 1_000_000_000
 
 
 class TurnSpans:
-    """Owns the provider of spans. `processor` sends them on; a batch of its own thread does."""
+    """Owns the tracer provider. `processor` exports spans; by default in a batch thread."""
 
     def __init__(self, processor: "SpanProcessor") -> None:
         version = product_version()
@@ -34,9 +34,9 @@ class TurnSpans:
         self._w3c = TraceContextTextMapPropagator()
 
     def turn_told(self, told: ToldTurn) -> None:
-        """Make the spans of a turn that has ended."""
+        """Create the spans of a finished turn."""
         usage = told.finished.usage
-        began_s = told.ended_at - usage.total_ms / 1000  # when the engine had it
+        began_s = told.ended_at - usage.total_ms / 1000  # arrival at the engine
         span = self._tracer.start_span(
             f"chat {told.accepted.model}",
             context=self._w3c.extract(parent_headers.get() or {}),
@@ -50,7 +50,7 @@ class TurnSpans:
         span.end(_ns(told.ended_at))
 
     def close(self) -> None:
-        """Send what is left, for a few seconds at most."""
+        """Flush pending spans, within a few seconds."""
         self._provider.shutdown()
 
     def _add_phases(self, span: Span, usage: TurnUsage, began_s: float) -> None:

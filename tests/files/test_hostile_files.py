@@ -206,7 +206,7 @@ def test_a_config_that_is_none_is_refused(tmp_path, raw):
 def test_an_index_leads_to_no_other_place(tmp_path, name):
     index = {"weight_map": {"a": name, "b": "model.safetensors"}}
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
-    with pytest.raises(ModelFileError, match="weight_map names"):
+    with pytest.raises(ModelFileError, match="weight_map must name"):
         weight_files(tmp_path)
 
 

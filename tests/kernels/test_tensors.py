@@ -130,6 +130,6 @@ def test_a_wrong_shape_names_file_tensor_and_what_is_allowed(tmp_path):
     path = write_gguf(tmp_path / "tiny.gguf", [Q8_0])
     with (
         open_tensors(read_spec(path)) as tensors,
-        pytest.raises(ModelFileError, match=r"ffn_up.*allowed is \(3, 5\)"),
+        pytest.raises(ModelFileError, match=r"ffn_up.*must be \(3, 5\)"),
     ):
         tensors.read("model.layers.0.mlp.up_proj.weight", (3, 5))

@@ -32,7 +32,7 @@ def test_stages_follow_each_other():
 
 @pytest.mark.parametrize("text", ["", "5", "x:1", "0:5", "5:0", "5:1,,"])
 def test_stages_that_are_none(text):
-    with pytest.raises(ValueError, match="allowed is USERS:SECONDS"):
+    with pytest.raises(ValueError, match="must be USERS:SECONDS"):
         parse_stages(text)
 
 
@@ -49,11 +49,11 @@ class TestGate:
     @pytest.mark.parametrize(
         ("changes", "said"),
         [
-            ({"lost": 1}, "1 conversations lost: allowed are 0"),
-            ({"failed": 2}, "2.0% of the turns failed: allowed are 1.0%"),
-            ({"p95_ms": {"turn": 901.0}}, "95 % of turn within 901 ms: allowed are 900 ms"),
-            ({"p95_ms": {}}, "95 % of turn within nan ms"),
-            ({"p95_ms": {"turn": math.nan}}, "95 % of turn within nan ms"),
+            ({"lost": 1}, "lost conversations must be at most 0 (got 1)"),
+            ({"failed": 2}, "failed turns must be at most 1.0% (got 2.0%)"),
+            ({"p95_ms": {"turn": 901.0}}, "p95 of turn must be at most 900 ms (got 901 ms)"),
+            ({"p95_ms": {}}, "p95 of turn must be at most 900 ms (got nan ms)"),
+            ({"p95_ms": {"turn": math.nan}}, "p95 of turn must be at most 900 ms (got nan ms)"),
             ({"turns": 0}, "no turn ended"),
         ],
     )
@@ -62,7 +62,7 @@ class TestGate:
 
     def test_limits_are_read(self):
         assert parse_p95(["turn=900", "itl=12.5"]) == {"turn": 900.0, "itl": 12.5}
-        with pytest.raises(ValueError, match="allowed is EVENT=MS"):
+        with pytest.raises(ValueError, match="must be EVENT=MS"):
             parse_p95(["turns=5"])
 
     def test_wrong_ones_end_a_test_before_it_starts(self, capsys):
@@ -72,4 +72,4 @@ class TestGate:
         assert parser.parse_args(["--stages", ""]).stages == ""
         with pytest.raises(SystemExit):
             parser.parse_args(["--stages", "many"])
-        assert "stages='many': allowed is USERS:SECONDS" in capsys.readouterr().err
+        assert "stages must be USERS:SECONDS" in capsys.readouterr().err

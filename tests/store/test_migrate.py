@@ -132,7 +132,7 @@ def test_a_database_whose_driver_is_not_installed_is_refused_with_what_installs_
     "url", ["sqlite+aiosqlite://", "sqlite:///x.db", "mysql://h/n", "no url", "postgresql://h/n"]
 )
 def test_a_url_that_cannot_work_is_refused_with_what_can(url):
-    with pytest.raises(StoreConfigError, match=r"allowed is sqlite\+aiosqlite:///FILE"):
+    with pytest.raises(StoreConfigError, match=r"must be sqlite\+aiosqlite:///FILE"):
         migrate.upgrade(url)
 
 

@@ -1,4 +1,4 @@
-"""What a backend of attention says it can do, and the choice between backends. Pure; no torch.
+"""Declared capabilities of attention backends, and the choice between them. Pure; no torch.
 
 A backend that torch runs is a folder of `engine.model.attention` with two modules:
 
@@ -47,7 +47,7 @@ class Package:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declaration:
-    """What one backend, over one version of its library, can do.
+    """Capabilities of one backend with one version of its library.
 
     `name` is what `--attention-backend` takes, `title` names the library in messages.
     `page_multiple`: pages are multiples of so many tokens (1: any). `position_form`: the form of K
@@ -75,7 +75,7 @@ class Declaration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What a backend would have to cope with. `capability` is None on a CPU."""
+    """Requirements of a model and device. `capability` is None on a CPU."""
 
     device_type: str
     capability: tuple[int, int] | None
@@ -89,7 +89,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Obstacle:
-    """Why a backend can't serve. `remedy`: the setting or installation that would do, if any."""
+    """Why a backend can't serve. `remedy`: the setting or installation that helps, if any."""
 
     reason: str
     remedy: str = ""
@@ -97,7 +97,7 @@ class Obstacle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A backend, and what is in its way here."""
+    """A backend and its obstacles here."""
 
     declaration: Declaration
     obstacles: tuple[Obstacle, ...]

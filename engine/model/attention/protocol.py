@@ -1,4 +1,4 @@
-"""What a backend of attention offers. Loop thread only."""
+"""Interface of attention backends. Loop thread only."""
 
 from typing import Protocol, runtime_checkable
 

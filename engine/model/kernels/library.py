@@ -117,10 +117,9 @@ class Step(Structure):
 
 
 class Effort(Structure):
-    """`Effort` of pool.h: what the last step took, in seconds.
+    """`Effort` of pool.h: timings of the last step, in seconds.
 
-    `cpu` is of all its threads together, `waiting` the part of it that went into waiting for
-    threads that were late.
+    `cpu` is the sum over its threads, `waiting` the part of it spent waiting for late threads.
     """
 
     _fields_ = (("wall", c_double), ("cpu", c_double), ("waiting", c_double))

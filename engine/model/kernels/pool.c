@@ -1,6 +1,6 @@
-/* Waiting for a moment is done by spinning, for longer by giving the core away: a step passes
- * hundreds of barriers, microseconds apart, but another process may hold a core meanwhile, and
- * between steps there may be nothing to do for hours. */
+/* Short waits spin, long waits yield the core: a step passes hundreds of barriers, microseconds
+ * apart, but another process may hold a core meanwhile, and between steps the threads may be idle
+ * for hours. */
 #define _GNU_SOURCE
 #include "pool.h"
 
@@ -12,11 +12,11 @@
 #include <time.h>
 
 #define SPINS_PER_LOOK 64 /* at the clock: how long a pause takes varies with the processor */
-#define LATE_S 100e-6     /* who is not here by now has lost its core; also covers what the caller
-                           * does between two steps */
+#define LATE_S 100e-6     /* a thread this late has lost its core; also covers the work of the
+                           * caller between two steps */
 #define THREADS_BITS 16
 
-/* What one thread owns, apart from what others write. */
+/* State of one thread, on a cache line of its own. */
 typedef struct {
     _Alignas(64) pthread_cond_t wake;
     pthread_t handle;

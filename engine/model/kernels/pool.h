@@ -4,11 +4,11 @@
 
 typedef struct Pool Pool;
 
-/* What the last job took, in seconds. */
+/* Timings of the last job, in seconds. */
 typedef struct {
     double wall;
     double cpu;     /* of all its threads together */
-    double waiting; /* the part of `cpu` that went into waiting for threads that were late */
+    double waiting; /* the part of `cpu` spent waiting for late threads */
 } Effort;
 
 /* `threads` includes the caller of pool_run. NULL when there is no memory or no thread. */

@@ -91,14 +91,14 @@ class _Gguf:
         _check_shape(self._path, info.name, info.shape[::-1], shape)
         if info.ggml_type not in GGML_TYPES:
             raise ModelFileError(
-                f"{self._path}: tensor {info.name!r} has GGML type {info.ggml_type}: "
-                f"allowed is one of {sorted(GGML_TYPES)}"
+                f"{self._path}: GGML type of tensor {info.name!r} must be one of "
+                f"{sorted(GGML_TYPES)} (got {info.ggml_type})"
             )
         kind = GGML_TYPES[info.ggml_type]
         if shape[-1] % kind.values:
             raise ModelFileError(
-                f"{self._path}: tensor {info.name!r} has rows of {shape[-1]} values: "
-                f"allowed is a multiple of {kind.values}"
+                f"{self._path}: row length of tensor {info.name!r} must be a multiple of "
+                f"{kind.values} (got {shape[-1]})"
             )
         row_bytes = shape[-1] // kind.values * kind.num_bytes
         end = info.offset + row_bytes * math.prod(shape[:-1])
@@ -174,8 +174,8 @@ class _Safetensors:
         _check_shape(path, name, tensor.shape, shape)
         if tensor.dtype not in _SAFETENSORS_TYPES:
             raise ModelFileError(
-                f"{path}: tensor {name!r} has type {tensor.dtype[:20]}: "
-                f"allowed is {', '.join(_SAFETENSORS_TYPES)}"
+                f"{path}: type of tensor {name!r} must be one of "
+                f"{', '.join(_SAFETENSORS_TYPES)} (got {tensor.dtype[:20]})"
             )
         # copied: offsets need not be multiples of the item size
         raw = np.frombuffer(_part(path, tensor), _SAFETENSORS_TYPES[tensor.dtype])
@@ -195,7 +195,7 @@ def _part(path: Path, tensor: StoredTensor) -> bytes:
 
 def _check_shape(path: Path, name: str, found: tuple[int, ...], wanted: tuple[int, ...]) -> None:
     if found != wanted:
-        raise ModelFileError(f"{path}: tensor {name!r} has shape {found}: allowed is {wanted}")
+        raise ModelFileError(f"{path}: shape of tensor {name!r} must be {wanted} (got {found})")
 
 
 def as_floats(tensor: Matrix | Floats) -> Floats:

@@ -75,15 +75,15 @@ class GgufTensors:
             raise ModelFileError(f"{self._path}: tensor {gguf_name(name)!r} is missing")
         if info.shape != shape[::-1]:
             raise ModelFileError(
-                f"{self._path}: tensor {info.name!r} has shape {info.shape[::-1]}: "
-                f"allowed is {shape}"
+                f"{self._path}: shape of tensor {info.name!r} must be {shape} "
+                f"(got {info.shape[::-1]})"
             )
         kind = self._known_type(info)
         values_per_block, bytes_per_block = GGML_QUANT_SIZES[kind]
         if shape[-1] % values_per_block:
             raise ModelFileError(
-                f"{self._path}: tensor {info.name!r} has rows of {shape[-1]} values: "
-                f"allowed for {kind.name} is a multiple of {values_per_block}"
+                f"{self._path}: row length of {kind.name} tensor {info.name!r} must be a "
+                f"multiple of {values_per_block} (got {shape[-1]})"
             )
         row_bytes = shape[-1] // values_per_block * bytes_per_block
         end = info.offset + row_bytes * (shape[0] if len(shape) > 1 else 1)
@@ -100,6 +100,6 @@ class GgufTensors:
         allowed = ", ".join(kind.name for kind in _KNOWN_TYPES)
         names = {kind.value: kind.name for kind in GGMLQuantizationType}
         raise ModelFileError(
-            f"{self._path}: tensor {info.name!r} has type "
-            f"{names.get(info.ggml_type, info.ggml_type)}: allowed is {allowed}"
+            f"{self._path}: type of tensor {info.name!r} must be one of {allowed} "
+            f"(got {names.get(info.ggml_type, info.ggml_type)})"
         )

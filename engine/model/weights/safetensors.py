@@ -56,13 +56,13 @@ class SafetensorsFolder:
         tensor: Tensor = file.get_tensor(name)
         if tuple(tensor.shape) != shape:
             raise ModelFileError(
-                f"{self._folder}: tensor {name!r} has shape {tuple(tensor.shape)}: "
-                f"allowed is {shape}"
+                f"{self._folder}: shape of tensor {name!r} must be {shape} "
+                f"(got {tuple(tensor.shape)})"
             )
         if tensor.dtype not in _FLOATS:
             raise ModelFileError(
-                f"{self._folder}: tensor {name!r} has type {tensor.dtype}: "
-                f"allowed is {', '.join(map(str, _FLOATS))}"
+                f"{self._folder}: type of tensor {name!r} must be one of "
+                f"{', '.join(map(str, _FLOATS))} (got {tensor.dtype})"
             )
         return tensor
 

@@ -13,10 +13,10 @@ absolute rotation and R turns pairs of values by the angles of a position. Eithe
 
 A program has one tile: some queries of one sequence, times the heads of one KV head's group. It
 walks over its pages with an online softmax (Milakov and Gimelshein, arXiv 1805.02867). A long
-context of few queries is split over programs at fixed page numbers, wherever it ends and whoever
-else is in the batch, and `merge_splits` adds the parts in the order of the pages (flash-decoding,
+context of few queries is split over programs at fixed page numbers, independent of its end and of
+the rest of the batch, and `merge_splits` adds the parts in the order of the pages (flash-decoding,
 Dao et al. 2023). Rows of a tile share no sum. So a token's result has the same bits alone, in a
-batch, and among guesses.
+batch, and among draft tokens.
 
 Slots outside a page's valid range are never loaded: what lies there, NaN too, is in no result.
 """

@@ -44,7 +44,7 @@ def page_rows(batch: Batch) -> Table:
 
 
 def decoding(batch: Batch) -> npt.NDArray[np.bool_]:
-    """Say which sequences [B] go the way of decode."""
+    """Return which sequences [B] use the decode path."""
     return np.diff(batch.query_starts) <= MAX_DECODE_TOKENS
 
 

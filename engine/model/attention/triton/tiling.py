@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-# Sequences with at most so many new tokens go the way of decode: a token and its guesses.
+# Sequences with at most this many new tokens use the decode path: a token and its draft tokens.
 MAX_DECODE_TOKENS = 8
 
 # Tokens of a split, about. Shorter ones fill a device with fewer sequences; of each, its heads'
