@@ -24,7 +24,7 @@ def build_cli() -> typer.Typer:
         no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,
-        rich_markup_mode=None,  # its table cuts the names of flags off
+        rich_markup_mode=None,  # its table truncates flag names
     )
     cli.callback()(_global_options)
     cli.command("serve")(with_setting_flags(serve))
@@ -42,7 +42,7 @@ def build_cli() -> typer.Typer:
 
 
 def main() -> None:
-    """Run the command; exit codes are 0 fine, 1 failed, 2 wrong usage."""
+    """Run the command; exit codes: 0 success, 1 failure, 2 usage error."""
     build_cli()()
 
 

@@ -1,4 +1,4 @@
-"""Users and keys as admins know them: every change is written down, and what it ends is told."""
+"""Administration of users and keys. Every change is audited; revocations are reported."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -24,15 +24,15 @@ ROLES: tuple[UserRole, ...] = get_args(UserRole)
 
 NAME_PATTERN = "[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}"
 RESERVED_NAME = "local"  # the user of `--auth none`
-RESERVED_START = "user_"  # how ids begin
-_ALLOWED_NAME = "up to 64 of A-Z a-z 0-9 . _ @ + -, beginning with a letter or digit"
+RESERVED_START = "user_"  # prefix of user ids
+_ALLOWED_NAME = "up to 64 of A-Z a-z 0-9 . _ @ + -, starting with a letter or digit"
 
 
 class Accounts:
-    """What may be done to users and keys. `actor` in every change is who does it.
+    """Operations on users and keys. `actor` is the admin who makes the change.
 
-    `on_revoked` is told the ids of keys that have just ended. `clock` gives unix seconds;
-    `new_id("user")` gives `user_…`, never the same twice.
+    `on_revoked` gets the ids of keys that were just revoked. `clock` returns unix seconds;
+    `new_id("user")` returns a unique `user_…`.
 
     Raises:
         RequestError: from every method: `not_found`, or `invalid_value` with the parameter.
@@ -57,7 +57,7 @@ class Accounts:
     async def add_user(
         self, actor: str, name: str, role: UserRole, *, with_key: bool
     ) -> tuple[UserRecord, Issued | None]:
-        """Add a user, maybe with a first key."""
+        """Add a user, optionally with a first key."""
         _check_name(name)
         now = self._clock()
         user = NewUser(
@@ -68,7 +68,7 @@ class Accounts:
         if issued is not None:
             audits.append(self._audit(actor, "key.add", user.id, key=issued.key.id))
         if not await self._store.add_user(user, new_key, audits):
-            message = f"name={name!r}: a user has it; allowed is one that nobody has"
+            message = f"name must be unused (got {name!r}, which another user has)"
             raise RequestError("invalid_value", message, param="name")
         record = UserRecord(id=user.id, name=name, role=role, created_at=now, revoked_at=None)
         return record, issued
@@ -81,16 +81,16 @@ class Accounts:
         return found
 
     async def named(self, name_or_id: str) -> UserRecord:
-        """A user by its present name, or by its id."""
+        """A user by its current name, or by its id."""
         found = await self._store.find_named(name_or_id)
         return found or await self.user(name_or_id)
 
     async def users(self, *, limit: int, after: str | None) -> tuple[tuple[UserRecord, ...], bool]:
-        """Users in the order of their coming, and whether others follow."""
+        """Users in order of creation, and whether more follow."""
         return await self._store.list_users(limit=limit, after=after)
 
     async def session_owner(self, session_id: str) -> SessionOwner | None:
-        """Whose a stored session is, closed ones included; None: there is none of that id."""
+        """The owner of a stored session, closed ones included; None when the id is unknown."""
         return await self._store.session_owner(session_id)
 
     async def set_role(self, actor: str, user_id: str, role: UserRole) -> UserRecord:
@@ -101,7 +101,7 @@ class Accounts:
         return await self.user(user_id)
 
     async def remove_user(self, actor: str, user_id: str) -> None:
-        """End a user and its keys. What it said stays in the database."""
+        """Remove a user and revoke its keys. Its conversations stay in the database."""
         ended = await self._store.remove_user(user_id, self._audit(actor, "user.remove", user_id))
         if ended is None:
             raise _no_user(user_id)
@@ -110,7 +110,7 @@ class Accounts:
     # --- keys ------------------------------------------------------------------------------------
 
     async def add_key(self, actor: str, user_id: str) -> Issued:
-        """Give a user a further key."""
+        """Add a key to a user."""
         issued, new_key = _issue(user_id, self._clock())
         audit = self._audit(actor, "key.add", user_id, key=issued.key.id)
         if not await self._store.add_key(new_key, audit):
@@ -130,14 +130,14 @@ class Accounts:
         return found
 
     async def revoke_key(self, actor: str, user_id: str, key_id: str) -> None:
-        """End a key at once, with the sockets that it opened."""
+        """Revoke a key at once and close the sockets that it opened."""
         audit = self._audit(actor, "key.revoke", user_id, key=key_id)
         if not await self._store.revoke_key(user_id, key_id, audit):
             raise _no_key(key_id)
         self._on_revoked([key_id])
 
     async def rotate_key(self, actor: str, user_id: str, key_id: str) -> Issued:
-        """End a key at once, and give its user another for it."""
+        """Revoke a key at once and issue a replacement."""
         issued, new_key = _issue(user_id, self._clock())
         audit = self._audit(actor, "key.rotate", user_id, key=key_id, new_key=issued.key.id)
         if not await self._store.rotate_key(key_id, new_key, audit):
@@ -148,13 +148,13 @@ class Accounts:
     # --- the audit log ---------------------------------------------------------------------------
 
     async def write_down(self, actor: str, action: str, subject: str | None, **detail: Any) -> None:
-        """Write down an admin's action that changes no row of users or keys."""
+        """Audit an admin action that changes no row of users or keys."""
         await self._store.add_audit(self._audit(actor, action, subject, **detail))
 
     async def audits(
         self, *, limit: int, before: int | None
     ) -> tuple[tuple[AuditRecord, ...], bool]:
-        """The audit log, the newest first, and whether older rows follow."""
+        """The audit log, newest first, and whether older rows follow."""
         return await self._store.list_audits(limit=limit, before=before)
 
     def _audit(self, actor: str, action: str, subject: str | None, **detail: Any) -> Audit:
@@ -172,8 +172,8 @@ def _check_name(name: str) -> None:
     is_reserved = name == RESERVED_NAME or name.startswith(RESERVED_START)
     if is_reserved or not re.fullmatch(NAME_PATTERN, name):
         message = (
-            f"name={name[:80]!r}: allowed are {_ALLOWED_NAME}; not {RESERVED_NAME!r}, "
-            f"and nothing that begins with {RESERVED_START!r}"
+            f"name must be {_ALLOWED_NAME}, other than {RESERVED_NAME!r} "
+            f"and without the prefix {RESERVED_START!r} (got {name[:80]!r})"
         )
         raise RequestError("invalid_value", message, param="name")
 
@@ -183,6 +183,4 @@ def _no_user(user_id: str) -> RequestError:
 
 
 def _no_key(key_id: str) -> RequestError:
-    return RequestError(
-        "not_found", f"there is no key {key_id[:80]!r} that can be used", param="key"
-    )
+    return RequestError("not_found", f"there is no active key {key_id[:80]!r}", param="key")

@@ -1,4 +1,4 @@
-"""API keys: `sk-<key id>.<secret>`. How they are made, read, hashed, and kept out of logs. Pure."""
+"""API keys (`sk-<key id>.<secret>`): creation, parsing, hashing, redaction in logs. Pure."""
 
 import hashlib
 import hmac
@@ -7,7 +7,7 @@ import secrets
 from dataclasses import dataclass, field
 
 _FORM = re.compile(r"sk-([0-9a-f]{16})\.([A-Za-z0-9_-]{43})")
-# Ours, others' that were sent here by mistake, and whatever stands where a key belongs.
+# Own keys, keys of other services sent by mistake, and any text in the place of a key.
 _IN_TEXT = re.compile(
     r"(?P<known>(?<![A-Za-z0-9])sk-[0-9a-f]{16}\.)[A-Za-z0-9_-]+"
     r"|(?P<other>(?<![A-Za-z0-9])sk-)[A-Za-z0-9._-]{8,}"
@@ -20,20 +20,20 @@ _REMOVED = "[removed]"
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """A whole key. Only its owner has it: the database has a salted hash of the secret."""
+    """A complete key. Only its owner has it: the database stores a salted hash of the secret."""
 
     id: str
     secret: str = field(repr=False)
 
     @property
     def text(self) -> str:
-        """As its owner writes it; allowed in a header, and in the name of a subprotocol."""
+        """The key as text, valid in a header and in a subprotocol name."""
         return f"sk-{self.id}.{self.secret}"
 
 
 @dataclass(frozen=True, slots=True)
 class HashedSecret:
-    """What is stored of a secret."""
+    """The stored form of a secret."""
 
     salt: bytes
     hash: bytes
@@ -45,7 +45,7 @@ def new_api_key() -> ApiKey:
 
 
 def read_api_key(text: str) -> ApiKey | None:
-    """Take a key apart; None when it has not the form of one."""
+    """Parse a key; None when it is malformed."""
     found = _FORM.fullmatch(text)
     return ApiKey(found[1], found[2]) if found else None
 
@@ -53,21 +53,20 @@ def read_api_key(text: str) -> ApiKey | None:
 def hash_secret(secret: str) -> HashedSecret:
     """Hash a new secret with a salt of its own.
 
-    Slow hashes (scrypt, argon2) make guessing dear where people choose what can be guessed. These
-    secrets are 256 random bits, which nobody guesses at any speed, and they are checked with every
-    request: one round of BLAKE2b (RFC 7693) is enough.
+    Slow hashes (scrypt, argon2) protect guessable passwords. These secrets are 256 random bits and
+    are checked with every request: one round of BLAKE2b (RFC 7693) is enough.
     """
     salt = secrets.token_bytes(SALT_BYTES)
     return HashedSecret(salt, _digest(secret, salt))
 
 
 def is_secret(secret: str, stored: HashedSecret) -> bool:
-    """Whether it is the secret that was hashed. The time tells nothing of where they differ."""
+    """Whether the secret matches the stored hash, in constant time."""
     return hmac.compare_digest(_digest(secret, stored.salt), stored.hash)
 
 
 def without_keys(text: str) -> str:
-    """The text with every secret removed; of our own keys the id stays, for it tells whose."""
+    """The text with every secret removed; ids of own keys stay, to identify the owner."""
     return _IN_TEXT.sub(_cut, text)
 
 

@@ -1,4 +1,4 @@
-"""Wires parts into an application: the only wiring."""
+"""Builds the ASGI application: the only wiring of its routes and middleware."""
 
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
@@ -45,7 +45,7 @@ def build_app(
 ) -> Starlette:
     """Build the ASGI application. Its lifespan starts and stops the service, not the engine.
 
-    `traced`: traces are sent, so that those of callers are looked for.
+    `traced`: traces are exported, so trace headers of callers are read.
     """
 
     @asynccontextmanager
@@ -98,7 +98,7 @@ def _admin_routes(gateway: Gateway) -> list[BaseRoute]:
 def _middleware(
     gateway: Gateway, allowed_hosts: Iterable[str], allowed_origins: Iterable[str]
 ) -> list[Middleware]:
-    """From the outside in: requests of which size, of which pages, of whom."""
+    """From the outside in: request size, host and origin, authentication."""
     origins = [plain_origin(origin) for origin in allowed_origins]
     stack = [
         Middleware(HeadBounds),
@@ -106,7 +106,7 @@ def _middleware(
             HostOriginCheck, allowed_hosts=tuple(allowed_hosts), allowed_origins=tuple(origins)
         ),
     ]
-    if origins:  # scripts of those pages may read the answers, too
+    if origins:  # scripts of those pages may read responses
         stack.append(
             Middleware(
                 CORSMiddleware,
@@ -145,7 +145,7 @@ async def _not_routed(request: Request, error: Exception) -> Response:
 
 
 def _methods(request: Request) -> list[str]:
-    """What the path takes (RFC 9110, section 10.2.1): each method has a route of its own here."""
+    """Methods of the path (RFC 9110, section 10.2.1): each has a route of its own here."""
     routes = [route for route in request.app.routes if isinstance(route, Route)]
     return sorted(
         method
@@ -156,7 +156,7 @@ def _methods(request: Request) -> list[str]:
 
 
 async def _gone(_: Request, error: Exception) -> Response:  # noqa: ARG001 -- Starlette's signature
-    return Response(status_code=499)  # nobody reads it
+    return Response(status_code=499)  # the client has disconnected
 
 
 async def _fault(_: Request, error: Exception) -> Response:  # noqa: ARG001 -- logged by uvicorn

@@ -1,4 +1,4 @@
-"""Puts a server together out of its settings. Starts nothing."""
+"""Builds a server from its settings. Starts nothing."""
 
 import asyncio
 import contextlib
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """The application and what has to be ended after it. The engine is its giver's."""
+    """The application and the resources closed after it. The caller owns the engine."""
 
     app: Starlette
     gateway: Gateway
@@ -63,7 +63,7 @@ def load_text_format(model: Path) -> TextFormat:
     """The chat format of the model at `model`. Blocks for some tenths of a second.
 
     Raises:
-        ModelFileError: its files are damaged, or of an unknown kind.
+        ModelFileError: a model file is damaged or of an unknown format.
         TemplateError: its chat template can't be used.
     """
     return load_chat_format(model, load_tokenizer(model))
@@ -74,12 +74,12 @@ def build_server(
 ) -> Server:
     """Wire an application to an engine. The engine has started; `text` is that of its model.
 
-    `port`: the one that is listened on; 0: that of the settings.
+    `port`: the port listened on; 0 takes the one of the settings.
 
     Raises:
-        ConfigError: there is no such context policy, or traces can't be sent.
-        PluginError: a policy that is installed can't be used.
-        StoreConfigError: the database's URL can't work.
+        ConfigError: the context policy is unknown, or traces can't be sent.
+        PluginError: an installed policy can't be used.
+        StoreConfigError: the database URL is invalid.
     """
     registry = installed_context_policies()
     store = Store(
@@ -98,7 +98,7 @@ def build_server(
         clock=time.time,
         ticks=time.monotonic,
         new_id=new_id,
-        new_seed=lambda: secrets.randbits(63),  # SQL and msgspec know signed 64 bits
+        new_seed=lambda: secrets.randbits(63),  # SQL and msgspec have signed 64-bit integers
         watchers=Watchers(
             turn_ended=metrics.turn_ended,
             degraded=metrics.degraded,
@@ -145,10 +145,10 @@ def _replica_name(settings: Settings, port: int) -> str:
 
 
 def default_policy(settings: Settings, registry: ContextPolicyRegistry) -> PolicyChoice:
-    """The server's context policy.
+    """The default context policy of the server.
 
     Raises:
-        ConfigError: there is none of that name, or its parameters can't be.
+        ConfigError: the name is unknown, or a parameter is invalid.
     """
     text = settings.context_policy
     name, _, listed = text.partition(":")
@@ -160,11 +160,13 @@ def default_policy(settings: Settings, registry: ContextPolicyRegistry) -> Polic
         parameters[key.strip()] = _number_or_text(value.strip())
     oversize = parameters.pop("oversize", "refuse")
     if oversize not in OVERSIZES:
-        raise ConfigError("context_policy", text, f"oversize {' or '.join(OVERSIZES)}")
+        raise ConfigError(
+            "context_policy", text, f"a policy with oversize {' or '.join(OVERSIZES)}"
+        )
     try:
         registry.make(name.strip(), parameters)
     except ParameterError as error:
-        allowed = f"{error.name} {error.allowed}"
+        allowed = f"a policy whose {error.name} is {error.allowed}"
         raise ConfigError("context_policy", text, allowed) from error
     return PolicyChoice(
         type=name.strip(),
@@ -182,7 +184,7 @@ def _number_or_text(value: str) -> int | float | str:
 
 
 def new_id(prefix: str) -> str:
-    """An id that nobody can guess and that never comes twice: `resp_…`."""
+    """A unique, unguessable id: `resp_…`."""
     return f"{prefix}_{secrets.token_hex(16)}"
 
 

@@ -1,4 +1,4 @@
-"""Errors that a client is told, by the codes of the contract."""
+"""Errors sent to clients, by the codes of the contract."""
 
 from collections.abc import Mapping
 from typing import Literal
@@ -51,9 +51,9 @@ STATUS: dict[ErrorCode, int] = {
 
 
 class RequestError(Exception):
-    """A request that can't be served, with what the client is told about it.
+    """A request that can't be served, with the error sent to the client.
 
-    `headers` are told beside `Retry-After`, in the answer's headers or, on a socket, in the event.
+    `headers` are sent with `Retry-After`: as HTTP headers or, on a socket, in the event.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Facts that gateway, sessions and store pass to each other. Frozen; no I/O, no behaviour."""
+"""Domain types shared by gateway, sessions and store. Frozen; no I/O, no behaviour."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ AttachmentId = NewType("AttachmentId", str)
 
 
 class Unset(Enum):
-    """Tells "not given" from null."""
+    """Marks a field as absent, as opposed to null."""
 
     UNSET = "unset"
 
@@ -24,9 +24,9 @@ UNSET = Unset.UNSET
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """Who asks. `salt` parts one user's cached blocks from another; never from a request.
+    """The authenticated caller. `salt` separates the cached blocks of users; never from a request.
 
-    `key_id` None: no key was needed.
+    `key_id` None: no key was required.
     """
 
     user_id: str
@@ -46,10 +46,10 @@ class InputItem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyChoice:
-    """A context policy by its name, with its parameters, and how its edits are made.
+    """A context policy: its name, its parameters, and the fidelity of its edits.
 
-    `oversize`: what becomes of a turn that is too long for any context, if its request allows
-    truncation in so many words.
+    `oversize`: handling of a turn that is too long for any context, if its request explicitly
+    allows truncation.
     """
 
     type: str
@@ -60,7 +60,7 @@ class PolicyChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnRequest:
-    """A validated `response.create`. None means the client did not say."""
+    """A validated `response.create`. None means not given."""
 
     model: str | None = None
     input: tuple[InputItem, ...] = ()
@@ -81,7 +81,7 @@ class TurnRequest:
     priority: Literal["low", "normal", "high"] | None = None
     metadata: dict[str, str] = field(default_factory=dict)
     store: bool | None = None  # false: the session lives in memory only
-    background: bool = False  # the turn goes on when its client leaves
+    background: bool = False  # the turn continues when its client disconnects
 
 
 # --- what happens to a turn, in order: TurnAccepted, then these, then one TurnFinished ----------
@@ -108,7 +108,7 @@ class TurnQueued:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnBegun:
-    """The engine works on it: `response.in_progress`."""
+    """The engine runs the turn: `response.in_progress`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +120,7 @@ class TextDelta:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextChanged:
-    """What the model sees is not what it saw before: `session.context_changed`."""
+    """The visible context has changed: `session.context_changed`."""
 
     session_id: str
     reason: str
@@ -133,7 +133,7 @@ class ContextChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionDegraded:
-    """Memory is short, and the turn feels it: `session.degraded`. The steps: `engine.messages`."""
+    """Memory pressure affects the turn: `session.degraded`. The steps: `engine.messages`."""
 
     session_id: str
     step: Degradation
@@ -144,8 +144,8 @@ class SessionDegraded:
 class TurnUsage:
     """Tokens, milliseconds and memory of one turn. input = reused + restored + recomputed + new.
 
-    `restored_from`: the slowest tier that KV came back from. `context`, `fidelity` and
-    `summary_tokens` (part of the input) tell what the model saw.
+    `restored_from`: the slowest tier that KV was restored from. `context`, `fidelity` and
+    `summary_tokens` (part of the input) describe the context that the model saw.
     """
 
     reused_tokens: int = 0
@@ -170,7 +170,7 @@ class TurnUsage:
 
     @property
     def cached_tokens(self) -> int:
-        """Tokens whose KV did not have to be computed."""
+        """Tokens whose KV was not computed in this turn."""
         return self.reused_tokens + self.restored_tokens
 
 
@@ -190,7 +190,7 @@ IncompleteReason = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnFinished:
-    """The one ending. Sent only after commit 2."""
+    """The last event of a turn. Sent only after commit 2."""
 
     status: TurnStatus
     text: str
@@ -201,7 +201,7 @@ class TurnFinished:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToldTurn:
-    """A turn that has ended, with all that was told of it; times in unix seconds."""
+    """A turn that has ended, with its first and last event; times in unix seconds."""
 
     accepted: TurnAccepted
     finished: TurnFinished
@@ -213,9 +213,9 @@ TurnFact = TurnQueued | TurnBegun | TextDelta | ContextChanged | SessionDegraded
 
 
 Rung = Literal["refuse_impossible", "queue", "queue_timeout", "refuse_new"]
-"""What pressure does to turns before the engine runs them; the rest: `engine.messages`."""
+"""Degradation steps before the engine runs a turn; the others: `engine.messages`."""
 
-# --- what is stored, as a client may see it ---------------------------------------------------
+# --- stored records, as clients see them -----------------------------------------------------
 
 SessionState = Literal["new", "idle", "running", "parked", "cold", "closed"]
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
@@ -237,7 +237,7 @@ class ItemView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ItemPage:
-    """Some items in the order that was asked for; `has_more` tells that others follow."""
+    """Items in the requested order; `has_more`: further items follow."""
 
     items: tuple[ItemView, ...]
     has_more: bool
@@ -245,7 +245,7 @@ class ItemPage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConversationView:
-    """A conversation as `/v1/conversations` tells it. `created_at` is in unix seconds."""
+    """A conversation as `/v1/conversations` returns it. `created_at` is in unix seconds."""
 
     id: str
     created_at: float
@@ -254,7 +254,7 @@ class ConversationView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseView:
-    """A stored turn: what `response.created` said of it and, once it ended, how.
+    """A stored turn: the content of `response.created` and, after its end, the result.
 
     `accepted.request.input` is empty: the items are `input_items`.
     """
@@ -268,8 +268,8 @@ class ResponseView:
 class TurnSummary:
     """One message-bearing part of a session's context: the turn's input, or its reply.
 
-    It covers `tokens` tokens from `start`, in all that the session was ever told behind its present
-    front; the model sees `kept` of them now.
+    It covers `tokens` tokens from `start`, counted in the whole history after the current system
+    prefix; `kept` of them are visible now.
     """
 
     response_id: str
@@ -282,7 +282,7 @@ class TurnSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockCounts:
-    """Blocks by tier; `shared` ones of the device are held by others too."""
+    """Blocks by tier; `shared`: device blocks that other sessions hold, too."""
 
     device: int = 0
     host: int = 0
@@ -301,7 +301,7 @@ class ByteCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionUsage:
-    """Tokens of all turns of a session, whatever became of them."""
+    """Tokens of all turns of a session, whatever their status."""
 
     turns: int = 0
     input_tokens: int = 0
@@ -323,11 +323,10 @@ class PageRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Census:
-    """What the service keeps in memory, counted.
+    """Counts of what the service keeps in memory.
 
-    `cold` of the `sessions_in_memory` have no KV; there are `max_cold` of these at most, and of
-    `replay_bytes` as many as `max_replay_bytes`. `turns` run or wait. A `session_ttl_s` of 0 is
-    none.
+    `cold`: sessions in memory without KV, at most `max_cold`. `replay_bytes` are at most
+    `max_replay_bytes`. `turns` run or wait. `session_ttl_s` 0 means no expiry.
     """
 
     sessions_in_memory: int
@@ -342,9 +341,9 @@ class Census:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionView:
-    """A session as `GET /v1/sessions/{id}` tells it: field names and order are the wire's.
+    """A session as `GET /v1/sessions/{id}` returns it, with the wire's field names and order.
 
-    In a list `turns` is empty. `page_table` is None unless it was asked for.
+    In a list `turns` is empty. `page_table` is None unless requested.
     """
 
     id: str
@@ -370,7 +369,7 @@ class SessionView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionFilter:
-    """Which sessions are wanted. `state` None: the open ones. `user_id` None: the caller's."""
+    """Filter of a session list. `state` None: open ones. `user_id` None: the caller's."""
 
     state: SessionState | None = None
     user_id: str | None = None
@@ -382,7 +381,7 @@ EVERYBODY = "*"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionPage:
-    """Some sessions, latest activity first; `has_more` tells that others follow."""
+    """Sessions by latest activity; `has_more`: further sessions follow."""
 
     sessions: tuple[SessionView, ...]
     has_more: bool

@@ -1,7 +1,7 @@
-"""What a user may take, what it has taken, and what it is told of both. Values and pure sums.
+"""Quotas: limits of a user, its usage, refusals and rate limit headers. Pure.
 
-Tokens are counted in windows that are the same for all: minutes and days of UTC. A turn takes its
-worst case out of the windows in which it begins; what it did not need goes back there.
+Tokens are counted in fixed windows: minutes and days of UTC. A turn reserves its worst case in
+the windows in which it begins; the unused part is returned to them.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from sessiond.facts import TurnError, TurnUsage
 MINUTE_S = 60
 DAY_S = 86_400
 PRIORITIES: tuple["PriorityName", ...] = ("low", "normal", "high")
-"""From the last to be served to the first."""
+"""From lowest to highest."""
 
 PriorityName = Literal["low", "normal", "high"]
 QuotaReason = Literal["max_concurrent_turns", "tokens_per_minute", "tokens_per_day", "max_sessions"]
@@ -46,9 +46,9 @@ class Quota:
 
     @property
     def context_caps(self) -> dict[str, int]:
-        """The limits that bound a context with its reply, by what they are called.
+        """The limits on a context including its reply, by display name.
 
-        A window's tokens are among them: KV may be lost, and then a turn takes all that it sees.
+        Token windows are included: after a loss of KV a turn is charged for its whole context.
         """
         names = ("max_context_tokens", "tokens_per_minute", "tokens_per_day")
         limits = {f"the quota's {name}": getattr(self, name) for name in names}
@@ -56,11 +56,11 @@ class Quota:
 
     @property
     def is_counted(self) -> bool:
-        """Whether something that is counted in SQL has a limit."""
+        """Whether any limit needs counters in SQL."""
         return any(getattr(self, reason) is not None for reason in QUOTA_REASONS)
 
     def allowed(self, wanted: PriorityName) -> PriorityName:
-        """The priority that someone gets who wants this one."""
+        """The requested priority, capped at the user's maximum."""
         most = self.max_priority or PRIORITIES[-1]
         return min(wanted, most, key=PRIORITIES.index)
 
@@ -75,10 +75,10 @@ QUOTA_FIELDS = tuple(field.name for field in fields(Quota))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaUse:
-    """What a user has taken. Tokens of a window are those that were used or are reserved in it.
+    """Usage of a user. Window tokens are those used or reserved in that window.
 
-    `minute_start` and `day_start` in unix seconds; `total_tokens`: used by all turns that ended;
-    `byte_seconds`: KV on the device, by the time that it lay there.
+    `minute_start` and `day_start` in unix seconds; `total_tokens`: used by all ended turns;
+    `byte_seconds`: KV bytes on the device, integrated over time.
     """
 
     sessions: int = 0
@@ -91,10 +91,10 @@ class QuotaUse:
     byte_seconds: float = 0.0
 
     def at(self, now: float) -> "QuotaUse":
-        """The same in the windows of now: what was taken in earlier ones counts no more.
+        """The usage in the windows of `now`; usage in earlier windows is dropped.
 
-        A window that has just begun by another server's clock is that of now; one further ahead
-        was begun by a clock that was wrong.
+        A window that has just begun by another server's clock counts as current; one further ahead
+        was opened by a wrong clock and is dropped.
         """
         minute, day = windows_at(now)
         is_minute = minute <= self.minute_start <= minute + MINUTE_S
@@ -113,19 +113,19 @@ class QuotaUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """A user's limits, and what it has taken of them."""
+    """A user's limits and usage."""
 
     quota: Quota
     use: QuotaUse
 
     def at(self, now: float) -> "Account":
-        """The same with what was taken in the windows of now."""
+        """The account with its usage in the windows of `now`."""
         return Account(quota=self.quota, use=self.use.at(now))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What a request would take. `tokens`: its worst case, or 1 while that is not known."""
+    """Amounts that a request needs. `tokens`: its worst case, or 1 while unknown."""
 
     tokens: int = 1
     turns: int = 1
@@ -134,7 +134,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaRefusal:
-    """Why a request can't be served. `retry_after_s` None: no waiting helps, or nobody knows."""
+    """Why a request exceeds a quota. `retry_after_s` None: waiting does not help, or is unknown."""
 
     reason: QuotaReason
     code: ErrorCode
@@ -143,29 +143,29 @@ class QuotaRefusal:
 
 
 class Windows(NamedTuple):
-    """When the present minute and the present day began, in unix seconds."""
+    """Start of the current minute and day, in unix seconds."""
 
     minute: int
     day: int
 
 
 def windows_at(now: float) -> Windows:
-    """The windows that a moment is in."""
+    """The windows that contain `now`."""
     seconds = int(now // 1)
     return Windows(seconds - seconds % MINUTE_S, seconds - seconds % DAY_S)
 
 
 def charged_tokens(usage: TurnUsage, error: TurnError | None = None) -> int:
-    """What a turn costs: tokens computed for it and generated; after a fault of ours no output."""
+    """Cost of a turn: tokens computed and generated; after a server fault without the output."""
     computed = usage.recomputed_tokens + usage.new_tokens
     faulted = error is not None and error.code in _FAULTS
     return computed if faulted else computed + usage.output_tokens
 
 
 def refusal(account: Account, wanted: Wanted, now: float, drain_s: int = 1) -> QuotaRefusal | None:
-    """The limit that keeps the request from being served for the longest; None: none does.
+    """The exceeded limit with the longest wait; None when no limit is exceeded.
 
-    `drain_s`: after so many seconds a turn is expected to have ended.
+    `drain_s`: expected seconds until a running turn ends.
     """
     found = [
         *_exceeded_counts(account, wanted, drain_s),
@@ -214,14 +214,14 @@ def _exceeded_windows(account: Account, wanted: Wanted, now: float) -> list[Quot
 
 
 def wait_s(until: float, now: float) -> int:
-    """Whole seconds, at least 1, after which it is not before `until`."""
+    """Whole seconds from `now` to `until`, rounded up, at least 1."""
     return max(1, ceil(until - now))
 
 
 def rate_headers(account: Account, now: float, drain_s: int = 1) -> dict[str, str]:
-    """`x-ratelimit-*` as OpenAI's clients read them; of what has no limit nothing is said.
+    """`x-ratelimit-*` headers of OpenAI's clients; unlimited quantities are omitted.
 
-    Requests are turns at a time. Tokens are those of the window that has fewer left.
+    Requests count concurrent turns. Tokens are those of the window with fewer left.
     """
     quota, use = account.quota, account.use.at(now)
     headers: dict[str, str] = {}

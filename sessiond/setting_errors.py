@@ -1,4 +1,4 @@
-"""Reads settings, and says in words what is wrong with one: its source, name, value, allowed."""
+"""Loads settings; an error names the source, the setting, what it must be and its value."""
 
 import difflib
 import os
@@ -15,21 +15,21 @@ from engine.byte_size import BYTE_SIZES
 from engine.errors import ConfigError
 from sessiond.settings import CONFIG_FILE_VARIABLE, ENV_PREFIX, ByteSize, Settings, config_file
 
-# Environment variables with our prefix that are no settings of a server.
+# Environment variables with the prefix that are not server settings.
 OTHER_VARIABLES = frozenset(
     {CONFIG_FILE_VARIABLE, "SESSIOND_URL", "SESSIOND_API_KEY", "SESSIOND_SOAK", "SESSIOND_CPU_ISA"}
 )
 
 
 class SettingError(Exception):
-    """Settings that can't be used, one line each."""
+    """Invalid settings, one line each."""
 
 
 def load_settings(flags: Mapping[str, object]) -> Settings:
-    """Settings from all sources; `flags` holds the flags that were given, by field name.
+    """Load settings from all sources; `flags` holds the given flags by field name.
 
     Raises:
-        SettingError: names every wrong setting, its value and what is allowed.
+        SettingError: names every invalid setting, its value and what it must be.
     """
     _refuse_unknown_variables()
     _need_named_file()
@@ -40,7 +40,7 @@ def load_settings(flags: Mapping[str, object]) -> Settings:
         raise SettingError("\n".join(lines)) from error
     except ConfigError as error:
         where = _source(error.name, flags)
-        raise SettingError(f"{where}={error.value}: allowed is {error.allowed}") from error
+        raise SettingError(f"{where} must be {error.allowed} (got {error.value})") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingError(f"{config_file()} is not TOML: {error}") from error
     except OSError as error:
@@ -48,16 +48,16 @@ def load_settings(flags: Mapping[str, object]) -> Settings:
 
 
 def allowed_values(name: str) -> str:
-    """What a setting may be, in words."""
+    """The allowed values of a setting, in words."""
     field = Settings.model_fields[name]
     kind: Any = field.annotation
     if get_origin(kind) is Literal:
         *others, last = get_args(kind)
         return f"{', '.join(others)} or {last}" if others else str(last)
     if name == "otlp_traces_endpoint":
-        return "an address as http://127.0.0.1:4318/v1/traces, or empty"
+        return "an address such as http://127.0.0.1:4318/v1/traces, or empty"
     if name == "db":
-        return "a SQLAlchemy URL, as sqlite+aiosqlite:////path/to/file.db"
+        return "a SQLAlchemy URL such as sqlite+aiosqlite:////path/to/file.db"
     words = BYTE_SIZES if name in BYTE_FIELDS else _KINDS[kind]
     return words + _bounds(field)
 
@@ -66,8 +66,8 @@ _KINDS = {
     bool: "true or false",
     int: "a whole number",
     float: "a number",
-    str: "a text that is not empty",
-    tuple[str, ...]: "names with commas between",
+    str: "a non-empty text",
+    tuple[str, ...]: "comma-separated names",
 }
 
 
@@ -97,16 +97,16 @@ def _line(details: ErrorDetails, flags: Mapping[str, object]) -> str:
     if name not in Settings.model_fields:
         return f"{where}: there is no such setting; {_did_you_mean(name)}"
     value = _as_given(name, details["input"], flags)
-    return f"{where}={value}: allowed is {allowed_values(name)}"
+    return f"{where} must be {allowed_values(name)} (got {value})"
 
 
 def _as_given(name: str, value: object, flags: Mapping[str, object]) -> object:
-    """The value as the user wrote it: an inner error shows only a part of it."""
+    """The value as given: an inner error shows only a part of it."""
     return flags.get(name, os.environ.get(f"{ENV_PREFIX}{name.upper()}", value))
 
 
 def _source(name: str, flags: Mapping[str, object]) -> str:
-    """The setting as its user wrote it, by the source that won."""
+    """The setting as named in the source that took precedence."""
     if name in flags:
         return f"--{name.replace('_', '-')}"
     variable = f"{ENV_PREFIX}{name.upper()}"
@@ -136,14 +136,14 @@ def _refuse_unknown_variables() -> None:
 
 
 def _need_named_file() -> None:
-    """The file in the working folder may be missing; one that was asked for may not."""
+    """The file in the working folder is optional; an explicitly named one is required."""
     if os.environ.get(CONFIG_FILE_VARIABLE) and not config_file().is_file():
         raise SettingError(
-            f"{CONFIG_FILE_VARIABLE}={config_file()}: allowed is a TOML file that exists"
+            f"{CONFIG_FILE_VARIABLE} must be a TOML file that exists (got {config_file()})"
         )
 
 
 def _did_you_mean(name: str) -> str:
     names = sorted(Settings.model_fields)
     near = difflib.get_close_matches(name, names, n=1)
-    return f"did you mean {near[0]}?" if near else f"allowed are {', '.join(names)}"
+    return f"did you mean {near[0]}?" if near else f"the settings are {', '.join(names)}"

@@ -37,12 +37,12 @@ PING_TIMEOUT_S = 20.0
 
 
 def config_file() -> Path:
-    """Where settings are read from, if there is such a file."""
+    """Path of the settings file, which may not exist."""
     return Path(os.environ.get(CONFIG_FILE_VARIABLE) or "sessiond.toml")
 
 
 def data_folder() -> Path:
-    """The user's folder for what a server keeps."""
+    """The user's data folder of a server."""
     base = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
     return Path(base) / "sessiond"
 
@@ -77,11 +77,11 @@ _ORIGIN = re.compile(r"https?://([a-z0-9._-]+|\[[0-9a-f:]+\])(:[0-9]{1,5})?", re
 
 
 class Settings(BaseSettings):
-    """All settings of `sessiond serve`. `sessiond.setting_errors.load_settings` makes them.
+    """All settings of `sessiond serve`, read by `sessiond.setting_errors.load_settings`.
 
     Raises:
         pydantic.ValidationError: a value can't be read, or a name is unknown.
-        ConfigError: values don't go together.
+        ConfigError: values that exclude each other.
     """
 
     model_config = SettingsConfigDict(
@@ -97,17 +97,17 @@ class Settings(BaseSettings):
     port: int = Field(8080, ge=0, le=65535, description="Port to listen on; 0 takes a free one.")
     allowed_hosts: Names = Field(
         (),
-        description="Host names, beside the one listened on, that requests may be addressed to.",
+        description="Host names accepted in requests, in addition to the one listened on.",
     )
     allowed_origins: Names = Field(
         (),
-        description="Origins of web pages, as in https://chat.example, that may use the server "
-        "beside pages of its own address.",
+        description="Origins of web pages, such as https://chat.example, that may use the server "
+        "in addition to its own pages.",
     )
     auth: Literal["none", "keys"] = Field(
         "none",
-        description="Who may come in: `none` (everyone) only on this machine's loopback, `keys` "
-        "(whoever has a key of `sessiond user`) anywhere.",
+        description="Authentication: `none` (everyone, on this machine's loopback only) or `keys` "
+        "(API keys made by `sessiond user`, on any address).",
     )
     db: str = Field(
         default_factory=_default_db,
@@ -115,159 +115,169 @@ class Settings(BaseSettings):
         description="Database: a SQLAlchemy URL.",
     )
     db_connections: int = Field(
-        10, ge=1, le=1000, description="Most connections to a Postgres; none is held by a turn."
+        10, ge=1, le=1000, description="Maximum connections to Postgres; a turn holds none."
     )
     db_timeout_s: Seconds = Field(
         15.0,
-        description="A transaction that a Postgres does not answer for so long fails, in seconds; "
-        "0 waits for ever. SQLite waits 5 seconds for a lock.",
+        description="Postgres transaction timeout in seconds (0 = none). "
+        "SQLite waits 5 seconds for a lock.",
     )
     replica: str = Field(
         "auto",
         min_length=1,
-        description="Name of this server among those on one database, the same after a restart; "
+        description="Name of this server among those on one database, stable across restarts; "
         "`auto`: host name and port.",
     )
     replica_heartbeat_s: Pause = Field(
         5.0,
-        description="How often a server tells those on the same database that it lives; after "
-        "three times as long without a word its conversations are free.",
+        description="Seconds between heartbeats of this server in the database; after three "
+        "intervals "
+        "without one, other servers may take over its conversations.",
     )
 
     otlp_traces_endpoint: str = Field(
         "",
         pattern=r"^(https?://.+)?$",
-        description="Where to send a trace of each turn (OTLP over HTTP), as in "
-        "http://127.0.0.1:4318/v1/traces; empty: none is made. Needs the extra `otel`.",
+        description="Endpoint for a trace of each turn (OTLP over HTTP), such as "
+        "http://127.0.0.1:4318/v1/traces; empty disables tracing. Needs the extra `otel`.",
     )
 
     device: Device = Field("auto", description="Where the model runs.")
     cpu_threads: int = Field(
-        0, ge=0, le=1024, description="Threads that compute on a CPU; 0 takes what is usable."
+        0, ge=0, le=1024, description="Compute threads on a CPU; 0 uses all usable ones."
     )
     dtype: Dtype = Field("auto", description="Number format of activations.")
     weights: Weights = Field(
-        "auto", description="Weights as quantised as the file has them, or dequantised at load."
+        "auto", description="Weight format: quantised as in the file, or dequantised at load."
     )
     weights_offload_layers: int = Field(
         0,
         ge=0,
-        description="Layers whose weights stay in main memory, and come to the GPU one ahead.",
+        description="Layers whose weights stay in main memory and are copied one layer ahead.",
     )
     kv_cache_dtype: KvDtype = Field("auto", description="Number format of the KV cache.")
-    attention_backend: AttentionName = Field("auto", description="What computes attention.")
+    attention_backend: AttentionName = Field("auto", description="Attention backend.")
     block_size: int = Field(16, ge=1, le=1024, description="Tokens per KV block.")
     kv_cache_memory: ByteSize = Field(
-        0, ge=0, description="Size of the KV pool, as in 2GiB; 0 sizes it from free memory."
+        0, ge=0, description="Size of the KV pool, such as 2GiB; 0 derives it from free memory."
     )
     gpu_memory_utilization: float = Field(
         0.9,
         gt=0,
         le=1,
-        description="Share, for weights, steps, graphs and KV, of the memory that a GPU, or the "
-        "instance or limit given to this server, has free at start (vLLM: of all it has).",
+        description="Share of the free memory of the GPU (or of its instance or limit) at start "
+        "that "
+        "weights, steps, graphs and KV may use (vLLM: share of the total memory).",
     )
     cuda_graphs: CudaGraphs = Field(
-        "auto", description="Capture decode on a GPU as graphs where the attention allows it."
+        "auto",
+        description="Capture decode steps as CUDA graphs where the attention backend allows it.",
     )
     cuda_graph_sizes: str = Field(
-        "", description="Turns in a step that graphs are made for, as in 1,2,4,8; empty chooses."
+        "", description="Batch sizes of CUDA graphs, such as 1,2,4,8; empty chooses them."
     )
     max_model_len: int = Field(
-        0, ge=0, description="Longest context in tokens; 0 takes the model's, or what fits."
+        0, ge=0, description="Maximum context length in tokens; 0 uses the model's, or what fits."
     )
-    max_num_seqs: int = Field(32, ge=1, description="Turns that generate at the same time.")
-    max_num_batched_tokens: int = Field(512, ge=1, description="Tokens that one step computes.")
+    max_num_seqs: int = Field(32, ge=1, description="Maximum turns that run at the same time.")
+    max_num_batched_tokens: int = Field(512, ge=1, description="Maximum tokens of one step.")
     target_inter_token_ms: Milliseconds = Field(
         100.0,
-        description="Longest time between two tokens of a reply while others' prompts are "
-        "computed, in milliseconds; 0 sets no bound.",
+        description="Longest time between two tokens of a reply while other prompts are "
+        "prefilled, in milliseconds; 0 sets no bound.",
     )
     num_speculative_tokens: int = Field(
         7,
         ge=0,
         le=MAX_SPECULATIVE_TOKENS,
-        description="Tokens of a reply guessed from the text before it and checked in one step, "
-        "where that is faster; no reply changes. 0 turns it off.",
+        description="Maximum draft tokens per reply and step, taken from the preceding text and "
+        "verified "
+        "in one step where that is faster; replies do not change. 0 disables speculation.",
     )
-    max_queue: int = Field(1024, ge=0, description="Turns that may wait for a place.")
+    max_queue: int = Field(1024, ge=0, description="Maximum turns that wait to run.")
     demand_high_watermark: Watermark = Field(
         16.0,
-        description="New turns are refused (429) while those that run or wait want more KV than so "
-        "many pools; 0 sets no bound.",
+        description="New turns are refused (429) while running and waiting turns want more KV than "
+        "this many pools; 0 sets no bound.",
     )
     demand_warn_watermark: Watermark = Field(
         0.9,
-        description="The log warns when turns that run or wait want as much KV as so many pools; "
-        "0: never.",
+        description="A warning is logged when running and waiting turns want this many pools of "
+        "KV; "
+        "0 disables it.",
     )
     max_preemptions: int = Field(
         3,
         ge=0,
-        description="How often a turn may lose its memory to others; after that it waits until it "
-        "can't happen again, or its reply is cut.",
+        description="Maximum preemptions of one turn; after that it waits until it can't be "
+        "preempted, "
+        "or its reply is cut.",
     )
     enable_prefix_caching: bool = Field(
         True, description="Reuse KV blocks that begin with the same tokens."
     )
     retain_kv: bool = Field(True, description="Keep a session's KV between its turns.")
     idle_prefill: bool = Field(
-        True, description="Compute what a next turn begins with while nothing else runs."
+        True, description="Prefill the start of the next turn while nothing else runs."
     )
 
     context_policy: str = Field(
         "sliding_window",
-        description="What becomes of conversations that outgrow their room, unless a request, "
-        "session or user says otherwise: a policy, maybe with parameters, as in "
+        description="Context policy of conversations that outgrow their room, unless a request, "
+        "session or user sets another; parameters are optional, such as "
         "last_turns:turns=30.",
     )
     context_fidelity: Literal["exact", "shifted"] = Field(
         "exact",
-        description="How the KV of what stays is made: computed anew, or kept as it is.",
+        description="KV of the remaining context after a trim: recomputed (exact) or kept "
+        "(shifted).",
     )
     max_replay_tokens: int = Field(
         16384,
         ge=0,
-        description="Longest history, in tokens, that is computed again when KV of a shifted "
-        "context is lost; beyond that it is rebuilt as exact.",
+        description="Longest history, in tokens, that is recomputed when KV of a shifted "
+        "context is lost; a longer one is rebuilt as exact.",
     )
     placement_policy: str = Field(
         "lru",
         min_length=1,
-        description="Which idle sessions' KV gives way first: `lru`, `ttl`, `priority`, "
+        description="Policy that orders the eviction of idle sessions' KV: `lru`, `ttl`, "
+        "`priority`, "
         "`cost_aware`, or one that an installed package adds.",
     )
     kv_low_watermark: float = Field(
         0.95,
         ge=0,
         le=1,
-        description="Share of the pool that sessions may still hold when idle ones have given way.",
+        description="Share of the pool that sessions may still hold after idle ones are evicted.",
     )
     kv_high_watermark: float = Field(
         1.0,
         gt=0,
         le=1,
-        description="Share of the pool above which idle sessions give way before their blocks are "
-        "needed; at 1 they give way only then.",
+        description="Share of the pool above which idle sessions are evicted before their blocks "
+        "are "
+        "needed; at 1 they are evicted only then.",
     )
     max_resident_blocks: int = Field(
-        0, ge=0, description="Largest number of KV blocks of one session; 0 sets no limit."
+        0, ge=0, description="Maximum KV blocks of one session; 0 sets no limit."
     )
     max_user_resident_blocks: int = Field(
-        0, ge=0, description="Largest number of KV blocks of one user; 0 sets no limit."
+        0, ge=0, description="Maximum KV blocks of one user; 0 sets no limit."
     )
 
     host_tier_size: ByteSize = Field(
         0,
         ge=0,
-        description="Main memory for KV that leaves the device, as in 4GiB; 0: none. On a CPU it "
-        "is the same memory as the pool's.",
+        description="Main memory for KV evicted from the device, such as 4GiB; 0 disables it. On "
+        "a CPU "
+        "it is the same memory as the pool's.",
     )
     disk_tier_size: ByteSize = Field(
         2 * 2**30,
         ge=0,
-        description="Disk space for KV of sessions that are idle or not there, as in 2GiB, so that "
-        "they go on after a restart without being computed again; 0: none.",
+        description="Disk space for KV of idle or disconnected sessions, such as 2GiB, so that it "
+        "survives a restart; 0 disables it.",
     )
     disk_tier_path: str = Field(
         default_factory=_default_tier_path,
@@ -276,56 +286,58 @@ class Settings(BaseSettings):
     )
 
     default_max_output_tokens: int = Field(
-        1024, ge=1, description="Longest reply when a request does not say."
+        1024, ge=1, description="Longest reply, in tokens, when a request sets no limit."
     )
     ignore_eos: bool = Field(
         False,
-        description="For load tests: every reply goes on to its limit, past end-of-turn tokens.",
+        description="For load tests: replies run to their limit, past end-of-turn tokens.",
     )
     step_timeout_s: Seconds = Field(
         300.0,
-        description="An engine whose step takes longer hangs: it is killed and started again, in "
-        "seconds; 0 lets it hang.",
+        description="Longest step in seconds; an engine that exceeds it is killed and restarted. "
+        "0 sets no limit.",
     )
     turn_timeout: Seconds = Field(
-        600.0, description="Longest time of a turn, in seconds; 0 sets no limit."
+        600.0, description="Maximum duration of a turn, in seconds; 0 sets no limit."
     )
     queue_timeout: Seconds = Field(
-        60.0, description="Longest wait for a place, in seconds; 0 sets no limit."
+        60.0, description="Maximum wait of a turn before it runs, in seconds; 0 sets no limit."
     )
     http_hold_s: Seconds = Field(
         60.0, description="How long a session without a socket keeps its KV, in seconds."
     )
     session_ttl: Seconds = Field(
         0.0,
-        description="Sessions that nobody uses or holds for so long are deleted with their text, "
-        "in seconds; 0 keeps them until they are deleted.",
+        description="Seconds after which a session that is neither used nor held is deleted with "
+        "its "
+        "text; 0 keeps sessions until they are deleted.",
     )
     idempotency_ttl_s: Seconds = Field(
-        86400.0, description="How long an idempotency key stands for its request, in seconds."
+        86400.0, description="Lifetime of an idempotency key, in seconds."
     )
     replay_events: int = Field(
-        4096, ge=16, description="Events of one turn that are kept for clients that come back."
+        4096, ge=16, description="Maximum events kept per turn for clients that reconnect."
     )
     replay_memory: ByteSize = Field(
         2**24,
         ge=0,
-        description="Memory for what ended turns have told, as in 16MiB; the oldest give way.",
+        description="Memory for events of ended turns, such as 16MiB; the oldest are dropped "
+        "first.",
     )
     replay_ttl_s: Seconds = Field(
-        300.0, description="How long what a turn has told is kept after its end, in seconds."
+        300.0, description="How long the events of a turn are kept after its end, in seconds."
     )
     drain_timeout_s: Seconds = Field(
-        30.0, description="How long running turns may go on after SIGTERM, in seconds."
+        30.0, description="How long running turns may continue after SIGTERM, in seconds."
     )
     max_frame_bytes: ByteSize = Field(
-        MAX_FRAME_BYTES, ge=1024, description="Largest message of a client, as in 1MiB."
+        MAX_FRAME_BYTES, ge=1024, description="Maximum size of a client message, such as 1MiB."
     )
     ping_interval_s: Pause = Field(
-        PING_INTERVAL_S, description="Pause between pings on a silent socket."
+        PING_INTERVAL_S, description="Seconds between pings on a silent socket."
     )
     ping_timeout_s: Pause = Field(
-        PING_TIMEOUT_S, description="A socket without a pong for so long is cut."
+        PING_TIMEOUT_S, description="Seconds without a pong after which a socket is closed."
     )
 
     @classmethod
@@ -343,7 +355,7 @@ class Settings(BaseSettings):
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         if self.auth == "none" and not _is_loopback(self.host):
-            allowed = "127.0.0.1, ::1 or localhost while auth is none; --auth keys allows any"
+            allowed = "127.0.0.1, ::1 or localhost while auth is none (--auth keys allows any)"
             raise ConfigError("host", self.host, allowed)
         for origin in self.allowed_origins:
             if not _ORIGIN.fullmatch(origin):
@@ -354,7 +366,7 @@ class Settings(BaseSettings):
         return self
 
     def engine_config(self) -> EngineConfig:
-        """What the engine is told."""
+        """The part of the settings that the engine needs."""
         return EngineConfig(
             model=self.model,
             device=self.device,

@@ -1,4 +1,4 @@
-"""Which sessiond this is."""
+"""Version of the installed package."""
 
 from importlib.metadata import PackageNotFoundError, version
 

@@ -1,4 +1,4 @@
-"""Whether a turn can ever be served, and how long its reply may get. Pure."""
+"""Admission of a turn and the bound on its reply length. Pure."""
 
 from dataclasses import dataclass
 
@@ -8,11 +8,11 @@ from sessiond.errors import RequestError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
-    """What a turn needs and what there is, in tokens.
+    """Tokens that a turn needs and tokens available.
 
-    `before`: all tokens before the reply. `close`: what is owed after it, which needs room in the
-    pool once more is said. `trims`: a policy has dropped what it may; `cap`: what a policy or a
-    quota, whose name is `cap_name`, lets a session have, None: all there is.
+    `before`: all tokens before the reply. `close`: tokens owed after the reply, which need pool
+    space in the next turn. `trims`: a policy has dropped all it may. `cap`: limit of the policy or
+    quota named `cap_name`; None: no limit.
     """
 
     before: int
@@ -25,7 +25,7 @@ class Room:
 
     @property
     def most(self) -> int:
-        """What may be held at the end of a turn."""
+        """Maximum tokens held at the end of a turn."""
         least = min(self.max_model_len, self.pool)
         return least if self.cap is None else min(least, self.cap)
 
@@ -37,11 +37,11 @@ def room_of(info: EngineInfo, *, before: int, close: int) -> Room:
 
 
 def reserve_reply(room: Room, *, wanted: int | None, default: int) -> int:
-    """How much room a policy must leave for the reply; `room.before` is what can't be dropped.
+    """Tokens that a policy must leave for the reply; `room.before` can't be dropped.
 
-    That is all that was asked for, if it can ever fit. Else the reply ends when the room does, so
-    that only as much is reserved as for a request that asks for nothing: the default, but not
-    more than a quarter of the room, so that a long default does not push the conversation out.
+    The whole requested length is reserved if it can ever fit. Otherwise the reply ends where the
+    room ends, and the default is reserved, at most a quarter of the room, so that a long default
+    does not evict the conversation.
     """
     left = room.most - room.before - room.close
     if wanted is not None and wanted <= left:
@@ -50,10 +50,10 @@ def reserve_reply(room: Room, *, wanted: int | None, default: int) -> int:
 
 
 def admit_reply(room: Room, *, wanted: int | None, default: int) -> int:
-    """How many tokens the reply may have; at most what was asked for.
+    """Maximum tokens of the reply, at most the requested number.
 
-    Asking for more than the model's length leaves the end to the engine, which tells
-    `context_length`; asking for more than the pool could hold is refused.
+    A request beyond the model's length ends in the engine with `context_length`; a request beyond
+    the pool's capacity is refused.
 
     Raises:
         RequestError: not even one token fits, or the explicit maximum does not.

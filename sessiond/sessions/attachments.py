@@ -1,4 +1,4 @@
-"""Which open sockets hold which sessions. Pure; an HTTP request holds none."""
+"""Which open sockets hold which sessions. HTTP requests hold none. Pure."""
 
 from collections import defaultdict
 
@@ -14,17 +14,17 @@ class Attachments:
         self._sockets: defaultdict[SessionId, set[AttachmentId]] = defaultdict(set)
 
     def open(self, attachment: AttachmentId) -> None:
-        """A socket came."""
+        """A socket was opened."""
         self._sessions.setdefault(attachment, set())
 
     def join(self, attachment: AttachmentId, session: SessionId) -> None:
-        """A socket holds a session from now on; one that has left holds nothing."""
+        """Let an open socket hold a session; a closed one holds nothing."""
         if attachment in self._sessions:
             self._sessions[attachment].add(session)
             self._sockets[session].add(attachment)
 
     def leave(self, attachment: AttachmentId) -> list[SessionId]:
-        """A socket left; returns the sessions that no socket holds any more."""
+        """Close a socket; returns the sessions that no socket holds any more."""
         freed = []
         for session in self._sessions.pop(attachment, ()):
             sockets = self._sockets[session]
@@ -35,7 +35,7 @@ class Attachments:
         return freed
 
     def forget(self, session: SessionId) -> None:
-        """A session is no more."""
+        """Remove a deleted session."""
         for attachment in self._sockets.pop(session, ()):
             self._sessions[attachment].discard(session)
 

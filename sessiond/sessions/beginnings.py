@@ -1,4 +1,4 @@
-"""Turns from receipt to their start; under an idempotency key only once. Asyncio thread only."""
+"""Submits turns: bind, then run; at most once per idempotency key. Asyncio thread only."""
 
 from functools import partial
 
@@ -33,7 +33,7 @@ class Beginnings:
         lane: str | None,
         resends: bool = False,
     ) -> BoundTurn:
-        """Decide at receipt where the turn belongs, and hold that place; see `Binder.bind`."""
+        """Bind the turn to a session at receipt and queue for its turn lock; see `Binder.bind`."""
         self._runner.check_room(None if request.background else caller.user_id)
         bound = await self._binder.bind(
             caller, request, attachment=attachment, lane=lane, resends=resends
@@ -50,12 +50,12 @@ class Beginnings:
         attachment: AttachmentId | None,
         lane: str | None,
     ) -> BoundTurn | str:
-        """The same, or the id of the response that the same request has got before.
+        """Bind the turn, or return the response id of an earlier request with the same key.
 
-        A response that failed is none: the request is tried again.
+        A failed response does not count: the request is run again.
 
         Raises:
-            RequestError: the key came with another request, or this one can't be repeated.
+            RequestError: the key was used for another request, or the turn is not stored.
         """
         digest = turn_digest(request)
         while True:
@@ -73,12 +73,12 @@ class Beginnings:
             except BaseException:
                 self._runner.drop(bound)
                 raise
-            self._runner.drop(bound)  # another was quicker
+            self._runner.drop(bound)  # a concurrent request took the key
 
     async def run(self, bound: BoundTurn) -> Turn:
-        """Wait for the place in the lane, store the turn (commit 1), hand it to the engine.
+        """Wait for the turn lock, store the turn (commit 1), submit it to the engine.
 
-        Who named a response is told that it is gone, not a conversation that it has never named.
+        An error names the response that the request named, not its conversation.
         """
         try:
             return await self._runner.run(bound)
@@ -90,7 +90,7 @@ class Beginnings:
             raise
 
     async def drop(self, bound: BoundTurn) -> None:
-        """Give up a place that was not run."""
+        """Release the place of a turn that did not run."""
         self._runner.drop(bound)
         await self._release(bound)
 
@@ -99,7 +99,7 @@ class Beginnings:
             await self._repeats.release(bound.caller, bound.key, bound.response_id)
 
     async def has_response(self, caller: Caller, response_id: str) -> bool:
-        """Whether a response is being written, or was and has not failed."""
+        """Whether a response is running or stored and has not failed."""
         bound = self._runner.find(response_id)
         if bound is not None and bound.caller.user_id == caller.user_id:
             return True
@@ -111,7 +111,7 @@ def _check_is_stored(bound: BoundTurn) -> None:
     if bound.live.volatile:
         raise RequestError(
             "invalid_value",
-            "idempotency_key and store=false: allowed is one: "
-            "what is not stored can't be found again",
+            "idempotency_key must be absent when store is false: "
+            "a response that is not stored can't be repeated",
             param="idempotency_key",
         )

@@ -1,4 +1,4 @@
-"""Decides at receipt which session a turn belongs to, and holds the place. Asyncio thread only."""
+"""Binds turns to sessions at receipt and queues for the turn lock. Asyncio thread only."""
 
 from engine.ids import SessionId
 from sessiond.errors import RequestError
@@ -15,7 +15,7 @@ from sessiond.store.records import SessionRecord, TurnRecord
 from sessiond.store.volatile import volatile_prefix
 
 OWN_PREFIX = "conv"
-RESENT_PREFIX = "conv_chat"  # of sessions that belong to clients which resend their history
+RESENT_PREFIX = "conv_chat"  # of sessions of clients that resend their history
 
 
 class Binder:
@@ -38,13 +38,13 @@ class Binder:
         lane: str | None,
         resends: bool = False,
     ) -> BoundTurn:
-        """Hold the turn's place in its session.
+        """Take or queue for the turn lock of the turn's session.
 
-        `resends`: its client resends the history and means no session: it gets one of its own, and
-        no other is changed.
+        `resends`: the client resends its history and names no session: the turn gets a session of
+        its own, and no other session is changed.
 
         Raises:
-            RequestError: there is no such session or turn for the caller, or it is busy.
+            RequestError: the caller has no such session or turn, or it is busy.
         """
         self._check_model(request.model)
         claim = Claim(None if attachment is None else (attachment, lane))
@@ -64,7 +64,7 @@ class Binder:
     async def load(
         self, caller: Caller, session_id: str, *, even_if_busy: bool = False
     ) -> LiveSession:
-        """An open session of the caller, which this replica owns from now on.
+        """Load an open session of the caller; this replica owns it afterwards.
 
         Raises:
             RequestError: there is none, or (but for `even_if_busy`) another replica runs a turn in
@@ -118,7 +118,7 @@ class Binder:
             if live is not None and live.stale:
                 await self._sessions.refresh(live)
                 live = await self._sessions.load(caller, turn.session_id, self._check_session)
-        except SessionElsewhereError as elsewhere:  # not ours to continue, but to fork
+        except SessionElsewhereError as elsewhere:  # it can't be continued here, but forked
             check_store(request, elsewhere.session)
             live = self.fork(elsewhere.session, turn, prefix)
             live.claim(claim)
@@ -151,9 +151,9 @@ class Binder:
     def fork(
         self, base: LiveSession, turn: TurnRecord | None, prefix: str = OWN_PREFIX
     ) -> LiveSession:
-        """A session that begins with what a turn left behind, not stored yet.
+        """Create an unstored session that starts with the context after a turn.
 
-        None: with the front of a session that has no finished turn.
+        None: with the system prefix of a session that has no finished turn.
         """
         prompt = turn.prompt if turn else base.prompt
         live = LiveSession(
@@ -179,7 +179,7 @@ class Binder:
         if model is not None and model != served:
             raise RequestError(
                 "model_not_found",
-                f"model {model!r} is not served here: allowed is {served!r}",
+                f"model must be {served!r} (got {model!r})",
                 param="model",
             )
 
@@ -195,17 +195,16 @@ class Binder:
 
 
 def check_store(request: TurnRequest, live: LiveSession) -> None:
-    """A conversation is stored from its first turn on, or never.
+    """Check that the request agrees with the storage of its conversation.
 
     Raises:
-        RequestError: the request wants the other.
+        RequestError: `store` differs from the conversation's.
     """
     if request.store is not None and request.store == live.volatile:
         value = "true" if request.store else "false"
         kind = "lives in memory only" if live.volatile else "is stored"
         raise RequestError(
             "invalid_value",
-            f"store={value}: the conversation {kind}: allowed is a request without it, "
-            "or a new conversation",
+            f"store must be absent, or the conversation new (got {value}; the conversation {kind})",
             param="store",
         )

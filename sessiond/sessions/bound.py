@@ -1,4 +1,4 @@
-"""A request that holds its place in a session, from receipt to the turn's end."""
+"""A request bound to a session, from receipt to the end of its turn."""
 
 import asyncio
 from typing import Literal, Protocol
@@ -12,17 +12,17 @@ StopReason = Literal["cancelled", "disconnected", "deadline", "queue_timeout"]
 
 
 class Cancellable(Protocol):
-    """A turn that the engine works on."""
+    """A turn that the engine runs."""
 
     def cancel(self, keep: bool, reason: CancelReason = "cancelled") -> None:
-        """Stop it; twice, or after the end: nothing happens."""
+        """Stop the turn; a repeated call, or one after the end, has no effect."""
         ...
 
 
 class BoundTurn:
-    """Ends in `SessionService.run` or `.drop`; `ended` tells when nothing of it is left to do.
+    """Ends in `SessionService.run` or `.drop`; `ended` is set when no work is left.
 
-    `stopped` tells that it was cancelled, maybe before the engine had it.
+    `stopped`: it was cancelled, possibly before the engine got it.
     """
 
     def __init__(  # noqa: PLR0913 -- a record of what was decided, each part by its name
@@ -46,10 +46,10 @@ class BoundTurn:
         self.message_id = message_id
         self.received_at = received_at
         self.begun = False
-        self.key: str | None = None  # the idempotency key that stands for it
+        self.key: str | None = None  # its idempotency key
         self.ended = asyncio.Event()
         self.stopped = asyncio.Event()
-        self.is_told = asyncio.Event()  # the turn has begun to be told, or never will be
+        self.is_told = asyncio.Event()  # its events have started, or never will
         self._turn: Cancellable | None = None
         self._stop: tuple[bool, CancelReason] | None = None
 
@@ -60,11 +60,11 @@ class BoundTurn:
 
     @property
     def owner(self) -> str | None:
-        """The user who waits for it; None: it is in the background."""
+        """The user who waits for the turn; None: it runs in the background."""
         return None if self.request.background else self.caller.user_id
 
     def stop(self, keep: bool, reason: CancelReason = "cancelled") -> None:
-        """Cancel the turn, now or as soon as the engine has it. The first word holds."""
+        """Cancel the turn, now or as soon as the engine has it. The first call wins."""
         if self._stop is None:
             self._stop = (keep, reason)
             self.stopped.set()
@@ -79,7 +79,7 @@ class BoundTurn:
             turn.cancel(*self._stop)
 
     def end(self) -> None:
-        """Nothing of the turn is left to do."""
+        """Mark the turn as ended."""
         self.is_told.set()
         self.ended.set()
-        self._turn = None  # which refers to this: both wait for no collector of garbage
+        self._turn = None  # breaks a reference cycle

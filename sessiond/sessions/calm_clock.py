@@ -1,19 +1,19 @@
-"""The wall clock, for saying that somebody's time is over. Asyncio thread only.
+"""Expiry clock: wall clock time that delays expiry after a jump. Asyncio thread only.
 
-What lasts beyond a process (leases, reservations, conversations, keys) has its end in wall clock
-time, and a wall clock jumps: it is set right, or wrong. What ended only because it jumped has not.
+Leases, reservations, conversations and keys outlive a process, so they expire by the wall
+clock, which may be set forward or back. An expiry caused by a jump alone does not count.
 """
 
 from collections.abc import Callable
 
-_JUMP_S = 1.0  # a clock that is slewed stays well below that between two looks
+_JUMP_S = 1.0  # a slewed clock stays well below this between two reads
 _NEVER = 0.0
 
 
 class CalmClock:
-    """`clock` gives unix seconds, `ticks` monotonic ones; a jump is what only one of them made.
+    """`clock` returns unix seconds, `ticks` monotonic ones; a jump is a difference between them.
 
-    `calm_s`: how long those that live need to tell so, by a time of after the jump.
+    `calm_s`: seconds that live owners need to renew their deadlines after a jump.
     """
 
     def __init__(
@@ -26,7 +26,7 @@ class CalmClock:
         self._jumped_at: float | None = None
 
     def __call__(self) -> float:
-        """Unix seconds; 0 for `calm_s` after a jump: nothing is over by then."""
+        """Unix seconds; 0 for `calm_s` after a jump, so that nothing expires."""
         now, ticks = self._clock(), self._ticks()
         offset_s = now - ticks
         if abs(offset_s - self._offset_s) >= _JUMP_S:

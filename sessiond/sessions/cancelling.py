@@ -1,4 +1,4 @@
-"""Ends turns at somebody's word: a client's, or as its key was revoked. Asyncio thread only."""
+"""Cancels turns on a client's request or when a key is revoked. Asyncio thread only."""
 
 from sessiond.errors import RequestError
 from sessiond.facts import AttachmentId, Caller
@@ -8,7 +8,7 @@ from sessiond.sessions.runner import TurnRunner
 
 
 class Cancelling:
-    """Owns nothing: turns are the runner's."""
+    """Owns nothing: the runner owns the turns."""
 
     def __init__(self, parts: Parts, *, runner: TurnRunner) -> None:
         self._store = parts.store
@@ -23,10 +23,9 @@ class Cancelling:
         attachment: AttachmentId | None,
         keep: bool,
     ) -> None:
-        """Cancel a turn; an ended one is fine.
+        """Cancel a turn; for an ended one this has no effect.
 
-        None: the turns that the attachment has begun, or, when it has begun none, those that are
-        about to.
+        None: the running turns of the attachment or, if it has none, its waiting ones.
 
         Raises:
             RequestError: there is no such response.
@@ -38,18 +37,18 @@ class Cancelling:
         found = self._runner.find(response_id)
         if found is not None and found.caller.user_id == caller.user_id:
             found.stop(keep)
-            if attachment is None:  # who asks over HTTP is answered with what became of it
+            if attachment is None:  # an HTTP response contains the final state
                 await self._runner.ended([found], self._cancel_timeout_s)
         elif await self._store.find_turn(caller.user_id, response_id) is None:
             raise response_not_found(response_id)
 
     def keys_at_work(self) -> frozenset[str]:
-        """Keys under which turns run or wait."""
+        """Keys with running or waiting turns."""
         ids = (bound.caller.key_id for bound in self._runner.bound_turns())
         return frozenset(key_id for key_id in ids if key_id is not None)
 
     def end_work_of_key(self, key_id: str) -> None:
-        """A key was revoked: end its turns, as if whoever waits for them had gone."""
+        """Cancel the turns of a revoked key, as if their clients had disconnected."""
         for bound in self._runner.bound_turns():
             if bound.caller.key_id == key_id:
                 refusal = RequestError("invalid_api_key", "the API key was revoked")

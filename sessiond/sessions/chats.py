@@ -1,4 +1,4 @@
-"""Turns of clients that resend their whole history: finds what of it is stored already."""
+"""Turns of clients that resend their whole history: finds its stored prefix."""
 
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ from sessiond.sessions.parts import Parts
 
 
 class Chats:
-    """Knows no state between requests: the longest stored beginning of a history is looked up."""
+    """Looks up the longest stored prefix of a history. Stateless between requests."""
 
     def __init__(self, parts: Parts, *, beginnings: Beginnings) -> None:
         self._engine = parts.engine
@@ -18,9 +18,9 @@ class Chats:
         self._beginnings = beginnings
 
     async def bind(self, caller: Caller, request: TurnRequest) -> BoundTurn:
-        """Hold a place for a turn whose input is a whole history, behind what is stored of it.
+        """Bind a turn whose input is a whole history, after the stored prefix.
 
-        No session that was not made for such a client is changed.
+        Only sessions made for such clients are changed.
         """
         messages = request.input
         digests = [] if request.store is False else of_prefixes(messages)[:-1]

@@ -1,7 +1,7 @@
-"""Summaries: when they are written, who waits for one, what follows a failure. Asyncio thread only.
+"""Schedules summaries, waits for them, backs off after failures. Asyncio thread only.
 
-One that the next turn will most likely want is written while its session is idle, in the
-background of everybody's turns. A turn that comes before it is there goes on without it if it can.
+A summary that the next turn will probably need is written in the background while its session
+is idle. A turn that arrives earlier continues without it if it can.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from sessiond.store.shape import Shape
 logger = logging.getLogger(__name__)
 
 RETRY_AFTER_TURNS = 8
-"""After a failure a session has so many turns before the next try."""
+"""Turns of a session between a failure and the next attempt."""
 
 _MAX_FAILURES_KNOWN = 10_000
 
@@ -33,7 +33,7 @@ _MAX_FAILURES_KNOWN = 10_000
 class _Work:
     writing: Writing
     task: asyncio.Task[None]
-    timer: asyncio.TimerHandle  # of what nobody waits for
+    timer: asyncio.TimerHandle  # bounds a background summary
 
 
 class Compaction:
@@ -62,7 +62,7 @@ class Compaction:
         return await self._ready(live, live.tip_id, shape, plan)
 
     async def prepare(self, live: LiveSession, shape: Shape, plan: Summarize) -> None:
-        """Start writing what the next turn will want, in the background; returns at once."""
+        """Start the summary for the next turn in the background; returns at once."""
         background = sum(work.writing.background for work in self._works.values())
         if (
             live.id in self._works
@@ -75,21 +75,21 @@ class Compaction:
             self._start(writing)
 
     def cancel(self, session: SessionId) -> None:
-        """Nobody waits for what is written of a session any more, or nobody may have it."""
+        """Cancel the summary of a session."""
         self._retry_at.pop(session, None)
         work = self._works.pop(session, None)
         if work is not None:
             work.task.cancel()
 
     def drain(self) -> None:
-        """Start no more; cut those that no turn waits for."""
+        """Start no more summaries; cancel those that no turn waits for."""
         self._closed = True
         for session, work in list(self._works.items()):
             if work.writing.background:
                 self.cancel(session)
 
     async def stop(self) -> None:
-        """Cut all."""
+        """Cancel all summaries."""
         self._closed = True
         for session in list(self._works):
             self.cancel(session)
@@ -98,7 +98,7 @@ class Compaction:
     async def _ready(
         self, live: LiveSession, tip_id: str | None, shape: Shape, plan: Summarize
     ) -> Summary | None:
-        """One that is stored: read from all that it shall stand for, and not in use already."""
+        """A stored summary that covers the plan and is not in the context yet."""
         stored = await self._store.newest_summary(live.user_id, tip_id)
         covered = covered_by(shape, plan.keep_last)
         if (
@@ -113,7 +113,7 @@ class Compaction:
     # --- the work ----------------------------------------------------------------------------
 
     async def _hurried(self, live: LiveSession, shape: Shape, plan: Summarize) -> _Work | None:
-        """A turn needs a summary now: the one that is being written, if it will do."""
+        """The running summary, if it fits, at the priority of the waiting turn."""
         covered = covered_by(shape, plan.keep_last)
         work = self._works.get(live.id)
         if work is not None and work.writing.reading.read_tokens >= covered:
@@ -156,15 +156,15 @@ class Compaction:
                 return
             await self._writer.write(writing)
         except NotNowError as error:
-            logger.debug("no summary of %s in the background: %s", live.id, error)
+            logger.debug("no background summary of %s: %s", live.id, error)
         except (SummaryError, StoreError, EngineUnavailableError) as error:
             self._fail(writing, str(error))
         except Exception:
-            logger.exception("writing a summary of %s met a fault", live.id)
-            self._fail(writing, "a fault")
+            logger.exception("summary of %s failed unexpectedly", live.id)
+            self._fail(writing, "internal error")
 
     async def _wait(self, work: _Work, patience: Patience) -> None:
-        """Until it is written, or the turn's patience is over: then nobody wants it."""
+        """Wait until it is written or the turn's patience ends; then it is cancelled."""
         seconds = min(patience.seconds, self._limits.summary_wait_s)
         stopped = asyncio.create_task(patience.stopped.wait())
         try:
@@ -174,9 +174,9 @@ class Compaction:
         finally:
             stopped.cancel()
             cut = work.task.cancel()  # False: it is done
-        # a turn that is stopped, or has less time, says nothing of the summary
+        # a stopped turn, or one with less time, is no failure of the summary
         if cut and seconds == self._limits.summary_wait_s and not patience.stopped.is_set():
-            self._fail(work.writing, f"it was not there within {seconds} s")
+            self._fail(work.writing, f"not written within {seconds} s")
 
     # --- failures ----------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Which context policy is in force for a turn, and what it plans. Asyncio thread only."""
+"""Selects the context policy of a turn and runs it. Asyncio thread only."""
 
 import logging
 from collections import OrderedDict
@@ -22,11 +22,11 @@ _WINDOW = "sliding_window"
 _MAX_KNOWN_USERS = 10_000
 
 MakePolicy = Callable[[str, Mapping[str, int | float | str]], ContextPolicy]
-"""A policy by its name and parameters; raises ParameterError."""
+"""Makes a policy from its name and parameters; raises ParameterError."""
 
 
 class ContextPolicies:
-    """Precedence: request, session, user, server. `make` knows the policies by name."""
+    """Precedence: request, session, user, server. `make` creates a policy by name."""
 
     def __init__(self, parts: Parts, *, default: PolicyChoice, make: MakePolicy) -> None:
         self._store = parts.store
@@ -37,7 +37,7 @@ class ContextPolicies:
         self._of_users: OrderedDict[str, PolicyChoice | None] = OrderedDict()  # last used last
 
     async def in_force(self, live: LiveSession, request: TurnRequest) -> PolicyChoice | None:
-        """The policy to be asked; None: nothing may be dropped.
+        """The policy in force; None: nothing may be dropped.
 
         Raises:
             RequestError: it can't be done on this engine.
@@ -53,7 +53,7 @@ class ContextPolicies:
         return choice
 
     async def of_user(self, user_id: str) -> PolicyChoice:
-        """What holds for a user's sessions that have no policy of their own."""
+        """The policy of a user's sessions that have none of their own."""
         if user_id not in self._of_users:
             choice = unpack_policy(await self._store.user_policy(user_id))
             self._of_users.setdefault(user_id, choice)  # else it was set meanwhile
@@ -63,20 +63,22 @@ class ContextPolicies:
         return self._of_users[user_id] or self._default
 
     async def set_of_user(self, caller: Caller, user_id: str, choice: PolicyChoice | None) -> None:
-        """Replace a user's policy, one's own, or an admin anybody's; None: the server's holds.
+        """Replace the policy of the caller or, for an admin, of any user; None: the default.
 
         Raises:
             RequestError: the caller may not do so, or it can't be done on this engine.
         """
         if user_id != caller.user_id and not caller.is_admin:
-            raise RequestError("permission_denied", "only an admin changes other users")
+            raise RequestError(
+                "permission_denied", "only an admin may change the policy of other users"
+            )
         if choice is not None:
             self.check(choice)
         await self._store.set_user_policy(user_id, pack_policy(choice), self._clock())
         self._of_users[user_id] = choice
 
     def check(self, choice: PolicyChoice) -> None:
-        """See whether a policy can be used here.
+        """Check that a policy can be used on this engine.
 
         Raises:
             RequestError: the engine can't do its edits, or there is no such policy.
@@ -84,8 +86,8 @@ class ContextPolicies:
         if choice.fidelity == "shifted" and not self._engine.info.shiftable:
             raise RequestError(
                 "invalid_value",
-                "fidelity 'shifted' can't be done with this model's positions or attention "
-                f"({self._engine.info.attention}): allowed is 'exact'",
+                "fidelity must be 'exact' with this model's positions or attention "
+                f"{self._engine.info.attention} (got 'shifted')",
                 param="context_management",
             )
         self._policy(choice)
@@ -122,6 +124,6 @@ class ContextPolicies:
         try:
             return self._make(choice.type, choice.parameters)
         except ParameterError as error:
-            message = f"{error.name} of the context policy {choice.type!r} is {error.value!r}: "
-            message += f"allowed is {error.allowed}"
+            message = f"{error.name} of the context policy {choice.type!r} "
+            message += f"must be {error.allowed} (got {error.value!r})"
             raise RequestError("invalid_value", message, param=error.name) from error

@@ -1,4 +1,4 @@
-"""Changes of sessions that no engine works on: add items, reset, close."""
+"""Changes of sessions without the engine: add items, reset, rewind, close."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -35,18 +35,18 @@ from sessiond.store.items import Order
 from sessiond.store.records import SessionRecord
 
 _AT_A_TIME = 100
-_ABANDONED = {State.COLD, State.PARKED}  # neither a socket nor a request holds its KV
+_ABANDONED = {State.COLD, State.PARKED}  # no socket or request holds its KV
 
 
 @dataclass(slots=True)
 class _Change:
-    """What has become of a session that someone held. None: nothing."""
+    """The change made under the turn lock. None: none."""
 
     event: Event | None = None
 
 
 class Conversations:
-    """Each change holds its session, as a turn does."""
+    """Each change holds the session's turn lock, as a turn does."""
 
     def __init__(  # noqa: PLR0913 -- what a change goes through, each by its name
         self,
@@ -90,7 +90,7 @@ class Conversations:
     ) -> tuple[ItemView, ...]:
         """Append messages to the context; the next turn computes them. Busy: `turn_in_progress`."""
         if not items:
-            raise RequestError("invalid_value", "items is empty", param="items")
+            raise RequestError("invalid_value", "items must not be empty", param="items")
         live = await self._binder.load(caller, session_id)
         async with self._held(live) as change:
             request = TurnRequest(input=items, generate=False)
@@ -135,7 +135,7 @@ class Conversations:
         return item
 
     async def delete_item(self, caller: Caller, session_id: str, item_id: str) -> None:
-        """Refused: a context is cut at turns only."""
+        """Always refused: a context is cut at turns only."""
         await self.get_item(caller, session_id, item_id)
         raise RequestError(
             "unsupported_parameter",
@@ -156,9 +156,9 @@ class Conversations:
             change.event = Event.RESET
 
     async def rewind(self, caller: Caller, session_id: str, response_id: str) -> None:
-        """Go back to what one of the context's responses left behind; what followed is no more.
+        """Go back to the context after one of its responses; later turns are dropped.
 
-        Its ids can still be continued from, as forks.
+        The dropped responses can still be continued as forks.
         """
         live = await self._binder.load(caller, session_id)
         async with self._held(live) as change:
@@ -183,11 +183,11 @@ class Conversations:
             change.event = Event.ADVANCE
 
     async def close(self, caller: Caller, session_id: str) -> None:
-        """Cancel what runs, give back all KV, end the session."""
+        """Cancel the running turn, free all KV, close the session."""
         live = await self._binder.load(caller, session_id, even_if_busy=True)
         claim = Claim(None)
         live.claim_to_close(claim)
-        self._retention.join(None, live)  # else it could be forgotten meanwhile, and loaded twice
+        self._retention.join(None, live)  # else it could be unloaded meanwhile, and loaded twice
         for bound in self._runner.bound_turns():
             if bound.live is live:
                 self._runner.drop(bound, conversation_not_found(session_id))
@@ -210,9 +210,9 @@ class Conversations:
                 self._retention.settle(live, None)
 
     async def close_abandoned(self, before: float) -> int:
-        """End sessions last active before then that nobody holds; returns how many.
+        """Close unheld sessions last active before `before`; returns the number closed.
 
-        So many at a time that nothing else waits for long.
+        One call closes a bounded batch, so other work is not delayed.
         """
         ended = 0
         for user_id, session_id in await self._store.abandoned_sessions(before, _AT_A_TIME):
@@ -225,10 +225,10 @@ class Conversations:
         return ended
 
     async def close_idle_fork(self, caller: Caller, *, keep: SessionId | None) -> bool:
-        """End the fork that was used least recently of those that nobody holds, but not `keep`.
+        """Close the least recently used fork that is not held, except `keep`.
 
         Returns:
-            False: there is none.
+            False when there is none.
         """
         for session_id in await self._store.quotas.idle_forks(caller.user_id):
             live = self._sessions.find(caller.user_id, session_id)
@@ -254,14 +254,14 @@ class Conversations:
             live.stale = True
             raise await self._taken(live) from error
         except (StoreError, asyncio.CancelledError):
-            live.stale = True  # a write that raised, or was not waited for, may have held
+            live.stale = True  # a write that raised or was not awaited may have been committed
             raise
         finally:
             live.leave(claim, change.event)
             self._retention.settle(live, None)
 
     async def _taken(self, live: LiveSession) -> RequestError:
-        """What is told of a session that is not this replica's any more."""
+        """The error for a session that this replica owns no more."""
         record = await self._store.find_session(live.user_id, live.id)
         is_open = record is not None and record.closed_at is None
         return busy(live.id) if is_open else conversation_not_found(live.id)
@@ -286,7 +286,7 @@ class Conversations:
         )
 
     def _appended(self, caller: Caller, plan: TurnPlan, accepted: TurnAccepted) -> KeptEnd:
-        """The end of a turn that was never run."""
+        """The result of a turn that was never run."""
         ending = TurnDone(
             turn=TurnId(accepted.response_id), text="", kept_ids=[], counts=TurnCounts()
         )

@@ -1,4 +1,4 @@
-"""How much of the pool the turns at work want; warns, then refuses. Asyncio thread only."""
+"""KV demand of running and waiting turns; warns, then refuses. Asyncio thread only."""
 
 import logging
 from math import ceil
@@ -9,16 +9,16 @@ from sessiond.sessions.limits import ServiceLimits
 
 logger = logging.getLogger(__name__)
 
-_CALM = 0.9  # of the watermark: below that the next crossing is worth a warning again
+_CALM = 0.9  # of the watermark: below it the warning is armed again
 
 
 class Demand:
-    """What turns that run or wait for the engine have in their contexts, in tokens.
+    """Context tokens of running and waiting turns.
 
-    Idle sessions don't count: they give way. At the warning watermark the log says so, once until
-    it is calm again; turns that would go beyond the high one are refused, unless no other of their
-    user is there: it fits the pool, and who asks for one turn does not pay for those that another
-    asks for. `warnings` counts.
+    Idle sessions don't count: they are evicted. Crossing the warning watermark logs once until
+    demand falls again. A turn beyond the high watermark is refused, unless it is the only turn of
+    its user: it fits the pool, and a user does not pay for the demand of others. `warnings` counts
+    the warnings.
     """
 
     def __init__(self, limits: ServiceLimits, drain_rate: DrainRate) -> None:
@@ -34,31 +34,31 @@ class Demand:
 
     @property
     def tokens(self) -> int:
-        """What is wanted now."""
+        """Current demand in tokens."""
         return self._total
 
     @property
     def ratio(self) -> float:
-        """In pools: above 1 turns wait for others, or give way to them."""
+        """Demand in pools: above 1, turns wait or are preempted."""
         return self._total / self._pool_tokens
 
     @property
     def is_high(self) -> bool:
-        """Whether hardly any turn would be taken now."""
+        """Whether the high watermark is reached."""
         return bool(self._high) and self.ratio >= self._high
 
     @property
     def is_warning(self) -> bool:
-        """Whether the warning holds."""
+        """Whether the warning is active."""
         return not self._is_calm
 
     def admit(self, turn_id: str, tokens: int, *, user_id: str | None, pool_tokens: int) -> None:
-        """Count a turn that is about to begin, or is planned anew.
+        """Count a turn before its start, or after it was planned again.
 
-        `user_id` None: it is in the background, and nobody waits for it.
+        `user_id` None: a background turn.
 
         Raises:
-            RequestError: it would go beyond the high watermark. It is not counted then.
+            RequestError: it exceeds the high watermark; it is not counted.
         """
         self.leave(turn_id)
         self._pool_tokens = pool_tokens
@@ -77,7 +77,7 @@ class Demand:
         self.grow(turn_id, tokens)
 
     def grow(self, turn_id: str, tokens: int) -> None:
-        """A turn has got longer."""
+        """Update the demand of a turn that has grown."""
         if turn_id not in self._tokens:
             return
         self._tokens[turn_id] += tokens
@@ -86,7 +86,7 @@ class Demand:
             self._is_calm = False
             self.warnings += 1
             logger.warning(
-                "memory gets short: %d turns want %d of the pool's %d tokens of KV (%.0f %%)%s",
+                "memory pressure: %d turns want %d of the pool's %d tokens of KV (%.0f %%)%s",
                 len(self._tokens),
                 self._total,
                 self._pool_tokens,
@@ -95,7 +95,7 @@ class Demand:
             )
 
     def leave(self, turn_id: str) -> None:
-        """A turn has ended, or never began."""
+        """Remove a turn that has ended or never started."""
         self._total -= self._tokens.pop(turn_id, 0)
         self._users.pop(turn_id, None)
         if self.ratio < _CALM * self._warn_at:

@@ -1,4 +1,4 @@
-"""How fast turns end, for `Retry-After`. Asyncio thread only."""
+"""Rate at which turns end, for `Retry-After`. Asyncio thread only."""
 
 from collections import deque
 from collections.abc import Callable
@@ -9,9 +9,9 @@ _LONGEST_S = 60
 
 
 class DrainRate:
-    """Remembers when the last turns ended; not those that were refused for want of room.
+    """Keeps the end times of the last turns, except those refused for lack of room.
 
-    `ticks` gives monotonic seconds.
+    `ticks` returns monotonic seconds.
     """
 
     def __init__(self, ticks: Callable[[], float]) -> None:
@@ -19,11 +19,11 @@ class DrainRate:
         self._ends_s: deque[float] = deque(maxlen=_REMEMBERED)
 
     def ended(self) -> None:
-        """A turn ended."""
+        """Record the end of a turn."""
         self._ends_s.append(self._ticks())
 
     def retry_after_s(self, places: int = 1) -> int:
-        """When so many places will be free, by the mean time between ends: 1 to 60 seconds."""
+        """Seconds until `places` are free, by the mean time between ends: 1 to 60."""
         if not self._ends_s:
             return 1
         mean_s = (self._ticks() - self._ends_s[0]) / len(self._ends_s)

@@ -1,4 +1,4 @@
-"""Follows a turn from submit to its end: timers, facts, commit 2. One task per turn."""
+"""Runs a turn from submit to its end: timers, events, commit 2. One task per turn."""
 
 import asyncio
 import logging
@@ -40,21 +40,21 @@ from sessiond.store.records import KeptTurn, LostTurn
 
 logger = logging.getLogger(__name__)
 
-_QUEUED_AFTER_S = 0.05  # a turn that starts sooner is not told to have waited
-_COMMIT_PAUSES_S = (0.05, 0.2, 0.8, None)  # before each new try; None: no more
+_QUEUED_AFTER_S = 0.05  # a turn that starts sooner sends no `response.queued`
+_COMMIT_PAUSES_S = (0.05, 0.2, 0.8, None)  # before each retry; None: give up
 _NOT_STORED = TurnError(
     code="internal_error",
-    message="the turn could not be stored; the conversation stands where it stood before it",
+    message="the turn could not be stored; the conversation is unchanged",
 )
 _TAKEN_OVER = TurnError(
     code="internal_error",
-    message="the turn could not be stored: the conversation was closed, or went on at another "
-    "server, which took this one for dead",
+    message="the turn could not be stored: the conversation was closed, or continued on another "
+    "server after this one's lease expired",
 )
 
 
 class TurnDriver:
-    """Knows no state between turns; what a turn changes is its session."""
+    """Stateless between turns; a turn changes its session only."""
 
     def __init__(self, parts: Parts, *, retention: Retention) -> None:
         self._unstored = parts.unstored
@@ -68,11 +68,11 @@ class TurnDriver:
         self._ticks = parts.ticks
 
     async def drive(self, turn: Turn, events: TurnEvents) -> tuple[TurnFinished, Event | None]:
-        """Follow the turn to its end and store that; tell the reader everything but the end.
+        """Follow the turn to its end and store it; log every event except the last.
 
         Returns:
-            What the reader is told once the session is free, and what that means for the session
-            (None: nothing changed).
+            The last event, sent after the turn lock is released, and the transition of the session
+            (None: unchanged).
         """
         try:
             ending = await self._follow(turn, events)
@@ -151,7 +151,7 @@ class TurnDriver:
         return left
 
     async def _keep(self, turn: Turn, end: KeptEnd) -> tuple[TurnFinished, Event | None]:
-        """Commit 2; when it can't be done the context goes back to the last finished turn."""
+        """Make commit 2; on failure the context returns to the last finished turn."""
         error = _NOT_STORED
         try:
             if await self._commit(end.row):
@@ -159,15 +159,15 @@ class TurnDriver:
                 return end.finished, Event.ADVANCE
         except NotOwnerError:
             error = _TAKEN_OVER
-            self._retention.unplace(turn.bound.live)  # the KV of another past than it has now
-        turn.bound.live.stale = True  # a commit that raised may have held
+            self._retention.unplace(turn.bound.live)  # its KV belongs to a discarded history
+        turn.bound.live.stale = True  # a commit that raised may have succeeded
         self._truncate(turn)
         failure = self._failure(turn, error, end.finished.usage)
         await self._lose(failure.row)
         return failure.finished, None
 
     async def _break_off(self, turn: Turn) -> tuple[TurnFinished, None]:
-        """End a turn that met a fault of ours, whatever of it has been done."""
+        """Abort a turn after a server fault, at any stage."""
         turn.bound.live.stale = True
         self._retention.unplace(turn.bound.live)
         failure = self._failure(turn, _NOT_STORED, usage_of(TurnCounts(), turn.plan.shape))
@@ -175,10 +175,10 @@ class TurnDriver:
         return failure.finished, None
 
     async def _commit(self, row: KeptTurn) -> bool:
-        """Whether it could be done.
+        """Whether the commit succeeded.
 
         Raises:
-            NotOwnerError: it may not be: another replica owns the session, or it is closed.
+            NotOwnerError: another replica owns the session, or it is closed.
         """
         for pause_s in _COMMIT_PAUSES_S:
             try:
@@ -208,7 +208,7 @@ class TurnDriver:
         try:
             await self._store.lose_turn(row)
         except Exception as error:
-            # Whatever it is, the session must come free. The row stays `running`, in no context.
+            # The turn lock must be released in any case. The row stays `running`, in no context.
             logger.warning("turn %s: its end is not stored yet: %s", row.id, error)
             self._unstored.add(row)
 
@@ -223,9 +223,9 @@ class TurnDriver:
 
 
 def _rebuilt_exact(turn: Turn) -> None:
-    """Should the turn join no context, the engine holds another one than its tip left behind."""
+    """Mark the placed context: if the turn is aborted, the engine holds a rebuilt one."""
     if turn.plan.shape.fidelity == "exact":
-        return  # told already
+        return  # reported already
     turn.rebuilt_exact()
     live = turn.bound.live
     if live.placement is not None:

@@ -1,4 +1,4 @@
-"""What the engine's ending of a turn means for its row, its session and its client. Pure."""
+"""Maps the engine's last event of a turn to its row, session and client event. Pure."""
 
 from dataclasses import dataclass, replace
 from typing import assert_never
@@ -21,7 +21,7 @@ from sessiond.store.shape import Shape
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptEnd:
-    """What is written of a turn that the context keeps, and then told."""
+    """The row and last event of a turn that joins the context."""
 
     row: KeptTurn
     finished: TurnFinished
@@ -29,7 +29,7 @@ class KeptEnd:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LostEnd:
-    """What is written of a turn that joins no context, and then told."""
+    """The row and last event of a turn that joins no context."""
 
     row: LostTurn
     finished: TurnFinished
@@ -41,7 +41,7 @@ TurnEnd = KeptEnd | LostEnd
 def end_of(
     ending: TurnEnding, *, user_id: str, accepted: TurnAccepted, plan: TurnPlan, now: float
 ) -> TurnEnd:
-    """Decide what becomes of a turn."""
+    """Decide the result of a turn."""
     match ending:
         case TurnDone():
             return _kept(ending, "completed", None, user_id, accepted, plan, now)
@@ -72,7 +72,7 @@ def end_of(
 def failed(
     error: TurnError, usage: TurnUsage, *, user_id: str, accepted: TurnAccepted, now: float
 ) -> LostEnd:
-    """End a turn without an answer."""
+    """End a turn with an error."""
     finished = TurnFinished(status="failed", text="", usage=usage, error=error)
     return _lost(finished, user_id, accepted, now)
 
@@ -85,7 +85,7 @@ def _usage(ending: TurnEnding, plan: TurnPlan) -> TurnUsage:
 
 
 def usage_of(counts: TurnCounts, shape: Shape) -> TurnUsage:
-    """The engine's counts, and what the model saw, as a client is told them."""
+    """Usage for the client, from the engine's counts and the context layout."""
     return TurnUsage(
         reused_tokens=counts.reused_tokens,
         restored_tokens=counts.restored_tokens,
@@ -173,9 +173,9 @@ def _reason(ending: TurnIncomplete, accepted: TurnAccepted, plan: TurnPlan) -> I
         case "max_output_tokens" if plan.max_output_tokens < (
             accepted.request.max_output_tokens or 0
         ):
-            return "context_length"  # what was asked for did not fit under the policy's cap
+            return "context_length"  # the request did not fit under the policy's cap
         case "disconnected":
-            return "cancelled"  # the client that would be told is gone
+            return "cancelled"  # the client has disconnected
         case "max_output_tokens" | "cancelled" | "deadline" | "memory_pressure" | "context_length":
             return ending.reason
         case _:

@@ -1,4 +1,4 @@
-"""What becomes of one turn, from who drives it to whoever reads it. Asyncio thread only."""
+"""Event log of one turn, from its producer to its readers. Asyncio thread only."""
 
 import asyncio
 from collections import deque
@@ -7,27 +7,27 @@ from dataclasses import dataclass
 
 from sessiond.facts import TextDelta, TurnFact, TurnFinished
 
-FACT_BYTES = 256  # what one takes beside its text, more or less
+FACT_BYTES = 256  # approximate size of an event without its text
 
 
 class FactsLostError(Exception):
-    """A reader was so slow that what it was to read next is no longer kept."""
+    """A slow reader's next event has been dropped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkippedFacts:
-    """What the facts that are no longer kept came to: some texts, some others."""
+    """Summary of the dropped events: text and others."""
 
     deltas: int = 0
     others: int = 0
     text: str = ""
 
     def __bool__(self) -> bool:
-        """Whether there are any."""
+        """Whether any event was dropped."""
         return bool(self.deltas or self.others)
 
     def and_then(self, fact: TurnFact) -> "SkippedFacts":
-        """With one more."""
+        """The summary with one more event."""
         if isinstance(fact, TextDelta):
             text = self.text + fact.text
             return SkippedFacts(deltas=self.deltas + 1, others=self.others, text=text)
@@ -35,10 +35,10 @@ class SkippedFacts:
 
 
 class FactLog:
-    """All readers find the same facts in the same order, so that their events have equal numbers.
+    """All readers get the same events in the same order, so event numbers agree.
 
-    Deltas that no reader has been given yet merge into one. Of the facts that one has been given
-    the last are kept, up to `max_facts` and `max_bytes`.
+    Deltas not yet read by any reader are merged. Of the events already read, the newest are kept,
+    up to `max_facts` and `max_bytes`.
     """
 
     def __init__(self, *, max_facts: int = 4096, max_bytes: int = 2**20) -> None:
@@ -46,18 +46,18 @@ class FactLog:
         self._max_bytes = max_bytes
         self._facts: deque[TurnFact] = deque()
         self._first = 0  # the number of the oldest that is kept
-        self._given = 0  # how many some reader has been given
+        self._given = 0  # events read by at least one reader
         self._bytes = 0
         self._filled = asyncio.Event()
         self.skipped = SkippedFacts()
 
     @property
     def size_bytes(self) -> int:
-        """What is kept, more or less."""
+        """Approximate size of the kept events."""
         return self._bytes + len(self.skipped.text)
 
     def put(self, fact: TurnFact) -> None:
-        """Append a fact; never waits for a reader."""
+        """Append an event; never waits for a reader."""
         last = self._facts[-1] if self._end > self._given else None
         if isinstance(fact, TextDelta) and isinstance(last, TextDelta):
             self._facts[-1] = TextDelta(text=last.text + fact.text)
@@ -69,7 +69,7 @@ class FactLog:
         self._filled.set()
 
     async def read(self) -> AsyncIterator[TurnFact]:
-        """The facts from the oldest that is kept to the ending, as they come.
+        """Yield the events from the oldest kept one to the last, as they arrive.
 
         Raises:
             FactsLostError: the reader was too slow.
@@ -93,7 +93,7 @@ class FactLog:
         return self._first + len(self._facts)
 
     def _trim(self) -> None:
-        """Forget the oldest, but none that nobody has been given."""
+        """Drop the oldest events that were read."""
         while self._first < self._given and (
             len(self._facts) > self._max_facts or self._bytes > self._max_bytes
         ):

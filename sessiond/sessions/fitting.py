@@ -1,4 +1,4 @@
-"""What a context policy's plan makes of a context, and what the client is told of it. Pure."""
+"""Applies a context policy's plan to a context layout; makes its client event. Pure."""
 
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -23,10 +23,9 @@ Reason = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """A context as a turn begins with it. `view` None: as its parent left it behind.
+    """The context at the start of a turn. `view` None: as after its parent turn.
 
-    `edit`: what an engine does to get there from where the parent left it; None with a view: it
-    has to be set anew.
+    `edit`: the engine's edit of the parent's context; None with a view: the context is rebuilt.
     """
 
     shape: Shape
@@ -37,7 +36,7 @@ class Fit:
 def conversation_view(
     shape: Shape, *, prompt_tokens: int, output_tokens: int, limit_tokens: int
 ) -> ConversationView:
-    """What a context policy is shown. A question that awaits its reply is part of the new turn."""
+    """The input of a context policy. An unanswered message belongs to the new turn."""
     return ConversationView(
         system_tokens=shape.front_tokens,
         summary_tokens=shape.summary_tokens,
@@ -49,12 +48,12 @@ def conversation_view(
 
 
 def open_tokens(shape: Shape) -> int:
-    """Tokens of a question that awaits its reply."""
+    """Tokens of an unanswered message."""
     return sum(turn.tokens for turn in shape.turns) - sum(turn.tokens for turn in shape.finished)
 
 
 def kept(shape: Shape, plan: KeepAll | KeepTurns) -> Shape:
-    """The context that a plan leaves."""
+    """The layout after a plan is applied."""
     if isinstance(plan, KeepAll):
         return shape
     finished, pending = shape.finished, shape.turns[len(shape.finished) :]
@@ -66,17 +65,16 @@ def kept(shape: Shape, plan: KeepAll | KeepTurns) -> Shape:
 
 
 def summarized(shape: Shape, summary: Summary) -> Shape:
-    """The context in which a summary stands for what it covers."""
+    """The layout with a summary in place of the turns that it covers."""
     turns = tuple(turn for turn in shape.turns if turn.start >= summary.covered)
     return replace(shape, summary=summary.ref, turns=turns)
 
 
 def fit(before: Shape, after: Shape, *, fidelity: Fidelity | None, new_front: bool) -> Fit:
-    """How to get from what the parent left behind to what the turn shall see.
+    """Compute the edit from the parent's context to the context of the turn.
 
-    `after` has the new front, if there is one. `fidelity` is that of the policy in force; None:
-    nothing says how a context is to be made, so it stays what it is. A front or a summary that was
-    not there can't be put before ids whose KV is kept: then all is computed anew.
+    `after` has the new system prefix, if any. `fidelity` is that of the policy in force; None keeps
+    the current fidelity. A new prefix or summary can't precede kept KV: then all is recomputed.
     """
     same = (after.turns, after.summary) == (before.turns, before.summary)
     must_be_exact = new_front or after.summary not in {before.summary, None}
@@ -92,7 +90,7 @@ def fit(before: Shape, after: Shape, *, fidelity: Fidelity | None, new_front: bo
 
 
 def cut_short(session_id: str, shape: Shape, input_tokens: int, kept: int) -> ContextChanged:
-    """What the client is told of a turn that was too long, of whose input so much is kept."""
+    """The client event of an oversize turn of whose input `kept` tokens remain."""
     return ContextChanged(
         session_id=session_id,
         reason="oversize",
@@ -105,7 +103,7 @@ def cut_short(session_id: str, shape: Shape, input_tokens: int, kept: int) -> Co
 
 
 def changed(session_id: str, reason: Reason, before: Shape, after: Shape) -> ContextChanged:
-    """What the client is told."""
+    """The client event of a changed context."""
     return ContextChanged(
         session_id=session_id,
         reason=reason,

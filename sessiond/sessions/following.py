@@ -1,4 +1,4 @@
-"""Turns for those that did not begin them, or have lost their connection. Asyncio thread only."""
+"""Streams a turn to later or reconnected readers. Asyncio thread only."""
 
 from sessiond.errors import RequestError
 from sessiond.facts import AttachmentId, Caller
@@ -11,7 +11,7 @@ from sessiond.sessions.runner import TurnRunner
 
 
 class Followers:
-    """Finds what a turn has told: while it runs, a while after it, and then in its row."""
+    """Finds a turn's events: while it runs, for a while afterwards, then from its row."""
 
     def __init__(
         self, parts: Parts, *, runner: TurnRunner, retention: Retention, inspector: Inspector
@@ -26,7 +26,7 @@ class Followers:
     async def follow(
         self, caller: Caller, response_id: str, *, attachment: AttachmentId | None
     ) -> Replay:
-        """The turn from its beginning; a socket that follows holds the turn's session, too.
+        """Replay the turn from its start; a following socket also holds the turn's session.
 
         Raises:
             RequestError: there is no such turn, or another server runs it.
@@ -40,7 +40,7 @@ class Followers:
             if view.finished is None:
                 raise RequestError(
                     "turn_in_progress",
-                    f"response {response_id} is being written by another server",
+                    f"response {response_id} is running on another server",
                     param="response_id",
                 )
             replay = stored_replay(view.accepted, view.finished)
@@ -52,7 +52,7 @@ class Followers:
         return replay
 
     async def forget(self, caller: Caller, response_id: str) -> None:
-        """Forget a turn's id, and what it has told.
+        """Delete a turn's id and its events.
 
         Raises:
             RequestError: there is no such turn, or it runs.

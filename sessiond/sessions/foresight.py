@@ -1,4 +1,4 @@
-"""What a session's next turn will want, while it is idle. Knows no state. Asyncio thread only."""
+"""Summary look-ahead for idle sessions. Stateless. Asyncio thread only."""
 
 import logging
 
@@ -10,18 +10,18 @@ logger = logging.getLogger(__name__)
 
 
 class Foresight:
-    """Looks at a turn that its session has kept, while that is still held."""
+    """Runs after a turn is committed, before its turn lock is released."""
 
     def __init__(self, *, planner: Planner, compaction: Compaction) -> None:
         self._planner = planner
         self._compaction = compaction
 
     async def look(self, turn: Turn) -> None:
-        """Have a summary written if a next turn like this one will want it."""
+        """Start a summary if a next turn like this one will need it."""
         live, request = turn.bound.live, turn.bound.request
         try:
             seen = await self._planner.foresee(live, request, input_tokens=len(turn.plan.input_ids))
             if seen is not None:
                 await self._compaction.prepare(live, *seen)
-        except Exception:  # the turn has been stored, and is told so whatever comes next
-            logger.exception("what session %s will want could not be foreseen", live.id)
+        except Exception:  # the turn is stored; its result must not change
+            logger.exception("summary look-ahead of session %s failed", live.id)

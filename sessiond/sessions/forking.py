@@ -1,4 +1,4 @@
-"""Sessions that begin where a response of another stands. Asyncio thread only."""
+"""Forks sessions at a response. Asyncio thread only."""
 
 from sessiond.facts import Caller
 from sessiond.sessions.binding import Binder
@@ -14,7 +14,7 @@ from sessiond.store.records import NewSession, TurnRecord
 
 
 class Forks:
-    """Holds no session: the parent may be generating, and is not touched."""
+    """Takes no turn lock: the parent may be generating and is not changed."""
 
     def __init__(
         self,
@@ -35,9 +35,9 @@ class Forks:
         self._clock = parts.clock
 
     async def fork(self, caller: Caller, session_id: str, response_id: str | None) -> LiveSession:
-        """A stored session that goes on from a response of this one; None: from its last.
+        """Create a stored session that continues from a response; None: from the last one.
 
-        Blocks are shared from now on if the engine has them.
+        Blocks are shared if the engine has them.
 
         Raises:
             RequestError: there is no such session, or no such response of it, or its user has as
@@ -66,7 +66,7 @@ class Forks:
             base = await self._binder.load(caller, session_id)
         except SessionElsewhereError as elsewhere:
             return elsewhere.session
-        self._retention.join(None, base)  # else it could be forgotten meanwhile
+        self._retention.join(None, base)  # else it could be unloaded meanwhile
         await self._sessions.refresh(base)
         return base
 
@@ -80,7 +80,7 @@ class Forks:
         return turn
 
     async def _is_of(self, turn: TurnRecord, base: LiveSession) -> bool:
-        """Whether the session made the turn, or was forked behind it."""
+        """Whether the session ran the turn, or was forked after it."""
         if turn.session_id == base.id:
             return True
         return await self._store.is_in_context(base.user_id, turn.id, base.tip_id)

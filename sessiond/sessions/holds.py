@@ -1,4 +1,4 @@
-"""Until when sessions that no socket holds keep their KV. Pure; time is passed in."""
+"""Keep-alive deadlines of sessions that no socket holds. Pure; time is passed in."""
 
 from heapq import heapify, heappop, heappush
 
@@ -8,22 +8,22 @@ _FEW = 64
 
 
 class Holds:
-    """One deadline per session, in the clock's seconds. What is due is found without a search."""
+    """One deadline per session, in seconds, in a heap."""
 
     def __init__(self) -> None:
         self._until: dict[SessionId, float] = {}
-        self._heap: list[tuple[float, SessionId]] = []  # every deadline that held once, and more
+        self._heap: list[tuple[float, SessionId]] = []  # includes replaced deadlines
 
     def __len__(self) -> int:
         return len(self._until)
 
     @property
     def noted_count(self) -> int:
-        """Deadlines that are kept in mind, those that hold no more too: a few times as many."""
+        """Heap entries, replaced ones included: at most a few times the deadlines."""
         return len(self._heap)
 
     def hold(self, session: SessionId, until_s: float) -> None:
-        """Keep the session's KV until then, whatever was said before."""
+        """Set the session's deadline, replacing an earlier one."""
         self._until[session] = until_s
         heappush(self._heap, (until_s, session))
         if len(self._heap) > 2 * len(self._until) + _FEW:
@@ -31,11 +31,11 @@ class Holds:
             heapify(self._heap)
 
     def drop(self, session: SessionId) -> None:
-        """The session needs no deadline."""
+        """Remove the session's deadline."""
         self._until.pop(session, None)
 
     def take_due(self, now_s: float) -> list[SessionId]:
-        """Sessions whose time is over, in the order of their ends; each is told once."""
+        """Pop the sessions whose deadline has passed, in order of deadline."""
         due = []
         while self._heap and self._heap[0][0] <= now_s:
             until_s, session = heappop(self._heap)

@@ -1,4 +1,4 @@
-"""What is done when sockets leave, and on a timer. Asyncio thread only."""
+"""Cleanup after disconnects and on a timer. Asyncio thread only."""
 
 import asyncio
 import logging
@@ -17,11 +17,11 @@ from sessiond.sessions.runner import TurnRunner
 logger = logging.getLogger(__name__)
 
 _TTL_EVERY_S = 60.0
-_AT_A_TIME = 64  # sessions of one socket: others' turns go on in between
+_AT_A_TIME = 64  # sessions of one socket; other turns run in between
 
 
 class Housekeeping:
-    """Cuts and releases what nobody holds; forgets what was kept for those that might return."""
+    """Cancels turns and frees KV of unheld sessions; expires kept events and keys."""
 
     def __init__(  # noqa: PLR0913 -- what there is to be kept in order, each by its name
         self,
@@ -48,11 +48,11 @@ class Housekeeping:
         self._abandoned_by = CalmClock(parts.clock, parts.ticks, calm_s=parts.limits.session_ttl_s)
 
     def leave(self, attachment: AttachmentId) -> None:
-        """A socket is gone: tell the engine at once, before anything is awaited or stored.
+        """Handle a disconnect in the engine at once, before anything is awaited or stored.
 
-        Turns of sessions that no other socket holds are cancelled and rolled back, and their KV is
-        given back; turns in the background go on. `detach` does the rest. Said again before that
-        (by whoever reads and whoever writes), it changes nothing.
+        Turns of sessions that no other socket holds are cancelled and rolled back, and their KV
+        is freed; background turns continue. `detach` does the rest. A repeated call before that
+        (from the reader and the writer) has no effect.
         """
         if attachment in self._left:
             return
@@ -75,22 +75,22 @@ class Housekeeping:
                 self._retention.give_back_early(live)
 
     async def detach(self, attachment: AttachmentId) -> None:
-        """A socket left: wait until its turns have ended, and settle its sessions."""
+        """Wait until the turns of a closed socket have ended, then settle its sessions."""
         if attachment not in self._left:
             self.leave(attachment)
         later, left = self._left.pop(attachment)
         # a turn that a hanging engine does not end settles its session itself, when it ends
         await self._runner.ended(left, self._limits.cancel_timeout_s)
         for start in range(0, len(later), _AT_A_TIME):
-            await asyncio.sleep(0)  # `leave` has done as many just now
+            await asyncio.sleep(0)  # `leave` has just handled a batch
             for live in later[start : start + _AT_A_TIME]:
-                # one that was forgotten meanwhile may be here anew, for others
+                # it may have been unloaded and loaded again for another client
                 if self._sessions.get(live.id) is live and not live.seat.is_taken:
                     self._retention.settle(live, attachment)
         await self._erase_dead()
 
     def census(self) -> Census:
-        """Count what is kept."""
+        """Counts of what is kept in memory."""
         limits, replays = self._limits, self._runner.replays
         return Census(
             sessions_in_memory=len(self._sessions),
@@ -104,7 +104,7 @@ class Housekeeping:
         )
 
     async def run(self) -> None:
-        """Reap on a timer, for ever."""
+        """Reap on a timer until cancelled."""
         while True:
             await asyncio.sleep(self._limits.reap_every_s)
             try:
@@ -115,7 +115,7 @@ class Housekeeping:
                 await self._repeats.reap()
                 await self._end_abandoned()
             except Exception:
-                logger.exception("the reaper met a fault; it goes on")
+                logger.exception("the reaper failed; it continues")
 
     async def _end_abandoned(self) -> None:
         ticks = self._ticks()
@@ -124,7 +124,7 @@ class Housekeeping:
             ended = await self._conversations.close_abandoned(before)
             self._ttl_due_at = ticks if ended else ticks + _TTL_EVERY_S
             if ended:
-                logger.info("%d sessions that nobody came back to were deleted", ended)
+                logger.info("%d abandoned sessions were deleted", ended)
 
     async def _erase_dead(self) -> None:
         for live in self._retention.take_dead():

@@ -60,7 +60,7 @@ class Inspector:
         return await self._view(detail, live, held, pages if include_page_table else None)
 
     async def views(self, details: Sequence[SessionDetail]) -> list[SessionView]:
-        """Several without their page tables: the engine is asked once for all of them."""
+        """Views without page tables, with one query to the engine for all of them."""
         lives = [self._sessions.find(one.session.user_id, one.session.id) for one in details]
         held = await self._contexts([live for live in lives if live is not None])
         return [
@@ -69,7 +69,7 @@ class Inspector:
         ]
 
     async def response(self, caller: Caller, response_id: str) -> ResponseView:
-        """A stored turn, whatever became of it.
+        """A stored turn in any status.
 
         Raises:
             RequestError: there is none.
@@ -142,18 +142,18 @@ class Inspector:
         )
 
     async def _context(self, live: LiveSession | None) -> ContextView | None:
-        """What the engine holds; None when it holds nothing, or does not say."""
+        """The engine's context; None when it has none or does not answer."""
         if live is None or not live.is_placed(self._engine.epoch):
             return None
         query = GetContext(session=SessionId(live.id))
         try:
             answer = await ask_in_time(self._engine, query, self._ask_timeout_s)
-        except RequestError:  # an engine that is away, or hangs, hides no session
+        except RequestError:  # sessions are shown without an engine, too
             return None
         return answer if isinstance(answer, ContextView) else None
 
     async def _contexts(self, lives: Sequence[LiveSession]) -> dict[str, ContextView]:
-        """The same of several, by id."""
+        """The engine's contexts of several sessions, by id."""
         placed = tuple(live.id for live in lives if live.is_placed(self._engine.epoch))
         if not placed:
             return {}
@@ -183,7 +183,7 @@ class Inspector:
             return "closed"
         if live is None:
             return "new" if session.tip_id is None else "cold"
-        # An engine that has restarted knows of no context; what its tiers have is found by a turn.
+        # A restarted engine knows no context; a turn finds the KV in its tiers.
         resident = {
             State.IDLE: live.is_placed(self._engine.epoch),
             State.PARKED: _tier(held) != "none",
@@ -203,7 +203,7 @@ def _page_row(page: PageView) -> PageRow:
 
 
 def _tier(held: ContextView | None) -> Literal["device", "host", "disk", "none"]:
-    """The fastest that holds KV of the session."""
+    """The fastest tier that holds KV of the session."""
     if held is None:
         return "none"
     if held.blocks:
@@ -237,7 +237,7 @@ def _finished(turn: TurnRecord, text: str) -> TurnFinished | None:
 
 
 def _summaries(detail: SessionDetail) -> tuple[TurnSummary, ...]:
-    """The context part by part, then what joined none."""
+    """The turns in the context, then those that joined none."""
     front = detail.session.prompt.tokens
     parts = []
     if front and detail.context:
@@ -273,7 +273,7 @@ def _summaries(detail: SessionDetail) -> tuple[TurnSummary, ...]:
 
 
 def _parts(turn: TurnRecord, start: int, after: int, *, is_seen: bool) -> list[TurnSummary]:
-    """Places count all turns behind the present front, whether or not the model sees them."""
+    """Positions count all turns after the system prefix, visible or not."""
     reply = start + turn.input_tokens
     parts = [
         TurnSummary(

@@ -1,28 +1,28 @@
-"""Which transitions a session allows: a table. Pure."""
+"""State transitions of a session: a table. Pure."""
 
 from enum import Enum
 from typing import assert_never
 
 
 class State(Enum):
-    """Where a session stands."""
+    """State of a session."""
 
     NEW = "new"  # no finished turn
-    IDLE = "idle"  # the engine knows its context
-    RUNNING = "running"  # someone changes it: a turn, a reset, added items
-    COLD = "cold"  # its KV was given back; SQL has its ids
+    IDLE = "idle"  # the engine has its context
+    RUNNING = "running"  # a turn, a reset or added items change it
+    COLD = "cold"  # its KV was freed; SQL has its ids
     PARKED = "parked"  # its KV was moved to the tiers below the device
     CLOSED = "closed"
 
 
 class Event(Enum):
-    """What happens to a session."""
+    """Event of a session."""
 
-    CLAIM = "claim"  # someone is about to change it
+    CLAIM = "claim"  # its turn lock was taken
     ADVANCE = "advance"  # its tip has moved to a finished turn
     UNDO = "undo"  # nothing has changed
     UNDO_FIRST = "undo_first"  # nothing has changed, and there still is no finished turn
-    PLACE = "place"  # the engine has been given its context
+    PLACE = "place"  # its context was sent to the engine
     RELEASE = "release"
     PARK = "park"
     RESET = "reset"
@@ -52,7 +52,7 @@ NEXT: dict[tuple[State, Event], State] = {
 
 
 class TransitionError(Exception):
-    """A bug: something was done to a session in a state that does not allow it."""
+    """A bug: the state of the session does not allow the event."""
 
     def __init__(self, state: State, event: Event) -> None:
         super().__init__(f"{event.value} in state {state.value}")

@@ -7,22 +7,19 @@ from dataclasses import dataclass
 class ServiceLimits:
     """Seconds and tokens.
 
-    A `turn_timeout_s`, `queue_timeout_s` or `session_ttl_s` of 0 is none. `max_outstanding` counts
-    turns that run or wait; `max_cold_contexts` the sessions without KV whose ids the engine still
-    remembers. The watermarks say in pools how much KV turns that run or wait may want before a
-    warning is logged, and before new ones are refused; 0: never.
-    An engine may hang: `ask_timeout_s` bounds questions to it, `cancel_timeout_s` the wait for the
-    end of a turn that it was told to stop. `summary_wait_s` bounds how long a turn waits for a
-    summary, `background_summary_s` how long one is worked on that nobody waits for; there are
-    `max_background_summaries` of these at a time. Every `heartbeat_s` a server tells others that
-    it lives.
-    What a turn has reserved of a quota is given back `reservation_s` after its server died; limits
-    that another server has set are known after `quota_fresh_s`; residency is looked at every
-    `residency_every_s`.
-    What came of a request is found by its idempotency key for `idempotency_ttl_s`.
-    What a turn has told is kept for those that come back: of one turn up to `replay_events` and
-    `replay_event_bytes`; for `replay_ttl_s` after its end, of all turns that ended up to
-    `replay_memory_bytes`.
+    `turn_timeout_s`, `queue_timeout_s` or `session_ttl_s` 0 means no limit. `max_outstanding`
+    bounds running and waiting turns; `max_cold_contexts` sessions without KV whose ids the engine
+    keeps. The watermarks bound the KV demand of running and waiting turns, in pools: above one a
+    warning is logged, above the other new turns are refused; 0: never.
+    `ask_timeout_s` bounds engine queries and `cancel_timeout_s` the wait for a cancelled turn, as
+    an engine may hang. `summary_wait_s` bounds how long a turn waits for a summary,
+    `background_summary_s` the duration of a background summary; at most
+    `max_background_summaries` run at a time. A server renews its lease every `heartbeat_s`.
+    A quota reservation expires `reservation_s` after its server died; limits set on another server
+    are seen after `quota_fresh_s`; residency is sampled every `residency_every_s`.
+    An idempotency key lives for `idempotency_ttl_s`.
+    Events are kept for reconnecting clients: per turn up to `replay_events` and
+    `replay_event_bytes`; of ended turns for `replay_ttl_s`, together up to `replay_memory_bytes`.
     """
 
     default_max_output_tokens: int = 1024

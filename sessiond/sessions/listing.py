@@ -1,4 +1,4 @@
-"""Lists of sessions: whose, in which state, page by page. Reads only."""
+"""Lists sessions by owner and state, page by page. Reads only."""
 
 from collections.abc import Mapping
 
@@ -12,9 +12,9 @@ _BY_ROW: Mapping[SessionState, Standing] = {"new": "new", "cold": "begun", "clos
 
 
 class Listing:
-    """What a session's row says is looked up in SQL; what only memory knows, in memory first.
+    """Stored fields are filtered in SQL, states known in memory only are filtered in memory first.
 
-    So a page costs as much as it shows, and sessions in memory at most: never all that are stored.
+    A page costs its own size plus at most the sessions in memory, never all stored ones.
     """
 
     def __init__(self, parts: Parts, *, inspector: Inspector) -> None:
@@ -28,7 +28,7 @@ class Listing:
         """Sessions without their turns, latest activity first.
 
         Raises:
-            RequestError: they are another user's, and the caller is no admin.
+            RequestError: the caller is no admin and lists another user's.
         """
         which = self._choice(_whose(caller, wanted), wanted.state)
         views: list[SessionView] = []
@@ -59,10 +59,10 @@ class Listing:
 
 
 def _whose(caller: Caller, wanted: SessionFilter) -> str | None:
-    """The user's id; None: everybody's."""
+    """The user's id; None: all users."""
     user_id = caller.user_id if wanted.user_id is None else wanted.user_id
     if user_id != caller.user_id and not caller.is_admin:
         raise RequestError(
-            "permission_denied", "only an admin lists the sessions of others", param="user"
+            "permission_denied", "only an admin may list the sessions of other users", param="user"
         )
     return None if user_id == EVERYBODY else user_id

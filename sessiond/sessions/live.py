@@ -1,4 +1,4 @@
-"""Sessions that something is known of beyond their rows. Asyncio thread only."""
+"""Sessions in memory. Asyncio thread only."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -19,11 +19,11 @@ from sessiond.store.volatile import is_volatile, volatile_prefix
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """Which context the engine holds for a session, and since which of its starts.
+    """The context that the engine holds for a session, and the epoch of the engine.
 
-    Without a tip it holds nothing: the front comes with the first turn. `view`: what is visible
-    of it when that is not what the tip left behind: a turn was to begin so, and joined no context.
-    `tokens` are the visible ones.
+    Without a tip it holds nothing: the system prefix comes with the first turn. `view`: the visible
+    spans if they differ from those after the tip, as after an aborted turn. `tokens` counts the
+    visible ones.
     """
 
     epoch: int
@@ -35,13 +35,13 @@ class Placement:
 
 @dataclass(slots=True, kw_only=True)
 class LiveSession:
-    """What is known of a session in memory. `tokens`: of what the model sees, the front included.
+    """State of a session in memory. `tokens`: the visible ones, the system prefix included.
 
-    `prompt` None: it is being opened, its front is not encoded yet. `shape` None: not read yet.
-    Not `stored`: its first turn stores it. `base_session_id`: of a fork, where the turn it was cut
-    at was made. `policy` None: that of the user, or the server. `epoch`: since when this replica
-    owns the session, as far as is known; each commit finds out. `digest`: of all that was said up
-    to the tip, if that is known.
+    `prompt` None: it is being opened, its system prefix is not encoded yet. `shape` None: not read
+    yet. Not `stored`: its first turn stores it. `base_session_id`: for a fork, the session that ran
+    the turn it was forked at. `policy` None: that of the user, or the server. `epoch`: ownership
+    epoch of this replica, verified by each commit. `digest`: of all messages up to the tip, if
+    known.
     """
 
     id: SessionId
@@ -65,7 +65,7 @@ class LiveSession:
 
     @property
     def volatile(self) -> bool:
-        """Whether it lives in memory only, and dies with the last socket that holds it."""
+        """Whether it is in memory only and ends with the last socket that holds it."""
         return is_volatile(self.id)
 
     def prefixed(self, prefix: str) -> str:
@@ -73,7 +73,7 @@ class LiveSession:
         return volatile_prefix(prefix) if self.volatile else prefix
 
     def claim(self, claim: Claim) -> bool:
-        """Hold the session, or wait in line; False: neither can be."""
+        """Take the turn lock or queue for it; False: neither is possible."""
         was_free = not self.seat.is_taken
         taken = self.seat.try_take(claim)
         if taken and was_free:
@@ -81,16 +81,16 @@ class LiveSession:
         return taken
 
     def claim_to_close(self, claim: Claim) -> None:
-        """Be the next to hold the session, and the last: those that wait are refused."""
+        """Queue for the turn lock as the last holder: waiting claims are refused."""
         self.seat.refuse_all(conversation_not_found(self.id))
         if not self.seat.is_taken:
             self.state = after(self.state, Event.CLAIM)
         self.seat.take_or_wait(claim)
 
     def leave(self, claim: Claim, event: Event | None = None) -> None:
-        """Give up the session, with what has become of it; the next in line holds it at once.
+        """Release the turn lock with the session's transition; the next claim gets it at once.
 
-        `event` None: nothing has changed. Of a claim that waits only the place in line is lost.
+        `event` None: unchanged. A waiting claim only leaves the queue.
         """
         if not self.seat.holds(claim):
             self.seat.leave(claim)
@@ -105,18 +105,18 @@ class LiveSession:
             self.state = after(self.state, Event.CLAIM)
 
     def is_placed(self, epoch: int) -> bool:
-        """Whether the engine, in this epoch of its, holds a context for the session."""
+        """Whether the engine of this epoch holds a context for the session."""
         return self.placement is not None and self.placement.epoch == epoch
 
     def moved(self, record: SessionRecord) -> None:
-        """Another replica has had the session meanwhile, and may have added to it."""
+        """Mark the session as possibly changed by another replica."""
         if self.seat.is_taken:
-            self.epoch, self.stale = record.epoch, True  # who holds it next reads the row
+            self.epoch, self.stale = record.epoch, True  # the next lock holder reads the row
         else:
             self.take(record)
 
     def take(self, record: SessionRecord) -> None:
-        """Take over what the row says."""
+        """Update the session from its row."""
         self.epoch = record.epoch
         self.prompt = record.prompt
         self.tip_id = record.tip_id
@@ -130,7 +130,7 @@ class LiveSession:
 
 
 class SessionElsewhereError(RequestError):
-    """Another replica runs a turn in the session. `session`: as its row has it, in no table."""
+    """Another replica runs a turn in the session. `session`: its row, not in the table."""
 
     def __init__(self, session: LiveSession) -> None:
         super().__init__(
@@ -159,19 +159,19 @@ class LiveSessions:
         return iter(tuple(self._sessions.values()))
 
     def add(self, live: LiveSession) -> None:
-        """Keep a session that no row speaks of yet."""
+        """Add a session that is not stored yet."""
         self._sessions[live.id] = live
 
     def remove(self, live: LiveSession) -> None:
-        """Forget a session; nobody may hold it."""
+        """Remove a session; its turn lock must be free."""
         self._sessions.pop(live.id, None)
 
     def get(self, session_id: str) -> LiveSession | None:
-        """A session that is in memory, whosever it is."""
+        """A session in memory, of any user."""
         return self._sessions.get(SessionId(session_id))
 
     def is_dead(self, session_id: str) -> bool:
-        """Whether it is a volatile session that nobody holds any more."""
+        """Whether it is a volatile session that has ended."""
         return is_volatile(session_id) and self.get(session_id) is None
 
     def find(self, user_id: str, session_id: str) -> LiveSession | None:
@@ -196,7 +196,7 @@ class LiveSessions:
         Raises:
             SessionElsewhereError: another replica runs a turn in it.
         """
-        if is_volatile(session_id):  # it is in no row that others could have
+        if is_volatile(session_id):  # it has no row that other replicas could own
             return self.find(caller.user_id, session_id)
         record = await self._store.find_session(caller.user_id, session_id)
         if _is_open(record) and record.owner != self._store.replica_id:
@@ -222,7 +222,7 @@ class LiveSessions:
         return live
 
     async def reclaim(self, live: LiveSession) -> None:
-        """Own a session again whose holder found that another replica has had it.
+        """Own a session again after another replica owned it. The caller holds the turn lock.
 
         Raises:
             RequestError: the session is closed.
@@ -238,7 +238,7 @@ class LiveSessions:
         live.take(record)
 
     async def refresh(self, live: LiveSession) -> None:
-        """Read the row again if it is not known whether a write of it held.
+        """Read the row again if a write to it has an unknown result.
 
         Raises:
             RequestError: the session was closed.
@@ -247,11 +247,11 @@ class LiveSessions:
             record = await self._store.find_session(live.user_id, live.id)
             if record is None or record.closed_at is not None:
                 raise conversation_not_found(live.id)
-            if live.stale:  # else another task has read it meanwhile, and may have moved on
+            if live.stale:  # else another task has refreshed it meanwhile
                 live.take(record)
 
     async def shape(self, live: LiveSession) -> Shape:
-        """What the model sees of a session that the caller holds."""
+        """The context layout of a session; the caller holds its turn lock."""
         front_tokens = live.prompt.tokens if live.prompt else 0
         if live.tip_id is None:
             return Shape(front_tokens=front_tokens)

@@ -1,7 +1,7 @@
-"""What tells whether a context says the same as a list of messages: one digest per prefix. Pure.
+"""Digests of message list prefixes, to find a stored context by its messages. Pure.
 
-A client that resends its history sends what it was sent: equal texts in equal order, under equal
-roles. So a stored context is found by the digest of all that was said in it; nothing is rendered.
+A client that resends its history sends equal texts and roles in equal order. A stored context
+is found by the digest of its messages, without rendering.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ EMPTY = ""
 
 
 def extended(digest: str, role: str, text: str) -> str:
-    """The digest with one more message behind it."""
+    """The digest extended by one message."""
     hasher = hashlib.sha256(digest.encode())
     for part in (role.encode(), text.encode()):
         hasher.update(len(part).to_bytes(8, "little"))
@@ -22,14 +22,14 @@ def extended(digest: str, role: str, text: str) -> str:
 
 
 def with_items(digest: str | None, items: Iterable[InputItem]) -> str | None:
-    """The digest with these behind it; of what has none it is none."""
+    """The digest extended by items; None stays None."""
     for item in items:
         digest = None if digest is None else extended(digest, item.role, item.text)
     return digest
 
 
 def of_front(text: str | None, opening_text: str | None) -> str:
-    """That of a context's front: instructions, then a system message that opened it."""
+    """Digest of a system prefix: instructions, then the opening system message."""
     digest = EMPTY
     for part in (text, opening_text):
         if part is not None:

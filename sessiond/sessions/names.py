@@ -1,7 +1,7 @@
-"""Conversations by names that their users chose. Pure.
+"""Conversation names chosen by users. Pure.
 
-A name stands for an id that is made of it and of the user, so that equal names of two users are two
-conversations, and neither has to be looked up.
+The session id is derived from the user and the name, so equal names of two users are two
+conversations, and no lookup is needed.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 def is_name(text: str) -> bool:
-    """Whether a user may call a conversation so."""
+    """Whether the text is a valid conversation name."""
     return _NAME.fullmatch(text) is not None and not text.startswith(OWN_ID_PREFIX)
 
 

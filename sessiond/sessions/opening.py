@@ -1,4 +1,4 @@
-"""Sessions that are opened without a turn; by a name, or under an idempotency key, only once."""
+"""Opens sessions without a turn; once per name or idempotency key."""
 
 from functools import partial
 
@@ -16,7 +16,7 @@ from sessiond.store.records import NewSession
 
 
 class Openings:
-    """Knows which sessions are being opened under idempotency keys, and no other state."""
+    """Tracks the sessions being opened under idempotency keys."""
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class Openings:
             found = await self._named(caller, own_id)
             return found or await self._create(caller, own_id, items, metadata)
         except StoreError:
-            found = await self._named(caller, own_id)  # another may have been quicker
+            found = await self._named(caller, own_id)  # a concurrent request may have created it
             if found is None:
                 raise
             return found
@@ -129,7 +129,7 @@ class Openings:
         if record.closed_at is not None:
             raise RequestError(
                 "idempotency_conflict",
-                "a conversation of this id was deleted not long ago: allowed is another id",
+                "conversation id must be new (this one was deleted recently)",
                 param="id",
             )
         return await self._conversations.get(caller, own_id)
@@ -167,7 +167,7 @@ class Openings:
 def _being_worked_on() -> RequestError:
     return RequestError(
         "idempotency_conflict",
-        "a request with this idempotency key is being worked on: try again",
+        "a request with this idempotency key is in progress: try again",
         param="idempotency_key",
         retry_after_s=1,
     )

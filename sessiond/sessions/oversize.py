@@ -1,4 +1,4 @@
-"""The end of an input that is too long for any context: the one exception to whole turns."""
+"""Keeps the end of an input too long for any context: the only cut inside a turn."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
@@ -40,9 +40,9 @@ async def keep_end(
 async def _longest(
     most: int, part: Callable[[int], Sequence[InputItem]], most_tokens: int, encode: Encode
 ) -> tuple[int, tuple[int, ...] | None]:
-    """The largest number, up to `most`, whose part fits, and its ids; 0 and None: none does.
+    """The largest count, up to `most`, whose part fits, and its ids; 0 and None: none fits.
 
-    Looked for by halves: an input may have thousands of messages, each of a few tokens.
+    Binary search: an input may have thousands of messages, each of a few tokens.
     """
     fits, best = 0, None
     while fits < most:

@@ -1,4 +1,4 @@
-"""What every part of the session service is built on. A value; owns nothing."""
+"""Shared dependencies of the session service. A value; owns nothing."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,10 +15,10 @@ from sessiond.store.store import Store
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """`clock` gives unix seconds, for what is told and stored; it may jump.
+    """`clock` returns unix seconds for events and rows; it may jump.
 
-    `ticks` gives monotonic seconds, for how long something takes. `new_id("resp")` gives `resp_…`,
-    never the same twice. `watchers` are told of what ends, and of what is refused.
+    `ticks` returns monotonic seconds for durations. `new_id("resp")` returns a unique `resp_…`.
+    `watchers`: hooks called when a turn ends or is refused.
     """
 
     engine: EngineClient

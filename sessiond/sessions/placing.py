@@ -1,4 +1,4 @@
-"""Brings a session's context into the engine and hands it a turn. Asyncio thread only."""
+"""Syncs a session's context to the engine and submits turns. Asyncio thread only."""
 
 import asyncio
 from dataclasses import dataclass, replace
@@ -22,13 +22,13 @@ _TRIES = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Parent:
-    """A session whose context, as it was placed, begins with what a fork's parent left behind."""
+    """A session whose placed context begins with the context at a fork."""
 
     session: LiveSession
     placement: Placement
 
     def covers(self, wanted: Placement) -> bool:
-        """Whether the engine still holds it, and enough of it."""
+        """Whether the engine still holds enough of it."""
         return (
             self.session.placement is self.placement
             and self.placement.view is None
@@ -39,9 +39,9 @@ class _Parent:
 
 
 class Placer:
-    """A context goes the cheapest way: it is there; a fork of one that is there; ids from SQL.
+    """Uses the cheapest source of a context: the placed one, a fork of a placed one, ids from SQL.
 
-    The first two may be edited on the way, which keeps their KV.
+    The first two may be edited, which keeps their KV.
     """
 
     def __init__(self, parts: Parts) -> None:
@@ -52,7 +52,7 @@ class Placer:
         self.unerased = Unerased(parts.engine)
 
     async def submit(self, live: LiveSession, plan: TurnPlan, command: SubmitTurn) -> TurnEvents:
-        """Place the context that the plan starts from, then submit.
+        """Sync the context that the plan starts from, then submit the turn.
 
         Raises:
             RequestError: the engine did not come back in time.
@@ -70,12 +70,14 @@ class Placer:
                         continue
         except TimeoutError:
             pass
-        raise RequestError("engine_restarted", "the engine restarts; try again", retry_after_s=1)
+        raise RequestError(
+            "engine_restarted", "the engine is restarting; try again", retry_after_s=1
+        )
 
     async def place_fork(self, live: LiveSession) -> None:
-        """Let a fork hold its parent's blocks at once, if the engine has them.
+        """Share the parent's blocks with a fork at once, if the engine has them.
 
-        Else the fork's first turn brings its context.
+        Otherwise the fork's first turn syncs its context.
         """
         parent = await self._parent(live, live.tip_id)
         if parent is None or live.prompt is None or not is_free(live.state):
@@ -96,10 +98,10 @@ class Placer:
         live.state = after(live.state, Event.PLACE)
 
     async def erase(self, live: LiveSession) -> None:
-        """Let the engine overwrite KV of all ids that the session ever had, as far as known.
+        """Securely delete the KV of all ids that the session is known to have had.
 
-        What it has forgotten it is told again, and so is, where KV outlives an engine, the next one
-        if this is away or lost before it has done so.
+        Contexts that the engine no longer knows are sent again. Where KV outlives an engine,
+        deletes that an engine did not complete are sent to the next one.
 
         Raises:
             StoreError: the ids can't be read.
@@ -167,8 +169,8 @@ class Placer:
     def _derive(
         self, live: LiveSession, plan: TurnPlan, wanted: Placement, parent: _Parent | None
     ) -> bool:
-        """Get there from what the engine holds; False: from there it can't be reached."""
-        left = wanted  # what the tip left behind
+        """Derive the context from the engine's; False: not possible."""
+        left = wanted  # the context after the tip
         if plan.edit is not None:
             left = replace(wanted, view=None, tokens=plan.edit.at)
         elif plan.view is not None:
@@ -184,7 +186,7 @@ class Placer:
     async def _with_front(
         self, live: LiveSession, plan: TurnPlan, command: SubmitTurn
     ) -> SubmitTurn:
-        """A first turn brings the front: as part of a context it would count as lost KV."""
+        """Send the system prefix with a first turn: in a context it would count as lost KV."""
         if plan.parent_id is not None:
             return command
         if plan.new_prompt is not None:
@@ -195,18 +197,18 @@ class Placer:
 
     def _set(self, live: LiveSession, stored: StoredContext, *, prompt_id: str) -> None:
         if live.placement is not None and live.placement.prompt_id != prompt_id:
-            # Two fronts may begin alike, but what a client is told is that nothing was reused.
+            # Prefixes may start alike, but usage must report no reused tokens.
             self._engine.send(CloseContext(session=live.id))
         self._engine.send(_set_command(live, stored))
         self._hint(live)
 
     def _hint(self, live: LiveSession) -> None:
-        """A context that was opened knows nothing of what its client has said."""
+        """Send the session's hints, which a new context lacks."""
         if live.hints != SessionHints():
             self._engine.send(hint_of(live))
 
     async def _parent(self, live: LiveSession, tip_id: str | None) -> _Parent | None:
-        """The session of which this one is a fork, if the engine may still hold the part."""
+        """The session that this one was forked from, if the engine may still hold it."""
         if live.placement is not None or live.base_session_id is None:
             return None
         parent = self._sessions.get(live.base_session_id)

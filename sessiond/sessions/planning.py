@@ -1,4 +1,4 @@
-"""What a turn will do to its session's context: decided before anything is written or computed."""
+"""Plans a turn's change of its session's context, before anything is written or computed."""
 
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, replace
@@ -38,17 +38,17 @@ from sessiond.sessions.transcript import Transcript
 from sessiond.store.records import NewPrompt, Prompt
 from sessiond.store.shape import Shape, View
 
-_SEEDS = 2**63  # as many as the column holds
+_SEEDS = 2**63  # range of the SQL column
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnPlan:
-    """A turn's place in the context, and its bounds. `new_prompt`: the front is stored with it.
+    """A turn's place in the context, and its bounds. `new_prompt`: a system prefix to store.
 
-    `epoch`: since when this replica owns the session. `digest`: of all that was said in the
-    context and the turn's input; None: not known.
-    `shape` is what the model sees before the turn's own ids. `view` and `edit`: see `Fit`. `trims`:
-    a context policy might have dropped turns; `is_cut`: only the end of its input is there.
+    `epoch`: ownership epoch of this replica. `digest`: of all messages in the context and the
+    turn's input; None: not known. `shape`: the context layout before the turn's own ids. `view` and
+    `edit`: see `Fit`. `trims`: a context policy might have dropped turns; `is_cut`: only the end of
+    its input is kept.
     """
 
     epoch: int
@@ -69,23 +69,23 @@ class TurnPlan:
 
     @property
     def start_tokens(self) -> int:
-        """All that the model sees before the turn's own ids."""
+        """Visible tokens before the turn's own ids."""
         return self.shape.tokens
 
     def most_tokens(self, *, generate: bool) -> int:
-        """What the turn may take: all before the reply anew, and the longest reply."""
+        """Worst case of the turn: all tokens before the reply recomputed, and the longest reply."""
         replies = self.max_output_tokens if generate else 0
         return self.start_tokens + len(self.input_ids) + replies
 
     def shape_after(self, reply_tokens: int) -> Shape:
-        """What the model sees once the turn is kept, with so many ids behind its own."""
+        """The context layout after the turn is committed with `reply_tokens` more ids."""
         tokens = len(self.input_ids) + reply_tokens
         return self.shape.grown(tokens, awaits_reply=self.awaits_reply)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Beginning:
-    """A turn about to begin. `before`: as its parent left the context; `shape`: with its front."""
+    """A turn being planned. `before`: the parent's layout; `shape`: with the system prefix."""
 
     live: LiveSession
     request: TurnRequest
@@ -98,7 +98,7 @@ class _Beginning:
 
 
 class Planner:
-    """Plans turns on a session that the caller holds."""
+    """Plans turns; the caller holds the session's turn lock."""
 
     def __init__(
         self,
@@ -127,17 +127,19 @@ class Planner:
         runs: bool = True,
         patience: Patience | None = None,
     ) -> TurnPlan:
-        """Decide front, what the model sees, input ids, room and seed.
+        """Decide system prefix, context layout, input ids, room and seed.
 
-        Not `runs`: the turn only joins the context; the next one that runs makes room for it.
+        Not `runs`: the turn only joins the context; the next turn that runs makes room for it.
         `patience`: how long to wait for a summary; None: not at all.
 
         Raises:
-            RequestError: there is nothing to answer, or it can't fit.
+            RequestError: there is no input to answer, or it can't fit.
         """
         if request.generate and not request.input and not live.awaits_reply:
             raise RequestError(
-                "invalid_value", "input is empty and nothing awaits a reply", param="input"
+                "invalid_value",
+                "input must not be empty unless a message awaits a reply",
+                param="input",
             )
         opening_text, items = _opening(live, request.input)
         new_prompt = await self._front(live, _wanted_text(live, request), opening_text)
@@ -182,7 +184,7 @@ class Planner:
     async def _fit(
         self, begin: _Beginning, choice: PolicyChoice | None, *, runs: bool
     ) -> tuple[Fit, int, tuple[ContextChanged, ...]]:
-        """What the model sees, how long the reply may get, what the client is told."""
+        """The context layout, the reply bound and the client events."""
         room = self._room(begin, choice)
         decided, fidelity = begin.shape, None
         reason: Reason = "policy"
@@ -202,7 +204,7 @@ class Planner:
         items: tuple[InputItem, ...],
         input_ids: tuple[int, ...],
     ) -> tuple[int, ...]:
-        """The turn's input, or its end, where that is wanted and it could never fit."""
+        """The turn's input, or its end if that is requested and the input could never fit."""
         request = begin.request
         if choice is None or choice.oversize != "keep_end" or request.truncation != "auto":
             return input_ids
@@ -239,7 +241,7 @@ class Planner:
     async def _decide(
         self, begin: _Beginning, choice: PolicyChoice, room: Room
     ) -> tuple[Shape, Reason]:
-        """What the policy leaves of the context, and the word for it if that is not all."""
+        """The context after the policy, and the reason if it was changed."""
         shape = begin.shape
         match self._ask(begin, choice, room):
             case KeepAll() | KeepTurns() as plan:
@@ -268,7 +270,7 @@ class Planner:
     async def foresee(
         self, live: LiveSession, request: TurnRequest, *, input_tokens: int
     ) -> tuple[Shape, Summarize] | None:
-        """The summary that will be wanted if the next turn is like the last; None: none will.
+        """The summary needed if the next turn is like the last; None: none.
 
         `request` and `input_tokens` are the last turn's, which has joined the context.
 
@@ -295,7 +297,7 @@ class Planner:
     async def _front(
         self, live: LiveSession, text: str | None, opening_text: str | None
     ) -> NewPrompt | None:
-        """None: the session has this one already."""
+        """The new system prefix; None: unchanged."""
         present = live.prompt
         if present is not None and (present.text, present.opening_text) == (text, opening_text):
             return None
@@ -304,7 +306,7 @@ class Planner:
     async def new_front(
         self, text: str | None, opening_text: str | None, *, prefix: str = "sys"
     ) -> NewPrompt:
-        """A front to be stored. Without any text it is the template's own default.
+        """Encode a system prefix to be stored; without text, the template's default.
 
         Raises:
             RequestError: the template refuses a text.
@@ -320,7 +322,7 @@ class Planner:
                 default=self._limits.default_max_output_tokens,
             )
         if room.before == 0:
-            raise RequestError("invalid_value", "there is nothing to prefill", param="input")
+            raise RequestError("invalid_value", "input must not be empty", param="input")
         admit_prefill(room)
         return 1
 
@@ -332,7 +334,7 @@ def _present(live: LiveSession) -> Prompt:
 
 
 def _digest_before(live: LiveSession, new_prompt: NewPrompt | None) -> str | None:
-    """Of a context whose front has changed it is not known any more."""
+    """The digest of the context; None after a change of the system prefix."""
     if live.tip_id is None:
         front = new_prompt or _present(live)
         return of_front(front.text, front.opening_text)
@@ -368,9 +370,9 @@ def _awaits_reply(live: LiveSession, items: tuple[InputItem, ...], *, generate: 
 
 
 def _changes(begin: _Beginning, fitted: Fit, reason: Reason) -> tuple[ContextChanged, ...]:
-    """What the client is told, in order: a new front, then what became of the turns behind it."""
+    """The client events in order: a new system prefix, then the change of the turns."""
     if begin.live.tip_id is None:
-        return ()  # there was nothing that the model saw
+        return ()  # nothing was visible before
     session_id, after = begin.live.id, fitted.shape
     behind = replace(begin.shape, fidelity=after.fidelity)
     told = []

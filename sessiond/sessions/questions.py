@@ -1,4 +1,4 @@
-"""Questions about the engine's state, whose answers are waited for only so long."""
+"""Queries of the engine's state with a timeout."""
 
 import asyncio
 
@@ -9,7 +9,7 @@ from sessiond.errors import RequestError
 
 
 async def ask_in_time(engine: EngineClient, query: Query, timeout_s: float) -> Answer:
-    """Ask; a step may take long, or hang, and whoever watches the server must not hang with it.
+    """Query the engine; a long or hanging step must not block monitoring.
 
     Raises:
         RequestError: `engine_restarted`, there is no answer now.
@@ -18,5 +18,5 @@ async def ask_in_time(engine: EngineClient, query: Query, timeout_s: float) -> A
         async with asyncio.timeout(timeout_s):
             return await engine.ask(query)
     except (EngineUnavailableError, TimeoutError):
-        message = "the engine does not answer now; it is busy with a step, or starting again"
+        message = "the engine does not answer: it is busy with a step, or restarting"
         raise RequestError("engine_restarted", message, retry_after_s=1) from None

@@ -1,6 +1,6 @@
-"""Who may take how much: limits known, requests refused early, reservations kept alive.
+"""Quotas: cached limits, early refusals, renewed reservations.
 
-Owns what is remembered of users' limits; what they have taken is in SQL only. Asyncio thread only.
+Owns the cache of users' limits; usage is in SQL only. Asyncio thread only.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 _MAX_KNOWN_USERS = 10_000
 GiveWay = Callable[[Caller, SessionId | None], Awaitable[bool]]
-_RENEWALS = 3  # while one reservation lasts: one that fails has not lost it
+_RENEWALS = 3  # per reservation lifetime, so that one failure does not lose it
 
 
 class _Known(NamedTuple):
@@ -43,11 +43,10 @@ class _Known(NamedTuple):
 
 
 class Quotas:
-    """`on_refused` is called with the limit's name whenever one refuses a request.
+    """`on_refused` is called with the limit's name for each refused request.
 
-    Limits are remembered for `quota_fresh_s`, for what is decided before SQL is asked: it has the
-    last word. `give_way` closes one of a user's
-    sessions that nobody misses, for another one, if there is such.
+    Cached limits live for `quota_fresh_s` and serve early checks only: SQL decides. `give_way`
+    closes an abandoned session of the user, if there is one, to make room for a new one.
     """
 
     def __init__(
@@ -71,7 +70,7 @@ class Quotas:
         self._timer: asyncio.Task[None] | None = None
 
     def start(self, running: Callable[[], Sequence[str]]) -> None:
-        """Begin to tend what `running` turns (their ids) have reserved, and to measure."""
+        """Start to renew the reservations of `running` turns (ids) and to meter residency."""
         self._timer = asyncio.create_task(self._tend_always(running))
         self._residency.start()
 
@@ -92,7 +91,7 @@ class Quotas:
         return known.quota
 
     async def account(self, user_id: str) -> Account:
-        """A user's limits and what it has taken, both of now."""
+        """A user's current limits and usage."""
         account = await self._store.quotas.account(user_id)
         self._remember(user_id, account.quota)
         return account.at(self._clock())
@@ -110,7 +109,7 @@ class Quotas:
             RequestError: the caller is no admin.
         """
         if not caller.is_admin:
-            raise RequestError("permission_denied", "quotas are for admins to change")
+            raise RequestError("permission_denied", "only an admin may change quotas")
         account = await self._store.quotas.set_quota(user_id, limits, self._clock())
         self._remember(user_id, account.quota)
         return account.at(self._clock())
@@ -165,13 +164,13 @@ class Quotas:
             raise self._refuse(account, wanted)
 
     def reservation(self, turn_id: str, tokens: int) -> NewReservation:
-        """What a turn takes before it is handed to the engine."""
+        """The reservation of a turn, made before it is submitted."""
         now = self._clock()
         expires_at = now + self._limits.reservation_s
         return NewReservation(turn_id=turn_id, tokens=tokens, now=now, expires_at=expires_at)
 
     def refused(self, error: QuotaExceededError) -> RequestError:
-        """What the client is told of a reservation that failed."""
+        """The error for a failed reservation."""
         return self._refuse(error.account, error.wanted)
 
     def _refuse(self, account: Account, wanted: Wanted) -> RequestError:
@@ -179,7 +178,7 @@ class Quotas:
         found = refusal(account, wanted, now, self._drain_s)
         if found is None:  # what was short has come free since
             return RequestError(
-                "rate_limit_exceeded", "the quota was used up a moment ago", retry_after_s=1
+                "rate_limit_exceeded", "the quota was exhausted a moment ago", retry_after_s=1
             )
         self._on_refused(found.reason)
         return RequestError(
@@ -211,10 +210,10 @@ class Quotas:
             try:
                 await self._tend(running())
             except Exception:
-                logger.exception("quotas can't be tended now; it goes on")
+                logger.exception("quota reservations could not be renewed; retrying")
 
     async def _tend(self, turn_ids: Sequence[str]) -> None:
-        """Renew what running turns have reserved, and reap what nobody renews."""
+        """Renew the reservations of running turns and reap expired ones."""
         ticks, reservation_s = self._ticks(), self._limits.reservation_s
         if ticks - self._tended_at >= reservation_s / _RENEWALS:
             self._tended_at = ticks
@@ -225,7 +224,7 @@ class Quotas:
 
 
 def terms_of(quota: Quota, live: LiveSession, wanted: PriorityName | None) -> Terms:
-    """What the engine is told of a turn's user; without a wish the session's priority holds."""
+    """The engine's terms for a turn; `wanted` None: the session's priority."""
     return Terms(
         weight=quota.weight,
         priority=PRIORITIES.index(quota.allowed(wanted or live.hints.priority)),

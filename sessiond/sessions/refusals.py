@@ -1,11 +1,11 @@
-"""Refusals that several parts of the service give. Pure."""
+"""Errors raised by several parts of the service. Pure."""
 
 from sessiond.errors import ErrorCode, RequestError
 from sessiond.facts import Rung
 
 
 def rung_of(code: ErrorCode) -> Rung | None:
-    """The step of the ladder that such a refusal is; None: it has nothing to do with pressure."""
+    """The degradation step of an error code; None: not caused by pressure."""
     match code:
         case "request_too_large":
             return "refuse_impossible"

@@ -1,4 +1,4 @@
-"""Requests that come again under one idempotency key, and are answered as the first time."""
+"""Idempotency: a repeated request with the same key gets the first result."""
 
 import hashlib
 from collections.abc import Awaitable, Callable
@@ -16,7 +16,7 @@ _REAP_EVERY_S = 600.0
 
 
 class Repeats:
-    """A key is used before what it stands for is begun, and free again if nothing came of that."""
+    """A key is claimed before the request runs and released if the request fails."""
 
     def __init__(self, parts: Parts) -> None:
         self._store = parts.store
@@ -41,7 +41,7 @@ class Repeats:
         if used.digest != digest:
             raise RequestError(
                 "idempotency_conflict",
-                "the idempotency key came with another request before: allowed is a new key",
+                "the idempotency key must be new (it was used for another request)",
                 param="idempotency_key",
             )
         if await is_there(used.result_id):
@@ -50,16 +50,16 @@ class Repeats:
         return None
 
     async def claim(self, caller: Caller, key: str, digest: str, result_id: str) -> bool:
-        """Let the key stand for the request from now on; False: another was quicker."""
+        """Claim the key for the request; False: a concurrent request has it."""
         used = UsedKey(digest=digest, result_id=result_id)
         return await self._store.used_keys.claim(caller.user_id, key, used, self._clock())
 
     async def release(self, caller: Caller, key: str, result_id: str) -> None:
-        """Nothing came of the request."""
+        """Release the key of a failed request."""
         await self._store.used_keys.release(caller.user_id, key, result_id)
 
     async def reap(self) -> None:
-        """Forget keys whose time is over."""
+        """Delete expired keys."""
         ticks = self._ticks()
         if ticks >= self._next_reap_s:
             self._next_reap_s = ticks + _REAP_EVERY_S
@@ -67,7 +67,7 @@ class Repeats:
 
 
 def digest_of(kind: str, *parts: Any) -> str:
-    """What is equal for equal requests."""
+    """A digest that is equal for equal requests."""
     encoded = msgspec.json.encode([kind, *parts], order="deterministic")
     return hashlib.sha256(encoded).hexdigest()
 

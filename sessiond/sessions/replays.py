@@ -1,4 +1,4 @@
-"""What turns have told, for those that come back for it: running ones, and some that ended."""
+"""Event logs of running and recently ended turns, for reconnecting readers."""
 
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Mapping
@@ -31,7 +31,7 @@ class Replay:
 
 
 def stored_replay(accepted: TurnAccepted, finished: TurnFinished) -> Replay:
-    """A turn that is known by its row alone."""
+    """A replay built from the turn's row."""
     log = FactLog()
     log.put(TurnBegun())
     log.put(finished)
@@ -46,7 +46,7 @@ class _Kept:
 
 
 class Replays:
-    """Logs of turns that ended stay for `ttl_s`, as long as they fit `max_bytes` together."""
+    """Logs of ended turns are kept for `ttl_s`, up to `max_bytes` together."""
 
     def __init__(self, *, ttl_s: float, max_bytes: int) -> None:
         self._ttl_s = ttl_s
@@ -61,15 +61,15 @@ class Replays:
 
     @property
     def size_bytes(self) -> int:
-        """What is kept of turns that ended, more or less."""
+        """Approximate size of the logs of ended turns."""
         return self._bytes
 
     def begin(self, user_id: str, replay: Replay) -> None:
-        """A turn is about to be told."""
+        """Register a turn before its first event."""
         self._running[replay.accepted.response_id] = (user_id, replay)
 
     def end(self, response_id: str, now_s: float) -> None:
-        """Nothing more will be told of it."""
+        """Mark a log as complete."""
         user_id, replay = self._running.pop(response_id)
         kept = _Kept(replay=replay, user_id=user_id, until_s=now_s + self._ttl_s)
         self._ended[response_id] = kept
@@ -100,7 +100,7 @@ class Replays:
             self._drop(response_id)
 
     def reap(self, now_s: float) -> None:
-        """Forget those whose time is over."""
+        """Drop expired logs."""
         while self._ended and next(iter(self._ended.values())).until_s <= now_s:
             self._drop(next(iter(self._ended)))
 

@@ -1,4 +1,4 @@
-"""This server among those on one database: its lease, and sessions that others have taken."""
+"""This replica on a shared database: its lease, and sessions taken by other replicas."""
 
 import asyncio
 import logging
@@ -13,8 +13,8 @@ from sessiond.store.errors import StoreError
 
 logger = logging.getLogger(__name__)
 
-_LOOKED_AT = 1000  # sessions with each beat, whether they are still ours
-_BEATS_OF_A_LEASE = 3  # so that one that comes late, or a short failure, does not end it
+_LOOKED_AT = 1000  # sessions per heartbeat whose ownership is checked
+_BEATS_OF_A_LEASE = 3  # so that a late heartbeat or a short failure does not end it
 
 
 class Replica:
@@ -57,7 +57,7 @@ class Replica:
         try:
             await self._store.membership.resign()
         except StoreError as error:
-            logger.warning("the lease is left to run out: %s", error)
+            logger.warning("the lease was not released and will expire: %s", error)
 
     async def beat(self) -> None:
         """Renew the lease, store what could not be, and give up what is no longer ours.
@@ -70,7 +70,7 @@ class Replica:
             now, self._lease_end(now), dead_by=self._dead_by()
         )
         if failed:
-            logger.warning("%d turns of servers that died are marked as failed", failed)
+            logger.warning("%d turns of dead servers were marked as failed", failed)
         await self._unstored.store()
         await self._give_up_taken()
 
@@ -84,7 +84,7 @@ class Replica:
                 if was_well:
                     logger.warning("the database can't be used: %s", error)
             except Exception:
-                logger.exception("the heartbeat met a fault; it goes on")
+                logger.exception("the heartbeat failed; it continues")
             else:
                 if not was_well:
                     logger.warning("the database can be used again")
@@ -108,7 +108,7 @@ class Replica:
 
 
 def lease_s(limits: ServiceLimits) -> float:
-    """How long a server lives on without a word."""
+    """Lifetime of a lease without a heartbeat."""
     return _BEATS_OF_A_LEASE * limits.heartbeat_s
 
 

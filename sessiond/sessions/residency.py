@@ -1,4 +1,4 @@
-"""Charges users for the time that their KV lies on the device. Asyncio thread only."""
+"""Meters the time that users' KV is on the device. Asyncio thread only."""
 
 import asyncio
 import contextlib
@@ -88,4 +88,4 @@ class ResidencyMeter:
             try:
                 await self.look()
             except Exception:
-                logger.exception("residency can't be measured now; it goes on")
+                logger.exception("residency could not be measured; retrying")

@@ -1,4 +1,4 @@
-"""Gives back the KV of sessions that nobody holds. Asyncio thread only."""
+"""Frees or parks the KV of unheld sessions. Asyncio thread only."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -22,9 +22,9 @@ _PRIORITIES: Mapping[Priority, int] = MappingProxyType({"low": 0, "normal": 1, "
 
 
 class Retention:
-    """Every way on which KV is given back ends in `release`, `park` or `forget`.
+    """KV is freed only through `release`, `park` or `forget`.
 
-    `on_given_back` is called each time: what is done with the session's KV beside its turns ends.
+    `on_given_back` is called each time: background work on the session's KV ends.
     """
 
     def __init__(
@@ -101,12 +101,12 @@ class Retention:
 
     def _die(self, live: LiveSession) -> None:
         """A session that is not stored ends with the last that held it."""
-        if not live.seat.is_taken:  # else whoever changes it settles it
+        if not live.seat.is_taken:  # else the lock holder settles it
             self.forget(live)
             self._dead.append(live)
 
     def take_dead(self) -> list[LiveSession]:
-        """Sessions that have died, each told once: what they left in memory is to be erased."""
+        """Pop the sessions that have ended; their KV is to be securely deleted."""
         dead, self._dead = self._dead, []
         return dead
 
@@ -117,19 +117,19 @@ class Retention:
         return self._limits.http_hold_s
 
     def hint(self, live: LiveSession) -> None:
-        """Tell the engine what the client said of the session's future."""
+        """Send the client's hints about the session to the engine."""
         if live.is_placed(self._engine.epoch):
             self._send(live, hint_of(live))
 
     def release(self, live: LiveSession) -> None:
-        """Give back all KV of a session that nobody changes; its ids stay known for a while."""
+        """Free all KV of a session whose turn lock is free; its ids stay known for a while."""
         self._give_up(live, ReleaseContext(session=live.id), Event.RELEASE)
 
     def give_back_early(self, live: LiveSession) -> None:
-        """Nobody holds the session any more, and its turn is being cancelled.
+        """Free the KV of an unheld session whose turn is being cancelled.
 
-        The engine has its KV back behind that, and not only when the turn's end is stored: then
-        the session is settled, and it is told once more.
+        The engine frees it right after the turn, before the turn's end is stored; then the session
+        is settled and the command is sent again.
         """
         keeps = live.hints.retention == "hold" and not live.volatile
         if keeps or not live.is_placed(self._engine.epoch):
@@ -138,12 +138,12 @@ class Retention:
         self._send(live, ParkContext(session=live.id) if parks else ReleaseContext(session=live.id))
 
     def park(self, live: LiveSession) -> None:
-        """The same, but the KV is moved to the tiers below the device first."""
+        """As `release`, but the KV is moved to the tiers below the device first."""
         self._give_up(live, ParkContext(session=live.id), Event.PARK)
 
     def _give_up(self, live: LiveSession, command: ContextCommand, event: Event) -> None:
         if not is_free(live.state):
-            return  # whoever changes it settles it
+            return  # the lock holder settles it
         self._holds.drop(live.id)
         self._on_given_back(live.id)
         if live.is_placed(self._engine.epoch):
@@ -157,7 +157,7 @@ class Retention:
                 self.forget(longest_cold)
 
     def forget(self, live: LiveSession) -> None:
-        """Give back all KV and know nothing of the session any more."""
+        """Free all KV and drop the session from the engine."""
         self._cold.pop(live.id, None)
         self._holds.drop(live.id)
         self._attachments.forget(live.id)
@@ -172,7 +172,7 @@ class Retention:
         live.placement = None
 
     def cut(self, live: LiveSession, turn: TurnRecord | None) -> None:
-        """Give back the KV behind what the turn left in the session's context; None: all of it."""
+        """Free the KV after the context of `turn`; None: all of it."""
         placed = live.placement
         if (
             turn is None
@@ -191,7 +191,7 @@ class Retention:
                 live.placement = replace(placed, tip_id=turn.id, tokens=tokens)
 
     def reap(self) -> None:
-        """Release, or park, the sessions whose time is over."""
+        """Release or park the sessions whose deadline has passed."""
         for session in self._holds.take_due(self._ticks()):
             live = self._sessions.get(session)
             if live is not None:

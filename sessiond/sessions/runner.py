@@ -1,4 +1,4 @@
-"""Runs bound turns, from their place in line to their end. Owns their tasks."""
+"""Starts and runs bound turns, from the turn queue to their end. Owns their tasks."""
 
 import asyncio
 import logging
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 class TurnRunner:
-    """Every bound turn leaves its session on one of three ways: dropped, refused, driven."""
+    """Every bound turn ends as dropped, refused or run."""
 
     def __init__(
         self,
@@ -53,10 +53,10 @@ class TurnRunner:
     # --- places ----------------------------------------------------------------------------------
 
     def check_room(self, owner: str | None) -> None:
-        """See whether one more turn may be bound; `owner` as in `BoundTurn`.
+        """Check that one more turn may be bound; `owner` as in `BoundTurn`.
 
         Raises:
-            RequestError: the server drains, or as many turns as may be run or wait.
+            RequestError: the server drains, or the maximum of turns runs or waits.
         """
         self._check_draining()
         if self._is_full(owner):
@@ -66,7 +66,7 @@ class TurnRunner:
         """Take charge of a bound turn.
 
         Raises:
-            RequestError: the last place went to another while this one was bound.
+            RequestError: another turn took the last place meanwhile.
         """
         is_full = self._is_full(bound.owner)
         self._bound[bound.response_id] = bound
@@ -76,7 +76,7 @@ class TurnRunner:
             raise refusal
 
     def _is_full(self, owner: str | None) -> bool:
-        """Whoever has no turn at work finds a place: others' turns are not theirs to wait for."""
+        """Whether `owner` can get no place; a user without a turn always gets one."""
         if len(self._bound) < self._limits.max_outstanding:
             return False
         return owner is None or any(bound.owner == owner for bound in self._bound.values())
@@ -94,9 +94,9 @@ class TurnRunner:
         return [bound.response_id for bound in self._begun()]
 
     def drop(self, bound: BoundTurn, refusal: RequestError | None = None) -> None:
-        """Give up a place; who runs it all the same is refused. A turn that has begun goes on."""
+        """Drop a turn that has not begun; `run` then refuses it. A begun turn continues."""
         if not bound.begun and not bound.ended.is_set():
-            refusal = refusal or RequestError("internal_error", "the turn was given up")
+            refusal = refusal or RequestError("internal_error", "the turn was dropped")
             bound.claim.refuse(refusal)
             bound.live.leave(bound.claim)
             self._settle(bound)
@@ -104,10 +104,10 @@ class TurnRunner:
     # --- turns -----------------------------------------------------------------------------------
 
     async def run(self, bound: BoundTurn) -> Turn:
-        """Wait for the place in the lane, then begin.
+        """Wait for the turn lock, then start the turn.
 
         Raises:
-            RequestError: the turn can't be served; its place is given up.
+            RequestError: the turn can't be served; its place is released.
         """
         try:
             await bound.claim.granted()
@@ -115,7 +115,7 @@ class TurnRunner:
             self.drop(bound)
             raise
         bound.begun = True
-        # A task of its own: a reader that leaves between the two commits must not cut it in half.
+        # A task of its own: a disconnect between the two commits must not cancel it.
         task = self._spawn(self._begin(bound))
         try:
             return await asyncio.shield(task)
@@ -125,16 +125,16 @@ class TurnRunner:
             raise
 
     def stop_of(self, attachment: AttachmentId, *, keep: bool) -> None:
-        """Cancel what a socket has begun; before that, what is about to begin."""
+        """Cancel the turns of a socket, waiting ones first."""
         own = [bound for bound in self._bound.values() if bound.attachment == attachment]
         begun = [bound for bound in own if bound.begun]
         for bound in begun or own:
             bound.stop(keep)
 
     async def drain(self) -> None:
-        """Refuse new turns; wait for those that run, then keep what they have."""
+        """Refuse new turns; wait for running ones, then cancel them and keep their text."""
         self._draining = True
-        # Those that have not begun are refused when they would.
+        # Turns that have not begun are refused at their start.
         await self.ended(self._begun(), self._limits.drain_timeout_s)
         left = self._begun()
         for bound in left:
@@ -142,18 +142,18 @@ class TurnRunner:
         await self.ended(left, self._limits.cancel_timeout_s)
 
     async def stop(self) -> None:
-        """Cut every task. Rows of turns that still ran are marked at the next start."""
+        """Cancel every task. Rows of running turns are marked at the next start."""
         self._draining = True
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         for bound in self.bound_turns():
-            bound.ended.set()  # whoever waits for it must not wait for ever
+            bound.ended.set()  # waiters must not wait forever
 
     @staticmethod
     async def ended(turns: Iterable[BoundTurn], within_s: float | None = None) -> None:
-        """Wait until all turns have ended, or the time is over."""
+        """Wait until all turns have ended, or the timeout."""
         waits = [asyncio.ensure_future(bound.ended.wait()) for bound in turns]
         if not waits:
             return
@@ -226,13 +226,13 @@ class TurnRunner:
         self._watchers.degraded("refuse_new")
         return RequestError(
             "queue_full",
-            f"{most} turns run or wait, which is the most there may be",
+            f"{most} turns run or wait, which is the maximum",
             retry_after_s=self._drain_rate.retry_after_s(),
         )
 
     def _check_draining(self) -> None:
         if self._draining:
-            raise RequestError("draining", "the server is going down", retry_after_s=1)
+            raise RequestError("draining", "the server is shutting down", retry_after_s=1)
 
     def _spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         task = asyncio.create_task(work)

@@ -1,4 +1,4 @@
-"""Who may change a session: one holder, then those that wait, first in, first out."""
+"""Turn lock of a session: one holder and a FIFO queue."""
 
 import asyncio
 from collections import deque
@@ -8,7 +8,7 @@ from sessiond.facts import AttachmentId
 
 
 class Claim:
-    """A place in one session's queue. `origin` is the socket and lane that it came from."""
+    """A claim on one session's turn lock. `origin`: its socket and lane."""
 
     def __init__(self, origin: tuple[AttachmentId, str | None] | None) -> None:
         self.origin = origin
@@ -16,27 +16,27 @@ class Claim:
         self._refusal: RequestError | None = None
 
     async def granted(self) -> None:
-        """Wait until the session may be changed.
+        """Wait for the turn lock.
 
         Raises:
-            RequestError: it won't be: the session was closed meanwhile.
+            RequestError: the session was closed meanwhile.
         """
         await self._settled.wait()
         if self._refusal is not None:
             raise self._refusal
 
     def grant(self) -> None:
-        """The session is the claim's. Only the seat calls this."""
+        """Grant the lock to the claim. Called by the lock only."""
         self._settled.set()
 
     def refuse(self, error: RequestError) -> None:
-        """The session won't be the claim's, whoever waits for that."""
+        """Refuse the claim; waiters get the error."""
         self._refusal = error
         self._settled.set()
 
 
 class Seat:
-    """One session's queue of claims."""
+    """The turn lock of one session."""
 
     def __init__(self) -> None:
         self._holder: Claim | None = None
@@ -44,13 +44,13 @@ class Seat:
 
     @property
     def is_taken(self) -> bool:
-        """Whether someone holds the session."""
+        """Whether the lock is held."""
         return self._holder is not None
 
     def try_take(self, claim: Claim) -> bool:
-        """Hold the session at once, or wait in line behind claims of the same origin.
+        """Take the lock at once, or queue behind claims of the same origin.
 
-        False, and no place: others hold it.
+        False: claims of another origin hold it; not queued.
         """
         if self._holder is None:
             self._holder = claim
@@ -62,7 +62,7 @@ class Seat:
         return True
 
     def take_or_wait(self, claim: Claim) -> None:
-        """Hold the session, at once or behind whoever is in line, wherever they came from."""
+        """Take the lock at once, or queue behind all claims of any origin."""
         if self._holder is None:
             self._holder = claim
             claim.grant()
@@ -70,17 +70,17 @@ class Seat:
             self._waiting.append(claim)
 
     def refuse_all(self, error: RequestError) -> None:
-        """Those that wait won't get the session."""
+        """Refuse all waiting claims."""
         for waiting in self._waiting:
             waiting.refuse(error)
         self._waiting.clear()
 
     def holds(self, claim: Claim) -> bool:
-        """Whether the session is the claim's."""
+        """Whether the claim holds the lock."""
         return claim is self._holder
 
     def leave(self, claim: Claim) -> None:
-        """Give up the session, which the next in line then holds, or the place in line."""
+        """Release the lock to the next claim, or leave the queue."""
         if claim is self._holder:
             self._holder = self._waiting.popleft() if self._waiting else None
             if self._holder is not None:

@@ -1,4 +1,4 @@
-"""Conversations and their turns: binds, stores, runs, ends. One asyncio loop; owns what is live."""
+"""Facade of conversations and their turns. One asyncio loop; owns the live sessions."""
 
 import asyncio
 from collections.abc import Callable
@@ -71,7 +71,7 @@ __all__ = ["BoundTurn", "ServiceLimits", "SessionService", "Turn"]
 
 
 class SessionService:
-    """See the module. Errors that the caller is told are raised as `RequestError`.
+    """Binds, stores, runs and ends turns. Errors for the client are raised as `RequestError`.
 
     `clock` gives unix seconds, `ticks` monotonic ones (None: the clock never jumps);
     `new_id("resp")` gives `resp_…`, never the same twice.
@@ -219,7 +219,7 @@ class SessionService:
         attachment: AttachmentId | None,
         lane: str | None,
     ) -> BoundTurn:
-        """Decide at receipt where the turn belongs, and hold that place."""
+        """Bind the turn to a session at receipt and queue for its turn lock."""
         return await self._beginnings.bind(caller, request, attachment=attachment, lane=lane)
 
     async def bind_once(
@@ -231,21 +231,21 @@ class SessionService:
         attachment: AttachmentId | None,
         lane: str | None,
     ) -> BoundTurn | str:
-        """The same; or the response's id, if the same request came with this key before."""
+        """As `bind`, or the response id of an earlier request with the same key."""
         return await self._beginnings.bind_once(
             caller, request, key, attachment=attachment, lane=lane
         )
 
     async def bind_chat(self, caller: Caller, request: TurnRequest) -> BoundTurn:
-        """The same for a client that resends its whole history, behind what is stored of it."""
+        """As `bind`, for a client that resends its whole history; continues its stored prefix."""
         return await self._chats.bind(caller, request)
 
     async def run(self, bound: BoundTurn) -> Turn:
-        """Wait for the place in the lane, store the turn (commit 1), hand it to the engine."""
+        """Wait for the turn lock, store the turn (commit 1), submit it to the engine."""
         return await self._beginnings.run(bound)
 
     async def drop(self, bound: BoundTurn) -> None:
-        """Give up a place that was not run."""
+        """Release the place of a turn that did not run."""
         await self._beginnings.drop(bound)
 
     async def cancel(
@@ -260,11 +260,11 @@ class SessionService:
         await self.cancelling.cancel(caller, response_id, attachment=attachment, keep=keep)
 
     def attach(self, attachment: AttachmentId) -> None:
-        """A socket came."""
+        """A socket was opened."""
         self._retention.attach(attachment)
 
     def leave(self, attachment: AttachmentId) -> None:
-        """A socket is gone: sessions that no other holds are cancelled, rolled back, released."""
+        """A socket was closed: cancel, roll back and release the sessions that only it held."""
         self._housekeeping.leave(attachment)
 
     async def detach(self, attachment: AttachmentId) -> None:
@@ -272,7 +272,7 @@ class SessionService:
         await self._housekeeping.detach(attachment)
 
     def census(self) -> Census:
-        """What is kept in memory, counted."""
+        """Counts of what is kept in memory."""
         return self._housekeeping.census()
 
     async def hold(self, session_id: str, seconds: float) -> None:
@@ -352,7 +352,7 @@ class SessionService:
         await self._policies.set_of_user(caller, user_id, choice)
 
     async def close_session(self, caller: Caller, session_id: str) -> None:
-        """Cancel what runs, give back all KV, end the session."""
+        """Cancel the running turn, free all KV, close the session."""
         await self.conversations.close(caller, session_id)
 
     async def create_conversation(
@@ -366,19 +366,19 @@ class SessionService:
     ) -> ConversationView:
         """Open a session with items in its context and nothing computed.
 
-        One that has the name, or was opened by the same request with this idempotency key, is
-        given back as it is.
+        An open one of the same name, or opened by the same request with this idempotency key, is
+        returned unchanged.
         """
         return await self._openings.create(caller, items, metadata, name=name, key=key)
 
     async def get_response(self, caller: Caller, response_id: str) -> ResponseView:
-        """A stored turn, whatever became of it."""
+        """A stored turn in any status."""
         return await self._inspector.response(caller, response_id)
 
     async def follow(
         self, caller: Caller, response_id: str, *, attachment: AttachmentId | None = None
     ) -> Replay:
-        """What a turn has told and will tell, from the oldest that is kept."""
+        """The past and future events of a turn, from the oldest kept one."""
         return await self._followers.follow(caller, response_id, attachment=attachment)
 
     async def input_items(
@@ -396,5 +396,5 @@ class SessionService:
         )
 
     async def delete_response(self, caller: Caller, response_id: str) -> None:
-        """Forget the id. What it added stays in the contexts that were built on it."""
+        """Delete the id. Its messages stay in the contexts that were built on it."""
         await self._followers.forget(caller, response_id)

@@ -1,4 +1,4 @@
-"""From a bound turn that holds its session to one that the engine has: plan, commit 1, submit."""
+"""Starts a bound turn that holds the turn lock: plan, commit 1, submit."""
 
 import logging
 import math
@@ -33,7 +33,7 @@ _TRIES = 3
 
 
 class TurnStarter:
-    """Knows no state between turns."""
+    """Stateless between turns."""
 
     def __init__(
         self,
@@ -59,10 +59,10 @@ class TurnStarter:
         self._new_id = parts.new_id
 
     async def start(self, bound: BoundTurn) -> tuple[Turn, TurnEvents]:
-        """Start the turn that holds its session.
+        """Start the turn; it holds the turn lock.
 
         Raises:
-            RequestError: the turn can't be served; nothing of it is in any context.
+            RequestError: the turn can't be served; no context has changed.
         """
         live = bound.live
         try:
@@ -94,7 +94,7 @@ class TurnStarter:
         return turn, events
 
     async def _stored(self, bound: BoundTurn) -> tuple[TurnPlan, TurnAccepted, Account]:
-        """Plan the turn and make commit 1; again when another replica had the session meanwhile."""
+        """Plan the turn and make commit 1; retry when another replica owned the session."""
         for _ in range(_TRIES):
             await self._sessions.refresh(bound.live)
             patience = self._patience(bound)
@@ -115,7 +115,7 @@ class TurnStarter:
             except QuotaExceededError:
                 raise
             except StoreError as error:
-                # Of a commit that raised nobody knows whether it held: then the row would run on.
+                # A commit that raised may have succeeded: its row would stay `running`.
                 self._unstored.add(self._failure(bound, plan, accepted, error))
                 raise
             else:
@@ -126,7 +126,7 @@ class TurnStarter:
         """Own the session again.
 
         Raises:
-            RequestError: it is closed, or busy elsewhere, or went on from the named response.
+            RequestError: it is closed, busy elsewhere, or has continued after the named response.
         """
         await self._sessions.reclaim(bound.live)
         named = bound.request.previous_response_id
@@ -161,7 +161,7 @@ class TurnStarter:
     async def _store_running(
         self, bound: BoundTurn, plan: TurnPlan, accepted: TurnAccepted
     ) -> Account:
-        """Commit 1, which takes the turn's worst case out of its user's quota."""
+        """Make commit 1, which reserves the turn's worst case in its user's quota."""
         live = bound.live
         items = new_items(accepted, self._new_id)
         account = await self._store.begin_turn(
@@ -241,7 +241,7 @@ class TurnStarter:
 
 
 def new_items(accepted: TurnAccepted, new_id: Callable[[str], str]) -> tuple[ItemView, ...]:
-    """The messages that a turn brings, under ids of ours: a client may send one twice."""
+    """The input messages of a turn under new ids, as a client may send an id twice."""
     return tuple(
         ItemView(
             id=new_id("msg"),

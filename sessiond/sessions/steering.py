@@ -1,4 +1,4 @@
-"""What a client may say of a session beside its turns: policy, retention, hints, park."""
+"""Session settings outside of turns: policy, retention, hints, park."""
 
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ from sessiond.store.records import Retention as RetentionName
 
 
 class Steering:
-    """Holds no session: what is said while a turn runs holds from the next one on."""
+    """Takes no turn lock: a change during a turn applies from the next one on."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class Steering:
     async def set_policy(
         self, caller: Caller, session_id: str, choice: PolicyChoice | None
     ) -> None:
-        """Replace the session's own context policy; None: that of the user, or the server, holds.
+        """Replace the session's context policy; None: that of the user, or the server.
 
         Raises:
             RequestError: there is no such session, or the policy can't be used here.
@@ -58,9 +58,9 @@ class Steering:
         ttl_s: float | None = None,
         priority: Priority | None = None,
     ) -> None:
-        """Change what is given; the engine is told what it is to know of.
+        """Change the given fields and send the hints among them to the engine.
 
-        A priority is never above what the user's quota allows.
+        The priority is capped by the user's quota.
 
         Raises:
             RequestError: there is no such session, or the policy can't be used here.
@@ -83,7 +83,7 @@ class Steering:
         self._retention.hint(live)
 
     async def park(self, caller: Caller, session_id: str) -> None:
-        """Move the session's KV to the tiers below the device; without one it is given back.
+        """Move the session's KV to the tiers below the device; without tiers it is freed.
 
         Raises:
             RequestError: there is no such session, or a turn runs in it.

@@ -1,4 +1,4 @@
-"""Where the planner looks for a summary that a context policy wants."""
+"""Interface through which the planner gets summaries."""
 
 import asyncio
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class Patience:
 
 
 class Summaries(Protocol):
-    """Finds summaries, or has them made."""
+    """Finds or makes summaries."""
 
     async def find(
         self, live: LiveSession, shape: Shape, plan: Summarize, patience: Patience | None

@@ -1,4 +1,4 @@
-"""What a summary is written from, what is asked for it, and what it may take. Pure."""
+"""Source, prompt and token bounds of a summary. Pure."""
 
 from dataclasses import dataclass
 
@@ -9,13 +9,13 @@ REQUEST = (
     "your summary alone. Keep names, numbers, decisions, wishes and open questions. Write plain "
     "sentences without a preamble, 150 words at most."
 )
-"""The message that a summary answers. No context keeps it."""
+"""The prompt for a summary. It is in no stored context."""
 
 QUESTION = "What have we said so far?"
 """The message before a summary in a context."""
 
 MIN_TOKENS = 16
-"""Fewer tokens are no summary."""
+"""Minimum tokens of a summary."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Has the model write a summary, on a fork of a session's context. Asyncio thread only."""
+"""Generates summaries on a fork of a session's context. Asyncio thread only."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -37,11 +37,11 @@ _GREEDY = Sampling(temperature=0.0)
 
 
 class SummaryError(Exception):
-    """The model wrote none that can be used."""
+    """No usable summary was generated."""
 
 
 class NotNowError(Exception):
-    """In the background it would cost others something, or the session has moved on."""
+    """A background summary would delay other turns, or the session has changed."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -80,7 +80,7 @@ class SummaryWriter:
     async def plan(
         self, live: LiveSession, shape: Shape, plan: Summarize, covered: int
     ) -> Writing | None:
-        """What is to be written, and from what; None: there is no room for it."""
+        """Plan a summary; None: there is no room for it."""
         if live.prompt is None or live.tip_id is None:
             return None
         request = await self._asked(REQUEST)
@@ -130,11 +130,13 @@ class SummaryWriter:
         if not ending.text.strip():
             raise SummaryError("the model wrote nothing")
         if len(pair) > writing.plan.summary_tokens:
-            raise SummaryError(f"{len(pair)} tokens, allowed are {writing.plan.summary_tokens}")
+            raise SummaryError(
+                f"the summary has {len(pair)} tokens, more than {writing.plan.summary_tokens}"
+            )
         await self._keep(writing, ending, pair)
 
     def hurry(self, writing: Writing) -> None:
-        """A turn waits for the summary: it is as urgent as that."""
+        """Raise the summary to the priority of a waiting turn."""
         if writing.background:
             writing.background = False
             with suppress(EngineUnavailableError):  # then its turn has failed, too
@@ -152,7 +154,7 @@ class SummaryWriter:
                     ForkContext(session=fork, parent=parent, length=length, volatile=True)
                 )
             elif writing.background:
-                raise NotNowError("its context is not in the engine any more")
+                raise NotNowError("its context is no longer in the engine")
             elif stored is None:
                 left = writing.left
                 stored = await self._store.context(
@@ -194,7 +196,7 @@ class SummaryWriter:
 
     def _close(self, writing: Writing) -> None:
         self._engine.cancel(CancelTurn(turn=TurnId(writing.fork), keep=False))
-        with suppress(EngineUnavailableError):  # with the engine its memory is gone
+        with suppress(EngineUnavailableError):  # its KV was lost with the engine
             self._engine.send(CloseContext(session=SessionId(writing.fork), erase=True))
 
     async def _keep(
@@ -230,7 +232,7 @@ async def _ending(events: TurnEvents) -> TurnDone | TurnIncomplete:
             case TurnStarted() | TurnDelta() | TurnDegraded():
                 pass
             case TurnIncomplete(reason="memory_pressure"):
-                raise NotNowError("memory is short")
+                raise NotNowError("memory pressure")
             case TurnDone() | TurnIncomplete(rolled_back=False):
                 return event
             case TurnFailed(code="queue_full"):

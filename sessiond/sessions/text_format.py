@@ -1,4 +1,4 @@
-"""What the sessions need of the model's chat template. A Protocol; `engine.text` implements it."""
+"""Chat template interface of the sessions: a Protocol, implemented in `engine.text`."""
 
 from collections.abc import Sequence
 from typing import Protocol

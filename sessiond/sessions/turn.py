@@ -1,4 +1,4 @@
-"""One stored turn that the engine works on, as its reader and its cancellers see it."""
+"""One stored turn that the engine runs, as seen by its reader and its cancellers."""
 
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
@@ -14,7 +14,7 @@ from sessiond.sessions.planning import TurnPlan
 
 
 class Turn:
-    """Goes on and is stored whether or not its facts are read.
+    """Runs and is stored whether or not its events are read.
 
     `headers`: what is left of its user's quota, for an answer over HTTP.
     """
@@ -47,10 +47,10 @@ class Turn:
         self.log.put(changed(self.accepted.session_id, "rebuilt_exact", before, after))
 
     async def facts(self) -> AsyncIterator[TurnFact]:
-        """What becomes of the turn, to its client. The last fact is the one `TurnFinished`.
+        """Yield the events of the turn. The last is the one `TurnFinished`.
 
-        A slow reader finds waiting deltas merged into one. A turn of no socket has this reader
-        only, and ends when it leaves, unless it runs in the background.
+        Pending deltas are merged for a slow reader. A turn without a socket has this reader only,
+        and is cancelled when it leaves, unless it runs in the background.
         """
         try:
             async for fact in self.log.read():
@@ -60,12 +60,12 @@ class Turn:
                 self.cancel(keep=False, reason="disconnected")
 
     def cancel(self, keep: bool, reason: CancelReason = "cancelled") -> None:
-        """Stop within one step. Twice, or after the end: nothing happens."""
+        """Stop within one step. A repeated call, or one after the end, has no effect."""
         if not self._cancelled:
             self._cancelled = True
             self.end_early(keep=keep, reason=reason)
 
     def end_early(self, *, keep: bool, reason: StopReason) -> None:
-        """Tell the engine to stop, whatever it was told before; ended turns it does not know."""
+        """Send a stop to the engine, also after an earlier one; it ignores ended turns."""
         turn = TurnId(self.accepted.response_id)
         self._engine.cancel(CancelTurn(turn=turn, keep=keep, reason=reason))

@@ -1,4 +1,4 @@
-"""Erasures that an engine was told of, or was away for: an engine that is new is told again.
+"""Pending secure deletes: they are sent again to a new engine until one has completed them.
 
 A disk tier outlives the engine that wrote it. Asyncio thread only.
 """
@@ -18,14 +18,14 @@ _ANSWERS_WITHIN_S = 1.0
 
 @dataclass(slots=True, eq=False)
 class _Owed:
-    """`epoch`: that of the engine that was told of it; 0: none was."""
+    """A pending delete. `epoch`: of the engine that got it; 0: none."""
 
     contexts: Sequence[SetContext]
     epoch: int
 
 
 class Unerased:
-    """What is to be erased until an engine has lived on after it was told so."""
+    """Pending deletes, kept until an engine has completed them."""
 
     def __init__(self, engine: EngineClient) -> None:
         self._engine = engine
@@ -40,12 +40,12 @@ class Unerased:
         return any(tier.name == "disk" for tier in self._engine.info.tiers)
 
     def note(self, contexts: Sequence[SetContext], *, epoch: int) -> None:
-        """All that a session ever had is to be erased; the engine of that epoch was told."""
+        """Add all contexts of a session; the engine of `epoch` got the command."""
         if contexts:
             self._owed.append(_Owed(contexts, epoch))
 
     async def settle(self) -> None:
-        """Tell a new engine what the last may not have done; forget what one has done."""
+        """Send incomplete deletes to a new engine; drop completed ones."""
         if not self._owed:
             return
         with contextlib.suppress(EngineUnavailableError, TimeoutError):

@@ -1,4 +1,4 @@
-"""Endings of turns that the database would not take, kept until it does. Asyncio thread only."""
+"""Results of turns that could not be stored, kept for retry. Asyncio thread only."""
 
 import logging
 from collections import deque
@@ -23,11 +23,11 @@ class UnstoredEndings:
         return len(self._rows)
 
     def add(self, row: LostTurn) -> None:
-        """Keep an ending."""
+        """Keep a result for retry."""
         self._rows.append(row)
 
     async def store(self) -> None:
-        """Store those that are kept, the oldest first, until one is not taken for the moment."""
+        """Store the kept results, oldest first, until one fails."""
         while self._rows:
             row = self._rows[0]
             try:

@@ -1,4 +1,4 @@
-"""Who is told of turns that end and requests that are refused. A value; owns nothing."""
+"""Hooks for ended turns and refused requests. A value; owns nothing."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,17 +7,16 @@ from sessiond.facts import Rung, ToldTurn, TurnFinished
 
 
 def _nothing(_: object) -> None:
-    """Nobody is told."""
+    """The default hook: does nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watchers:
-    """`turn_ended` is called once per turn, whether or not someone reads its facts.
+    """`turn_ended` is called once per turn, whether or not its events are read.
 
-    `degraded`: with each step of the ladder that a turn meets before the engine has it;
-    `quota_refused`: with the name of the limit that refused a request. `turn_told`: as
-    `turn_ended`, with all that is known of the turn, in the context of the task that began it;
-    None: nobody wants that.
+    `degraded`: with each degradation step before the engine has the turn; `quota_refused`: with the
+    name of the exceeded limit. `turn_told`: as `turn_ended`, with the first and last event, in the
+    context of the task that started the turn; None: not called.
     """
 
     turn_ended: Callable[[TurnFinished], None] = _nothing

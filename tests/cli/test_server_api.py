@@ -62,7 +62,10 @@ def page(*ids):
     ("everybodys", "shown"),
     [
         (page("a", "b", "c"), ["a", "b"]),
-        ((403, {"error": {"message": "only an admin lists the sessions of others"}}), ["mine"]),
+        (
+            (403, {"error": {"message": "only an admin may list the sessions of other users"}}),
+            ["mine"],
+        ),
     ],
 )
 def test_an_admin_sees_everybodys_sessions_and_others_their_own(everybodys, shown):

@@ -51,7 +51,7 @@ def test_a_switch_can_be_turned_on_over_the_environment(run, monkeypatch):
 def test_a_bad_value_is_wrong_usage(run):
     result, seen = run("--port", "99999")
     assert result.exit_code == 2
-    assert "--port=99999: allowed is a whole number from 0 to 65535" in result.output
+    assert "--port must be a whole number from 0 to 65535 (got 99999)" in result.output
     assert not seen
 
 

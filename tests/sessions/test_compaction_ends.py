@@ -239,4 +239,4 @@ class TestFailures:
         turn = await talk.begin()
         talk.world.service._policies._make = fail
         assert (await finish(turn)).status == "completed"
-        await until(lambda: "could not be foreseen" in caplog.text)
+        await until(lambda: "summary look-ahead" in caplog.text)

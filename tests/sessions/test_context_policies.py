@@ -198,7 +198,7 @@ class TestBrokenPolicies:
             world.service.set_policy(ANN, session, SHIFTED),
         ):
             with pytest.raises(
-                RequestError, match=r"'shifted'.*flash.*allowed is 'exact'"
+                RequestError, match=r"must be 'exact'.*flash.*got 'shifted'"
             ) as error:
                 await work
             assert error.value.code == "invalid_value"

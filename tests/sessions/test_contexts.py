@@ -157,7 +157,7 @@ class Life:
         )
         expected = change_front(expected, step.instructions)
         if not request.input and request.generate and not expected.awaits_reply:
-            with pytest.raises(RequestError, match="nothing awaits a reply"):
+            with pytest.raises(RequestError, match="unless a message awaits a reply"):
                 await self.world.begin(request)
             return
         request, expected = self.edited(step, request, expected)

@@ -102,7 +102,7 @@ def test_it_warns_once_with_the_numbers_until_it_is_calm_again(caplog) -> None:
     assert wanted.is_warning
     assert [record.getMessage() for record in caplog.records] == [
         (
-            "memory gets short: 1 turns want 82 of the pool's 100 tokens of KV (82 %); "
+            "memory pressure: 1 turns want 82 of the pool's 100 tokens of KV (82 %); "
             "above 3 pools new ones are refused"
         )
     ]

@@ -42,7 +42,7 @@ def test_another_file_can_be_named(tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", ["missing.toml", "."])
 def test_a_named_file_must_be_there(name, monkeypatch):
     monkeypatch.setenv("SESSIOND_CONFIG", name)
-    assert refusal() == f"SESSIOND_CONFIG={name}: allowed is a TOML file that exists"
+    assert refusal() == f"SESSIOND_CONFIG must be a TOML file that exists (got {name})"
 
 
 def test_an_empty_name_of_a_file_names_none(tmp_path, monkeypatch):
@@ -93,41 +93,53 @@ def test_lists_and_sizes_of_a_file_may_have_their_own_types(tmp_path):
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        ({"port": "99999"}, "--port=99999: allowed is a whole number from 0 to 65535"),
-        ({"dtype": "int8"}, "--dtype=int8: allowed is auto, float32, bfloat16 or float16"),
-        ({"cpu_threads": "-1"}, "--cpu-threads=-1: allowed is a whole number from 0 to 1024"),
-        ({"weights": "int4"}, "--weights=int4: allowed is auto, native or dequantized"),
-        ({"kv_cache_dtype": "int8", "dtype": "float32"}, "--kv-cache-dtype=int8: .* where torch"),
-        ({"kv_cache_dtype": "int8", "attention_backend": "torch"}, "int8: .* than native"),
-        ({"attention_backend": "sdpa"}, "allowed is auto, native, torch, triton or flash"),
-        ({"kv_cache_dtype": "int8", "device": "cuda"}, "--kv-cache-dtype=int8: .* where torch"),
-        ({"kv_cache_memory": "2 XB"}, '--kv-cache-memory=2 XB: allowed is bytes, .*"2GiB"'),
-        ({"gpu_memory_utilization": "0"}, "allowed is a number above 0, up to 1"),
-        ({"cuda_graphs": "on"}, "--cuda-graphs=on: allowed is auto or off"),
+        ({"port": "99999"}, r"--port must be a whole number from 0 to 65535.*\(got 99999\)"),
+        ({"dtype": "int8"}, r"--dtype must be auto, float32, bfloat16 or float16.*\(got int8\)"),
+        ({"cpu_threads": "-1"}, r"--cpu-threads must be a whole number from 0 to 1024.*\(got -1\)"),
+        ({"weights": "int4"}, r"--weights must be auto, native or dequantized.*\(got int4\)"),
+        (
+            {"kv_cache_dtype": "int8", "dtype": "float32"},
+            r"--kv-cache-dtype must be .* where torch.*\(got int8\)",
+        ),
+        (
+            {"kv_cache_dtype": "int8", "attention_backend": "torch"},
+            r"must be .* than native.*\(got int8\)",
+        ),
+        ({"attention_backend": "sdpa"}, "must be auto, native, torch, triton or flash"),
+        (
+            {"kv_cache_dtype": "int8", "device": "cuda"},
+            r"--kv-cache-dtype must be .* where torch.*\(got int8\)",
+        ),
+        ({"kv_cache_memory": "2 XB"}, r'--kv-cache-memory must be bytes, .*"2GiB".*\(got 2 XB\)'),
+        ({"gpu_memory_utilization": "0"}, "must be a number above 0, up to 1"),
+        ({"cuda_graphs": "on"}, r"--cuda-graphs must be auto or off.*\(got on\)"),
         (
             {"cuda_graph_sizes": "1,x"},
-            "--cuda-graph-sizes=1,x: allowed is different numbers from 1",
+            r"--cuda-graph-sizes must be different numbers from 1.*\(got 1,x\)",
         ),
-        ({"cuda_graph_sizes": "8,8"}, "--cuda-graph-sizes=8,8: allowed is different numbers"),
-        ({"cuda_graph_sizes": "64"}, "--cuda-graph-sizes=64: .* max_num_seqs .32.*as in 1,2,4,8"),
-        ({"cuda_graph_sizes": "0"}, "--cuda-graph-sizes=0: allowed is different numbers from 1"),
-        ({"turn_timeout": "nan"}, "--turn-timeout=nan: allowed is a number, 0 or more"),
-        ({"target_inter_token_ms": "-1"}, "--target-inter-token-ms=-1: .* a number, 0 or more"),
-        ({"num_speculative_tokens": "33"}, "allowed is a whole number from 0 to 32"),
-        ({"ping_interval_s": "0"}, "--ping-interval-s=0: allowed is a number above 0"),
-        ({"model": ""}, "--model=: allowed is a text that is not empty"),
-        ({"db": "my file.db"}, "--db=my file.db: allowed is a SQLAlchemy URL"),
-        ({"auth": "open"}, "--auth=open: allowed is none or keys"),
+        ({"cuda_graph_sizes": "8,8"}, r"--cuda-graph-sizes must be different numbers.*\(got 8,8\)"),
+        ({"cuda_graph_sizes": "64"}, "--cuda-graph-sizes must be .* max_num_seqs .32.*1,2,4,8"),
+        ({"cuda_graph_sizes": "0"}, r"--cuda-graph-sizes must be different numbers.*\(got 0\)"),
+        ({"turn_timeout": "nan"}, r"--turn-timeout must be a number, 0 or more.*\(got nan\)"),
+        ({"target_inter_token_ms": "-1"}, "--target-inter-token-ms must be a number, 0 or more"),
+        ({"num_speculative_tokens": "33"}, "must be a whole number from 0 to 32"),
+        ({"ping_interval_s": "0"}, r"--ping-interval-s must be a number above 0.*\(got 0\)"),
+        ({"model": ""}, r"--model must be a non-empty text.*\(got \)"),
+        ({"db": "my file.db"}, r"--db must be a SQLAlchemy URL.*\(got my file.db\)"),
+        ({"auth": "open"}, r"--auth must be none or keys.*\(got open\)"),
         (
             {"host": "0.0.0.0"},
-            "--host=0.0.0.0: allowed is .* localhost while auth is none; --auth keys allows any",
+            r"--host must be .* localhost while auth is none .--auth keys .*\(got 0.0.0.0\)",
         ),
-        ({"host": "::"}, "--host=::: allowed is 127.0.0.1"),
-        ({"allowed_origins": "*"}, r"--allowed-origins=\*: allowed is https://HOST"),
-        ({"allowed_origins": "https://a,b.example"}, "--allowed-origins=b.example: allowed is"),
-        ({"allowed_origins": "https://a/x"}, "--allowed-origins=https://a/x: allowed is"),
-        ({"host": "example.org"}, "--host=example.org: allowed is"),
-        ({"max_num_batched_tokens": "8"}, r"--max-num-batched-tokens=8: .* \(32\) or more"),
+        ({"host": "::"}, r"--host must be 127.0.0.1.*\(got ::\)"),
+        ({"allowed_origins": "*"}, r"--allowed-origins must be https://HOST.*\(got \*\)"),
+        ({"allowed_origins": "https://a,b.example"}, r"must be https.*\(got b.example\)"),
+        ({"allowed_origins": "https://a/x"}, r"--allowed-origins must be .*\(got https://a/x\)"),
+        ({"host": "example.org"}, r"--host must be .*\(got example.org\)"),
+        (
+            {"max_num_batched_tokens": "8"},
+            r"--max-num-batched-tokens must be .* \(32\) or more.*\(got 8\)",
+        ),
     ],
 )
 def test_a_bad_flag_is_named_with_its_value_and_what_is_allowed(flags, words):
@@ -146,12 +158,12 @@ def test_a_key_in_the_environment_is_for_clients_and_stops_no_server(monkeypatch
 
 def test_a_bad_variable_is_named_as_it_was_set(monkeypatch):
     monkeypatch.setenv("SESSIOND_PORT", "eighty")
-    assert refusal() == "SESSIOND_PORT=eighty: allowed is a whole number from 0 to 65535"
+    assert refusal() == "SESSIOND_PORT must be a whole number from 0 to 65535 (got eighty)"
 
 
 def test_a_bad_value_in_the_file_is_named_with_the_file(tmp_path):
     (tmp_path / "sessiond.toml").write_text("max_queue = -1\n")
-    assert refusal() == "sessiond.toml: max_queue=-1: allowed is a whole number, 0 or more"
+    assert refusal() == "sessiond.toml: max_queue must be a whole number, 0 or more (got -1)"
 
 
 def test_every_bad_value_is_told_at_once(tmp_path, monkeypatch):
