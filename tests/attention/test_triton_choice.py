@@ -96,7 +96,7 @@ def test_without_triton_all_but_the_backend_can_be_imported():
 def test_without_triton_the_backend_says_what_would_work():
     done = run_without_triton("import engine.model.attention.triton.backend")
     last = done.stderr.strip().splitlines()[-1]
-    assert "ConfigError: attention_backend='triton'" in last
+    assert "ConfigError: attention_backend must be torch; or triton" in last
     assert "once the package triton is installed" in last
 
 

@@ -176,7 +176,9 @@ def test_what_stays_in_main_memory_is_not_counted_as_the_devices(path):
 
 @pytest.mark.parametrize("count", [1, 2, 7])
 def test_so_many_layers_cannot_be_offloaded(path, count):
-    with pytest.raises(ConfigError, match=r"weights_offload_layers=.* 0 \(none\), or 3 to 6 lay"):
+    with pytest.raises(
+        ConfigError, match=r"weights_offload_layers must be .*0 \(none\), or 3 to 6 lay"
+    ):
         load(path, attention_backend="torch", weights_offload_layers=count)
 
 
@@ -196,5 +198,7 @@ def test_main_memory_that_cannot_be_pinned_is_told(path, monkeypatch):
             raise MemoryError(f"no {num_bytes} bytes")
 
     monkeypatch.setattr(runner_module, "CpuDevice", Full)
-    with pytest.raises(ConfigError, match=r"weights_offload_layers=3: .* room for \(no \d+ bytes"):
+    with pytest.raises(
+        ConfigError, match=r"weights_offload_layers must be .* room for \(no \d+ bytes"
+    ):
         load(path, attention_backend="torch", weights_offload_layers=3)
