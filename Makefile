@@ -83,7 +83,7 @@ clean:  ## delete the environment and what was built
 	rm -rf $(VENV) build *.egg-info
 
 # the C libraries are compiled by the install
-$(VENV)/.installed: pyproject.toml constraints.txt setup.py $(wildcard engine/model/kernels/*.[ch] engine/memory/*.c)
+$(VENV)/.installed: pyproject.toml constraints.txt setup.py $(wildcard engine/model/kernels/*.[ch] engine/kv/*.c)
 	@echo "Setting up $(VENV) (once; about a minute) ..."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(PIP) --editable .

@@ -14,14 +14,14 @@ from setuptools.errors import CompileError
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))  # an isolated build does not
 
-from engine.c_compiler import BuildError
-from engine.memory import give_build
+from engine.kv import free_library_build
 from engine.model.kernels import build as kernels_build
+from engine.system.c_compiler import BuildError
 
 HERE = Path(__file__).resolve().parent
 KERNELS = f"engine.model.kernels.{Path(kernels_build.LIBRARY_NAME).stem}"
-BLOCKS = f"engine.memory.{Path(give_build.LIBRARY_NAME).stem}"
-BUILDS = {KERNELS: kernels_build, BLOCKS: give_build}
+BLOCKS = f"engine.kv.{Path(free_library_build.LIBRARY_NAME).stem}"
+BUILDS = {KERNELS: kernels_build, BLOCKS: free_library_build}
 
 
 class BuildLibraries(build_ext):
@@ -55,7 +55,7 @@ def library(name: str, sources: list[Path]) -> Extension:
 setup(
     ext_modules=[
         library(KERNELS, kernels_build.sources()),
-        library(BLOCKS, [give_build.SOURCE]),
+        library(BLOCKS, [free_library_build.SOURCE]),
     ],
     cmdclass={"bdist_wheel": OneWheel, "build_ext": BuildLibraries},
 )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from benchmarks.load_client import LoadClient
 from benchmarks.texts import LONG_TASK
-from sessiond.cli.chat_turn import Turn
+from sessiond.cli.chat_turn import ChatTurn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,7 @@ async def measure_decode(url: str, sessions: int, reply_tokens: int) -> DecodeRo
     return _row(turns)
 
 
-def _row(turns: list[Turn]) -> DecodeRow:
+def _row(turns: list[ChatTurn]) -> DecodeRow:
     stats = [turn.end.stats for turn in turns if turn.end and turn.end.stats]
     rates = [one.tokens_per_s for one in stats if one.tokens_per_s is not None]
     if len(rates) < len(turns):

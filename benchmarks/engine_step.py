@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from engine.config import EngineConfig
+from engine.core.loop import EngineLoop
 from engine.files.spec_reader import read_spec
 from engine.ids import BlockId, SessionId, TurnId
-from engine.loop import EngineLoop
-from engine.messages import Sampling, SetContext, SubmitTurn
+from engine.ipc.messages import Sampling, SetContext, SubmitTurn
+from engine.kv.step import SequenceStep
 from engine.model.native import NativeModel, NativeRunner, prepare_native_model
-from engine.step import SequenceStep
 from engine.text.tokenizer import load_tokenizer
 
 _PROMPT_TOKENS = 224
@@ -31,18 +31,18 @@ class _TimedRunner:
         self.seconds = 0.0
 
     def execute(self, batch: Sequence[SequenceStep]) -> list[int]:
-        """See engine.step.ModelRunner."""
+        """See engine.kv.step.ModelRunner."""
         start = time.perf_counter()
         drawn = self._runner.execute(batch)
         self.seconds += time.perf_counter() - start
         return drawn
 
     def copy_block(self, source: BlockId, target: BlockId) -> None:
-        """See engine.step.ModelRunner."""
+        """See engine.kv.step.ModelRunner."""
         self._runner.copy_block(source, target)
 
     def zero_block(self, block: BlockId) -> None:
-        """See engine.step.ModelRunner."""
+        """See engine.kv.step.ModelRunner."""
         self._runner.zero_block(block)
 
 

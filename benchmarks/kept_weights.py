@@ -14,10 +14,10 @@ from engine.config import EngineConfig
 from engine.files.catalog import DEFAULT_MODEL, resolve_model
 from engine.files.spec_reader import read_spec
 from engine.ids import BlockId
-from engine.memory.page_table import PageEntry
-from engine.messages import Sampling
+from engine.ipc.messages import Sampling
+from engine.kv.page_table import PageEntry
+from engine.kv.step import SampleAt, SequenceStep
 from engine.model.runner import TorchRunner, prepare_model
-from engine.step import SampleAt, SequenceStep
 
 _BLOCK = 16
 

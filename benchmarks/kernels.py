@@ -19,10 +19,10 @@ import numpy as np
 from engine.config import EngineConfig
 from engine.files.spec_reader import read_spec
 from engine.ids import BlockId
-from engine.memory.page_table import PageEntry
-from engine.messages import Sampling
+from engine.ipc.messages import Sampling
+from engine.kv.page_table import PageEntry
+from engine.kv.step import SampleAt, SequenceStep
 from engine.model.native import NativeRunner, prepare_native_model
-from engine.step import SampleAt, SequenceStep
 
 BLOCK = 16
 GREEDY = SampleAt(sampling=Sampling(temperature=0.0), output_index=0)

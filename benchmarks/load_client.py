@@ -8,7 +8,7 @@ from typing import Any, Self
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
-from sessiond.cli.chat_turn import ProtocolFaultError, Turn
+from sessiond.cli.chat_turn import ChatTurn, ProtocolFaultError
 from sessiond.cli.server_api import ServerAddress
 
 
@@ -44,15 +44,15 @@ class LoadClient:
             raise RuntimeError("use `async with`")
         return self._socket
 
-    async def send(self, text: str, **fields: Any) -> Turn:
+    async def send(self, text: str, **fields: Any) -> ChatTurn:
         """Send one turn, without waiting for anything."""
         request = {"type": "response.create", "input": text} | self._fields | fields
         if self.tip is not None:
             request["previous_response_id"] = self.tip
         await self.socket.send(json.dumps(request))
-        return Turn(sent_at_s=time.perf_counter())
+        return ChatTurn(sent_at_s=time.perf_counter())
 
-    async def finish(self, turn: Turn) -> Turn:
+    async def finish(self, turn: ChatTurn) -> ChatTurn:
         """Read until the turn has ended; a lost or unreadable connection ends it as `cut`."""
         while turn.end is None:
             try:
@@ -65,6 +65,6 @@ class LoadClient:
         self.tip = turn.end.tip or self.tip
         return turn
 
-    async def ask(self, text: str, **fields: Any) -> Turn:
+    async def ask(self, text: str, **fields: Any) -> ChatTurn:
         """Run one turn."""
         return await self.finish(await self.send(text, **fields))

@@ -30,7 +30,7 @@ from benchmarks.server_process import running_server
 from benchmarks.window_times import Prefill, Times, WindowFigures, WindowTurn, figures
 from benchmarks.workloads import message
 from engine.files.catalog import DEFAULT_MODEL, resolve_model
-from sessiond.cli.chat_turn import Turn
+from sessiond.cli.chat_turn import ChatTurn
 
 _RESULTS = Path(__file__).parent / "results"
 _POLICIES: Mapping[str, Mapping[str, Any]] = {
@@ -114,7 +114,7 @@ class WindowChat:
         )
 
 
-async def _ask(client: LoadClient, text: str, **fields: Any) -> tuple[Turn, bool]:
+async def _ask(client: LoadClient, text: str, **fields: Any) -> tuple[ChatTurn, bool]:
     """Run one turn; also returns whether turns were dropped for it."""
     turn, trimmed = await client.send(text, **fields), False
     while turn.end is None:

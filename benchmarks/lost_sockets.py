@@ -26,12 +26,12 @@ from benchmarks.load_client import LoadClient
 from benchmarks.own_server import own_server
 from benchmarks.workloads import message
 from engine.bootstrap import build_engine
-from engine.client import ContextCommand
 from engine.config import EngineConfig
-from engine.driver import Emit, Loop
-from engine.messages import Command, EngineInfo, ReleaseContext
-from engine.questions import Answer, Query
-from engine.worker_client import WorkerEngine
+from engine.ipc.client import ContextCommand
+from engine.ipc.command_reader import Emit, Loop
+from engine.ipc.messages import Command, EngineInfo, ReleaseContext
+from engine.ipc.queries import Query, QueryResult
+from engine.ipc.worker_client import WorkerEngine
 from sessiond.cli.model import pull_with_progress
 from sessiond.settings import Settings
 from sessiond.store.migrate import upgrade
@@ -92,31 +92,31 @@ class NotedLoop:
 
     @property
     def rest_s(self) -> float | None:
-        """See `engine.driver.Loop`."""
+        """See `engine.ipc.command_reader.Loop`."""
         return self._loop.rest_s
 
     def handle(self, command: Command) -> None:
-        """See `engine.driver.Loop`. A release comes behind the cancel of the session's turn."""
+        """See `engine.ipc.command_reader.Loop`. A release follows the cancel of the turn."""
         self._loop.handle(command)
         if isinstance(command, ReleaseContext):
             free_s, steps = time.monotonic(), list(self._steps)
             note = EngineNote(session=command.session, free_s=free_s, steps=steps)
             os.write(self._notes, msgspec.json.encode(note) + b"\n")
 
-    def answer(self, query: Query) -> Answer:
-        """See `engine.driver.Loop`."""
+    def answer(self, query: Query) -> QueryResult:
+        """See `engine.ipc.command_reader.Loop`."""
         return self._loop.answer(query)
 
-    def step(self, tell: Callable[[], None]) -> bool:
-        """See `engine.driver.Loop`."""
+    def step(self, flush: Callable[[], None]) -> bool:
+        """See `engine.ipc.command_reader.Loop`."""
         began_s = time.monotonic()
-        did = self._loop.step(tell)
+        did = self._loop.step(flush)
         if did:
             self._steps.append((began_s, time.monotonic()))
         return did
 
     def close(self) -> None:
-        """See `engine.driver.Loop`."""
+        """See `engine.ipc.command_reader.Loop`."""
         self._loop.close()
 
 

@@ -41,10 +41,10 @@ from benchmarks.own_server import PATIENCE_S, own_server
 from benchmarks.scrape import open_sessions, time_requests
 from engine.bootstrap import build_engine
 from engine.config import EngineConfig
-from engine.driver import Emit, Loop
-from engine.messages import Command, EngineInfo
-from engine.questions import Answer, Query
-from engine.worker_client import WorkerEngine
+from engine.ipc.command_reader import Emit, Loop
+from engine.ipc.messages import Command, EngineInfo
+from engine.ipc.queries import Query, QueryResult
+from engine.ipc.worker_client import WorkerEngine
 from sessiond.cli.model import pull_with_progress
 from sessiond.settings import Settings
 from sessiond.store.migrate import upgrade
@@ -149,30 +149,30 @@ class TimedLoop:
 
     @property
     def rest_s(self) -> float | None:
-        """See `engine.driver.Loop`."""
+        """See `engine.ipc.command_reader.Loop`."""
         return self._loop.rest_s
 
     def handle(self, command: Command) -> None:
-        """See `engine.driver.Loop`. With the first one the start is over."""
+        """See `engine.ipc.command_reader.Loop`. With the first one the start is over."""
         if not self._seconds["command"]:
             self._collections.begin()
         with self._timed("command"):
             self._loop.handle(command)
 
-    def answer(self, query: Query) -> Answer:
-        """See `engine.driver.Loop`."""
+    def answer(self, query: Query) -> QueryResult:
+        """See `engine.ipc.command_reader.Loop`."""
         with self._timed("question"):
             return self._loop.answer(query)
 
-    def step(self, tell: Callable[[], None]) -> bool:
-        """See `engine.driver.Loop`. What comes before the model is timed, and steps without it."""
+    def step(self, flush: Callable[[], None]) -> bool:
+        """See `engine.ipc.command_reader.Loop`. Times what precedes the model, and idle steps."""
         began_s, told = time.thread_time(), False
 
         def tell_timed() -> None:
             nonlocal told
             told = True
             self._seconds["before a step"].append(time.thread_time() - began_s)
-            tell()
+            flush()
 
         did = self._loop.step(tell_timed)
         if not told:
@@ -180,7 +180,7 @@ class TimedLoop:
         return did
 
     def close(self) -> None:
-        """See `engine.driver.Loop`."""
+        """See `engine.ipc.command_reader.Loop`."""
         self._loop.close()
         self._path.write_text(json.dumps(self._seconds))
 

@@ -6,8 +6,8 @@ import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from engine.heap import ShortPauses
-from engine.worker_client import WorkerEngine
+from engine.ipc.worker_client import WorkerEngine
+from engine.system.heap import ShortPauses
 from sessiond.assembly import build_server, load_text_format
 from sessiond.cli.server import ServerHooks, bind, serve_until_signal, url_of
 from sessiond.settings import Settings

@@ -32,10 +32,9 @@ from rich.table import Table
 from benchmarks.lost_sockets import lost_sockets
 from benchmarks.machine import describe_machine
 from engine.config import EngineConfig
-from engine.heap import ShortPauses
+from engine.core.loop import EngineLoop
 from engine.ids import BlockId, SessionId, TurnId
-from engine.loop import EngineLoop
-from engine.messages import (
+from engine.ipc.messages import (
     CancelTurn,
     CloseContext,
     Command,
@@ -44,12 +43,13 @@ from engine.messages import (
     SetContext,
     SubmitTurn,
 )
-from engine.step import SequenceStep
-from engine.tiers.host import HostStore
-from engine.tiers.index import SlotIndex
-from engine.tiers.mover import ThreadMover
-from engine.tiers.store import Bytes
-from engine.tiers.tiers import Rates, Tier, Tiers
+from engine.kv.step import SequenceStep
+from engine.kv.tiers.host import HostStore
+from engine.kv.tiers.index import SlotIndex
+from engine.kv.tiers.mover import ThreadMover
+from engine.kv.tiers.store import Bytes
+from engine.kv.tiers.tiers import Rates, Tier, Tiers
+from engine.system.heap import ShortPauses
 
 TOKENS = (512, 2048, 8192)
 WAYS = ("disconnect", "release")
@@ -152,8 +152,8 @@ class Bench:
             clock=time.perf_counter,
         )
         pool = self._loop._memory.pool  # noqa: SLF001 -- tells nobody when it has got blocks
-        self._give, self._given_s = pool.give, 0.0
-        pool.give = self._note_give  # type: ignore[method-assign]
+        self._give, self._given_s = pool.free, 0.0
+        pool.free = self._note_give  # type: ignore[method-assign]
         self._dice = np.random.default_rng(1)
         self._names = count(1)
         if load:

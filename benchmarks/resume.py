@@ -19,14 +19,14 @@ from pathlib import Path
 import numpy as np
 
 from engine.config import EngineConfig
+from engine.core.loop import EngineLoop
 from engine.files.spec_reader import read_spec
 from engine.ids import SessionId, TurnId
-from engine.loop import EngineLoop
-from engine.messages import ParkContext, SetContext, SubmitTurn, TurnEvent, TurnStarted
+from engine.ipc.messages import ParkContext, SetContext, SubmitTurn, TurnEvent, TurnStarted
+from engine.kv.tiers.build import open_tiers
+from engine.kv.tiers.disk import FILE_NAME
 from engine.model.native import NativeModel, prepare_native_model
 from engine.text.tokenizer import load_tokenizer
-from engine.tiers.build import open_tiers
-from engine.tiers.disk import FILE_NAME
 
 _ROUNDS = 7
 _SESSION = SessionId("conv_1")

@@ -7,7 +7,7 @@ from websockets.exceptions import ConnectionClosed
 from benchmarks.chat import ChatError
 from benchmarks.load_client import LoadClient
 from benchmarks.turn_times import TurnTimes
-from sessiond.cli.chat_turn import ReplyText, Turn
+from sessiond.cli.chat_turn import ChatTurn, ReplyText
 
 
 class SocketChat:
@@ -37,7 +37,7 @@ class SocketChat:
         return _times(turn, sent_at_s, arrivals, reply_tokens)
 
 
-def _times(turn: Turn, sent_at_s: float, arrivals: list[float], reply_tokens: int) -> TurnTimes:
+def _times(turn: ChatTurn, sent_at_s: float, arrivals: list[float], reply_tokens: int) -> TurnTimes:
     stats = turn.end.stats if turn.end else None
     if stats is None or not arrivals or stats.output_tokens != reply_tokens:
         raise ChatError(f"{reply_tokens} tokens were asked for; the turn ended as {turn.end}")

@@ -8,23 +8,22 @@ from pathlib import Path
 
 import msgspec
 
-from engine.byte_size import format_bytes
 from engine.config import EngineConfig
+from engine.core.loop import EngineLoop, TokenText
 from engine.device.cuda import CudaDevice
 from engine.device.limits import CONTEXT_BYTES, LIMIT_VARIABLE, Free, free_within, memory_limit
 from engine.errors import ConfigError, ModelFileError
 from engine.files.catalog import CATALOG, resolve_model
 from engine.files.model_spec import ModelSpec
 from engine.files.spec_reader import read_spec
-from engine.free_memory import free_host_bytes
-from engine.loop import EngineLoop, TokenText
-from engine.messages import EngineInfo, TurnEvent
+from engine.ipc.messages import EngineInfo, TurnEvent
+from engine.ipc.queries import TierInfo
+from engine.kv.tiers.build import open_tiers
 from engine.model.choice import AnyModel, prepare
-from engine.pool_size import Measured, PoolPlan, plan_pool
-from engine.processors import usable_processors
+from engine.planning.pool_size import Measured, PoolPlan, plan_pool
+from engine.system.byte_size import format_bytes
+from engine.system.limits import free_host_bytes, usable_processors
 from engine.text.tokenizer import load_tokenizer
-from engine.tier_reports import TierInfo
-from engine.tiers.build import open_tiers
 
 
 def build_engine(
@@ -148,16 +147,16 @@ def _free(loaded: AnyModel) -> Free:
     if not loaded.device.startswith("cuda"):
         return Free(free_bytes=free_host_bytes())
     device = CudaDevice()
-    device.give_back()  # otherwise the memory of the measuring steps counts as taken
+    device.release_cached()  # otherwise the memory of the measuring steps counts as taken
     try:
-        facts = device.memory()
+        memory_state = device.memory()
     except RuntimeError as error:  # HAMi's, when CUDA itself exceeds the limit (HAMi#1370)
         allowed = (
             f"a device that reports its memory; under a limit ({LIMIT_VARIABLE}), a limit of more "
             f"than CUDA itself takes, about {format_bytes(CONTEXT_BYTES)}: {error}"
         )
         raise ConfigError("device", loaded.device, allowed) from error
-    free = free_within(facts, memory_limit(os.environ, device.index))
+    free = free_within(memory_state, memory_limit(os.environ, device.index))
     # the pool allocates one block more than planned, which has no owner
     return replace(free, free_bytes=max(0, free.free_bytes - loaded.kv_bytes_per_block))
 

@@ -5,7 +5,7 @@ from typing import Literal
 import msgspec
 
 from engine.errors import ConfigError
-from policies.placements import placement_names
+from policies.registry import placement_names
 
 Device = Literal["auto", "cpu", "cuda"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]

@@ -3,8 +3,8 @@
 from collections import Counter
 from dataclasses import dataclass, field
 
-from engine.histogram import RECLAIM_SECONDS, STEP_SECONDS, TOKEN_SECONDS, Histogram
-from engine.questions import ReclaimCause
+from engine.ipc.queries import ReclaimCause
+from engine.system.histogram import RECLAIM_SECONDS, STEP_SECONDS, TOKEN_SECONDS, Histogram
 
 
 @dataclass(slots=True)

@@ -15,16 +15,16 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from engine.config import EngineConfig
-from engine.driver import Emit, Loop, Outbox, drive
 from engine.errors import ConfigError, EngineError, ModelFileError, TemplateError
-from engine.framing import (
+from engine.ipc.command_reader import Emit, Loop, OutputBuffer, drive
+from engine.ipc.framing import (
     STACKS_SIGNAL,
-    Batch,
     EngineInput,
     EngineOutput,
     FrameError,
     FromWorker,
     Launch,
+    OutputBatch,
     Ping,
     Pong,
     Progress,
@@ -33,8 +33,8 @@ from engine.framing import (
     encode,
     read_to_worker,
 )
-from engine.heap import ShortPauses, give_back_free_memory
-from engine.messages import EngineInfo
+from engine.ipc.messages import EngineInfo
+from engine.system.heap import ShortPauses, trim_heap
 
 # Builds the driven loop. `Launch.loop_factory` names a replacement for the model.
 ConfiguredFactory = Callable[[EngineConfig, Emit], tuple[Loop, EngineInfo]]
@@ -44,8 +44,8 @@ _GONE = (BrokenPipeError, ConnectionResetError)
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
-class SocketDoor:
-    """A connected stream socket as a `Door`, with frames.
+class SocketTransport:
+    """A connected stream socket as a `Transport`, with frames.
 
     A full socket makes `send` wait, so a parent that does not read blocks the engine.
     """
@@ -73,7 +73,7 @@ class SocketDoor:
                 raise FrameError(f"expected a launch, got {messages!r}")
 
     def receive(self, *, wait_s: float | None) -> Sequence[EngineInput] | None:
-        """See `engine.driver.Door`.
+        """See `engine.ipc.command_reader.Transport`.
 
         Raises:
             FrameError: the parent sent a second launch, or an invalid frame.
@@ -89,9 +89,9 @@ class SocketDoor:
         return inputs
 
     def send(self, outputs: list[EngineOutput]) -> None:
-        """See `engine.driver.Door`. Output is lost once the parent has gone."""
+        """See `engine.ipc.command_reader.Transport`. Output is lost once the parent has gone."""
         with contextlib.suppress(*_GONE):  # `receive` reports it, after all earlier input
-            self.say(Batch(outputs=outputs))
+            self.say(OutputBatch(outputs=outputs))
 
     def say(self, message: FromWorker) -> None:
         """Write one whole message."""
@@ -130,7 +130,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     connection = socket.socket(fileno=options.fd)
     connection.set_inheritable(False)
     try:
-        return _serve(SocketDoor(connection))
+        return _serve(SocketTransport(connection))
     except _GONE:
         return 0  # the parent has gone: there is no recipient
     finally:
@@ -151,33 +151,33 @@ def _live_with(parent: int) -> None:
         sys.exit(0)
 
 
-def _serve(door: SocketDoor) -> int:
-    launch = door.receive_launch()
+def _serve(transport: SocketTransport) -> int:
+    launch = transport.receive_launch()
     if launch is None:
         return 0
-    outbox = Outbox()
+    output_buffer = OutputBuffer()
     try:
-        engine_loop, info = _factory(launch, door)(launch.config, outbox.put)
+        engine_loop, info = _factory(launch, transport)(launch.config, output_buffer.put)
     except Exception as error:  # whatever the error, the parent receives it
         if not isinstance(error, EngineError | OSError | MemoryError):
             traceback.print_exc()
-        door.say(_refusal(error))
+        transport.say(_refusal(error))
         return 1
-    give_back_free_memory()
+    trim_heap()
     ShortPauses().begin()
-    door.say(Ready(info=info))
-    drive(engine_loop, outbox, door)
+    transport.say(Ready(info=info))
+    drive(engine_loop, output_buffer, transport)
     return 0
 
 
-def _factory(launch: Launch, door: SocketDoor) -> ConfiguredFactory:
+def _factory(launch: Launch, transport: SocketTransport) -> ConfiguredFactory:
     if launch.loop_factory:
         module, _, function = launch.loop_factory.partition(":")
         stand_in: ConfiguredFactory = getattr(importlib.import_module(module), function)
         return stand_in
     from engine.bootstrap import build_engine
 
-    return partial(build_engine, report=lambda text: door.say(Progress(text=text)))
+    return partial(build_engine, report=lambda text: transport.say(Progress(text=text)))
 
 
 def _refusal(error: Exception) -> Refused:

@@ -10,8 +10,8 @@ from typing import Any
 
 import websocket
 
-from loadtest.retry import SHED, Patience, wait_before_retry
-from sessiond.cli.chat_turn import ProtocolFaultError, Turn, TurnStats
+from loadtest.retry import SHED, RetryBudget, wait_before_retry
+from sessiond.cli.chat_turn import ChatTurn, ProtocolFaultError, TurnStats
 from sessiond.cli.server_api import ServerAddress
 
 _SMALL_BUFFER = 4096
@@ -50,14 +50,14 @@ class Conversation:
         url: str,
         *,
         api_key: str | None = None,
-        patience: Patience = Patience(),  # noqa: B008 -- frozen
+        retry_budget: RetryBudget = RetryBudget(),  # noqa: B008 -- frozen
         timeout_s: float = 60.0,
         read_delay_s: float = 0.0,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._address = ServerAddress.parse(url, api_key)
-        self._patience = patience
+        self._patience = retry_budget
         self._timeout_s = timeout_s
         self._read_delay_s = read_delay_s
         self._sleep = sleep
@@ -109,14 +109,14 @@ class Conversation:
                 self._socket.close(timeout=1)
         self._socket = None
 
-    def _try(self, text: str, fields: dict[str, Any]) -> tuple[str, float | None, Turn | None]:
+    def _try(self, text: str, fields: dict[str, Any]) -> tuple[str, float | None, ChatTurn | None]:
         """One try: the code of its failure ("" for none), Retry-After, the turn."""
         request = {"type": "response.create", "input": text} | fields
         if self.tip is not None:
             request["previous_response_id"] = self.tip
         try:
             self._connect()
-            turn = Turn(sent_at_s=self._clock())
+            turn = ChatTurn(sent_at_s=self._clock())
             self._socket.send(json.dumps(request))
             return self._read(turn)
         except websocket.WebSocketBadStatusException as error:
@@ -139,7 +139,7 @@ class Conversation:
             sockopt=[small] if self._read_delay_s else [],
         )
 
-    def _read(self, turn: Turn) -> tuple[str, float | None, Turn]:
+    def _read(self, turn: ChatTurn) -> tuple[str, float | None, ChatTurn]:
         while True:
             if self._read_delay_s:
                 self._sleep(self._read_delay_s)

@@ -21,8 +21,8 @@ from loadtest.gate import Limits, Totals, broken_limits, parse_p95
 from loadtest.options import checked
 from loadtest.people import Habits, Person, Said, load_habits
 from loadtest.recorder import Recorder, inter_token_s, is_warm
-from loadtest.retry import Patience
-from loadtest.scenarios import SCENARIOS, Stage, parse_stages, stage_at, stages_of
+from loadtest.retry import RetryBudget
+from loadtest.scenarios import SCENARIOS, CrowdStage, parse_stages, stage_at, stages_of
 
 _DEFAULT_USERS, _DEFAULT_SECONDS = 10, 60.0
 _STORM_EVERY_S = 10.0  # all connections drop at these moments
@@ -117,7 +117,7 @@ class Crowd(LoadTestShape):
 
     def __init__(self) -> None:
         super().__init__()
-        self._stage: Stage | None = None
+        self._stage: CrowdStage | None = None
 
     def tick(self) -> tuple[int, float, list[type[User]]] | None:
         """Locust asks once a second."""
@@ -133,7 +133,7 @@ class Crowd(LoadTestShape):
         return stage.users, max(1.0, stage.users / 2), kinds
 
 
-def _stages(options: Any) -> list[Stage]:
+def _stages(options: Any) -> list[CrowdStage]:
     if options.stages:
         return parse_stages(options.stages)
     users = int(options.num_users or _DEFAULT_USERS)
@@ -163,7 +163,7 @@ class _Client(User):
         return Conversation(
             self.host or "http://127.0.0.1:8080",
             api_key=options.api_key or None,
-            patience=Patience(seconds=options.patience_s),
+            retry_budget=RetryBudget(seconds=options.patience_s),
             read_delay_s=self.read_delay_s,
             sleep=gevent.sleep,
         )
@@ -197,18 +197,18 @@ class _Client(User):
             _run.recorder.turn(met, self.environment.runner.user_count)
         _run.refused += met.refusals
         _run.lost += met.lost
-        self._tell("turn", met.total_s, met.code)
+        self._record("turn", met.total_s, met.code)
         if met.lost:
-            self._tell("lost", met.total_s, met.code)
+            self._record("lost", met.total_s, met.code)
             return False
         if met.ttft_s is not None:
-            self._tell("ttft_warm" if is_warm(met) else "ttft_cold", met.ttft_s)
+            self._record("ttft_warm" if is_warm(met) else "ttft_cold", met.ttft_s)
         between_s = inter_token_s(met)
         if between_s is not None:
-            self._tell("itl", between_s)
+            self._record("itl", between_s)
         return True
 
-    def _tell(self, name: str, seconds: float, code: str = "") -> None:
+    def _record(self, name: str, seconds: float, code: str = "") -> None:
         self.environment.events.request.fire(
             request_type="WS",
             name=name,

@@ -27,18 +27,18 @@ _LONGEST_WAIT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
+class RetryBudget:
     """How long one turn is tried for."""
 
     seconds: float = 60.0
 
 
 def wait_before_retry(
-    code: str, tries: int, elapsed_s: float, retry_after_s: float | None, patience: Patience
+    code: str, tries: int, elapsed_s: float, retry_after_s: float | None, retry_budget: RetryBudget
 ) -> float | None:
     """Seconds to wait after the `tries`-th try failed with `code`; None: give up."""
     if code not in PASSING:
         return None
     wait_s = min(_FIRST_WAIT_S * 2 ** (tries - 1), _LONGEST_WAIT_S)
     wait_s = max(wait_s, retry_after_s or 0.0)
-    return wait_s if elapsed_s + wait_s <= patience.seconds else None
+    return wait_s if elapsed_s + wait_s <= retry_budget.seconds else None

@@ -6,7 +6,7 @@ from itertools import accumulate
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class CrowdStage:
     """So many users for so many seconds."""
 
     users: int
@@ -54,13 +54,13 @@ SCENARIOS: Mapping[str, Scenario] = {
 }
 
 
-def stages_of(name: str, users: int, seconds: float) -> list[Stage]:
+def stages_of(name: str, users: int, seconds: float) -> list[CrowdStage]:
     """The stages of a scenario with at most `users` users, `seconds` in all."""
     shares = SCENARIOS[name].shares
-    return [Stage(max(1, round(share * users)), seconds / len(shares)) for share in shares]
+    return [CrowdStage(max(1, round(share * users)), seconds / len(shares)) for share in shares]
 
 
-def parse_stages(text: str) -> list[Stage]:
+def parse_stages(text: str) -> list[CrowdStage]:
     """Read `USERS:SECONDS,...`.
 
     Raises:
@@ -68,7 +68,7 @@ def parse_stages(text: str) -> list[Stage]:
     """
     try:
         pairs = [part.split(":") for part in text.split(",")]
-        stages = [Stage(int(users), float(seconds)) for users, seconds in pairs]
+        stages = [CrowdStage(int(users), float(seconds)) for users, seconds in pairs]
     except ValueError:
         stages = []
     if not stages or any(stage.users < 1 or stage.seconds <= 0 for stage in stages):
@@ -76,7 +76,7 @@ def parse_stages(text: str) -> list[Stage]:
     return stages
 
 
-def stage_at(stages: Sequence[Stage], elapsed_s: float) -> Stage | None:
+def stage_at(stages: Sequence[CrowdStage], elapsed_s: float) -> CrowdStage | None:
     """The stage that runs now; None after the last."""
     ends = accumulate(stage.seconds for stage in stages)
     return next((s for s, end in zip(stages, ends, strict=True) if elapsed_s < end), None)

@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 from math import ceil
 
-from policies.newest import keep_newest
-from policies.parameters import need_count, need_share
 from policies.plan import ContextPlan, KeepAll, KeepTurns
+from policies.toolkit import keep_newest, need_count, need_share
 from policies.views import ConversationView
 
 

@@ -1,7 +1,7 @@
 """The placement policy `priority`: evicts the contexts of lowest client priority first."""
 
-from policies.order import give_way
 from policies.plan import PlacementPlan
+from policies.toolkit import evict_in_order
 from policies.views import ContextFacts, PlacementView
 
 
@@ -14,4 +14,4 @@ class PriorityFirst:
         def rank(facts: ContextFacts) -> tuple[float, ...]:
             return facts.priority, facts.is_expected(view.now_s), facts.last_used_s
 
-        return give_way(view, rank)
+        return evict_in_order(view, rank)

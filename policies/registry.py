@@ -1,22 +1,35 @@
-"""Context policies by name: built-in ones, and those of other packages.
+"""Policies by name: built-in ones, and those of installed packages by entry point.
 
-A package adds a context policy by an entry point of the group `sessiond.context_policies`: its name
-is the `type` that clients ask for, its object a class that takes the parameters as keywords.
+The context policy `none` (keep everything) is defined here.
 """
 
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from types import MappingProxyType
 from typing import Any
 
-from policies.keep_all import KeepAllPolicy
+from policies.cost_aware import CostAware
 from policies.last_turns import LastTurns
-from policies.parameters import ParameterError
-from policies.protocol import ContextPolicy
+from policies.lru import LeastRecentlyUsed
+from policies.plan import ContextPlan, KeepAll
+from policies.priority import PriorityFirst
+from policies.protocol import ContextPolicy, PlacementPolicy
 from policies.sliding_window import SlidingWindow
 from policies.summarize import Compaction
 from policies.token_budget import TokenBudget
+from policies.toolkit import ParameterError
+from policies.ttl import TimeToLive
+from policies.views import ConversationView
+
+
+class KeepAllPolicy:
+    """Keeps the whole conversation; turns that do not fit are refused elsewhere."""
+
+    def plan(self, view: ConversationView) -> ContextPlan:  # noqa: ARG002 -- the Protocol's
+        """Keep all turns."""
+        return KeepAll()
+
 
 CONTEXT_POLICY_GROUP = "sessiond.context_policies"
 
@@ -98,3 +111,44 @@ def _load(points: Iterable[EntryPoint]) -> dict[str, type[ContextPolicy]]:
             raise PluginError(f"{origin}: {policy!r} is not a class with a method `plan`")
         plugins[point.name] = policy
     return plugins
+
+
+ENTRY_POINTS = "sessiond.placement_policies"
+
+BUILT_IN: Mapping[str, Callable[[], PlacementPolicy]] = MappingProxyType(
+    {
+        "lru": LeastRecentlyUsed,
+        "ttl": TimeToLive,
+        "priority": PriorityFirst,
+        "cost_aware": CostAware,
+    }
+)
+
+
+class UnknownPlacementPolicyError(Exception):
+    """No placement policy has that name. `known` are the valid names."""
+
+    def __init__(self, name: str, known: list[str]) -> None:
+        super().__init__(f"no placement policy {name!r}; there are {', '.join(known)}")
+        self.name = name
+        self.known = known
+
+
+def placement_names() -> list[str]:
+    """All names, built-in ones first. An entry point can't replace a built-in policy."""
+    added = sorted({point.name for point in entry_points(group=ENTRY_POINTS)} - set(BUILT_IN))
+    return [*BUILT_IN, *added]
+
+
+def placement_policy(name: str) -> PlacementPolicy:
+    """Make the policy of that name.
+
+    Raises:
+        UnknownPlacementPolicyError: there is none.
+    """
+    if name in BUILT_IN:
+        return BUILT_IN[name]()
+    for point in entry_points(group=ENTRY_POINTS, name=name):
+        made: PlacementPolicy = point.load()()
+        return made
+    raise UnknownPlacementPolicyError(name, placement_names())

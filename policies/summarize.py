@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from policies.parameters import need_count
 from policies.plan import ContextPlan, KeepAll, Summarize
 from policies.sliding_window import SlidingWindow
+from policies.toolkit import need_count
 from policies.views import ConversationView
 
 _OF_LIMIT = 0.8  # default threshold: where a sliding window would be trimmed to

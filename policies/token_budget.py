@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from policies.parameters import need_count
 from policies.plan import ContextPlan, KeepAll, KeepTurns
+from policies.toolkit import need_count
 from policies.views import ConversationView
 
 

@@ -1,7 +1,7 @@
 """The placement policy `ttl`: evicts the context whose expected return is furthest in the past."""
 
-from policies.order import give_way
 from policies.plan import PlacementPlan
+from policies.toolkit import evict_in_order
 from policies.views import ContextFacts, PlacementView
 
 _TTL_S = 300.0  # nine in ten of the returning sessions return sooner
@@ -20,4 +20,4 @@ class TimeToLive:
             until_s = facts.expected_until_s
             return (facts.last_used_s + self._ttl_s if until_s is None else until_s,)
 
-        return give_way(view, rank)
+        return evict_in_order(view, rank)

@@ -12,25 +12,25 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Match, Route, WebSocketRoute
 
+from sessiond.api.access import Admittance
+from sessiond.api.admin import AdminApi
+from sessiond.api.chat_api import ChatApi
+from sessiond.api.console_page import ConsolePage
+from sessiond.api.conversations_api import ConversationsApi
+from sessiond.api.head_bounds import HeadBounds
+from sessiond.api.health import HealthApi
+from sessiond.api.jobs import database_error, internal_error
+from sessiond.api.openapi_api import OpenApi
+from sessiond.api.parts import Gateway
+from sessiond.api.pool_api import PoolApi
+from sessiond.api.quota_api import QuotaApi
+from sessiond.api.refusal import error_response, plain_error_response
+from sessiond.api.rest import ResponsesApi
+from sessiond.api.security import HostOriginCheck, plain_origin
+from sessiond.api.sessions_api import SessionsApi
+from sessiond.api.socket import SocketEndpoint
+from sessiond.api.trace_parent import TraceParent
 from sessiond.errors import RequestError
-from sessiond.gateway.admin import AdminApi
-from sessiond.gateway.admission import Admittance
-from sessiond.gateway.chat_api import ChatApi
-from sessiond.gateway.console_page import ConsolePage
-from sessiond.gateway.conversations import ConversationsApi
-from sessiond.gateway.head_bounds import HeadBounds
-from sessiond.gateway.health import HealthApi
-from sessiond.gateway.jobs import database_error, internal_error
-from sessiond.gateway.openapi_api import OpenApi
-from sessiond.gateway.parts import Gateway
-from sessiond.gateway.pool_api import PoolApi
-from sessiond.gateway.quota_api import QuotaApi
-from sessiond.gateway.refusal import error_response, plain_error_response
-from sessiond.gateway.rest import ResponsesApi
-from sessiond.gateway.security import HostOriginCheck, plain_origin
-from sessiond.gateway.sessions_api import SessionsApi
-from sessiond.gateway.socket import SocketEndpoint
-from sessiond.gateway.trace_parent import TraceParent
 from sessiond.store.errors import StoreError
 
 EXPOSED_HEADERS = ("Retry-After", "X-Session-Id")

@@ -11,32 +11,32 @@ from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
 
-from engine.client import EngineClient
 from engine.errors import ConfigError
+from engine.ipc.client import EngineClient
 from engine.text.chat_template import load_chat_format
 from engine.text.tokenizer import load_tokenizer
-from policies.parameters import ParameterError
 from policies.registry import ContextPolicyRegistry, installed_context_policies
+from policies.toolkit import ParameterError
 from sessiond.accounts import Accounts
+from sessiond.api.audit_watch import AuditWatch
+from sessiond.api.auth import KeyAuth, NoAuth
+from sessiond.api.connections import Connections
+from sessiond.api.key_watch import KeyWatch
+from sessiond.api.limits import GatewayLimits
+from sessiond.api.parts import Gateway
+from sessiond.api.protocol.policies import OVERSIZES
 from sessiond.app import build_app, drain
-from sessiond.facts import PolicyChoice
-from sessiond.gateway.audit_watch import AuditWatch
-from sessiond.gateway.auth import KeyAuth, NoAuth
-from sessiond.gateway.connections import Connections
-from sessiond.gateway.key_watch import KeyWatch
-from sessiond.gateway.limits import GatewayLimits
-from sessiond.gateway.parts import Gateway
-from sessiond.gateway.protocol.policies import OVERSIZES
-from sessiond.metrics.metrics import Metrics
+from sessiond.domain import PolicyChoice
+from sessiond.observability.metrics import Metrics
+from sessiond.observability.span_export import spans_to
+from sessiond.sessions.hooks import Hooks
 from sessiond.sessions.service import ServiceLimits, SessionService
-from sessiond.sessions.text_format import TextFormat
-from sessiond.sessions.watchers import Watchers
+from sessiond.sessions.transcript import TextFormat
 from sessiond.settings import Settings
 from sessiond.store.store import Store
-from sessiond.tracing.export import spans_to
 
 if TYPE_CHECKING:
-    from sessiond.tracing.spans import TurnSpans
+    from sessiond.observability.spans import TurnSpans
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,11 +99,11 @@ def build_server(
         ticks=time.monotonic,
         new_id=new_id,
         new_seed=lambda: secrets.randbits(63),  # SQL and msgspec have signed 64-bit integers
-        watchers=Watchers(
+        hooks=Hooks(
             turn_ended=metrics.turn_ended,
             degraded=metrics.degraded,
             quota_refused=metrics.quota_refused,
-            turn_told=spans.turn_told if spans else None,
+            turn_reported=spans.turn_reported if spans else None,
         ),
         ignore_eos=settings.ignore_eos,
         default_policy=default_policy(settings, registry),

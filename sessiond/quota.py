@@ -9,8 +9,8 @@ from dataclasses import dataclass, fields
 from math import ceil
 from typing import Literal, NamedTuple, get_args
 
+from sessiond.domain import TurnError, TurnUsage
 from sessiond.errors import ErrorCode
-from sessiond.facts import TurnError, TurnUsage
 
 MINUTE_S = 60
 DAY_S = 86_400

@@ -11,8 +11,8 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from engine.byte_size import BYTE_SIZES
 from engine.errors import ConfigError
+from engine.system.byte_size import BYTE_SIZES
 from sessiond.settings import CONFIG_FILE_VARIABLE, ENV_PREFIX, ByteSize, Settings, config_file
 
 # Environment variables with the prefix that are not server settings.

@@ -15,7 +15,6 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from engine.byte_size import parse_bytes
 from engine.config import (
     MAX_SPECULATIVE_TOKENS,
     AttentionName,
@@ -28,6 +27,7 @@ from engine.config import (
 )
 from engine.errors import ConfigError
 from engine.files.catalog import DEFAULT_MODEL
+from engine.system.byte_size import parse_bytes
 
 ENV_PREFIX = "SESSIOND_"
 CONFIG_FILE_VARIABLE = "SESSIOND_CONFIG"

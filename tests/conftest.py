@@ -5,8 +5,8 @@ import os
 import pytest
 from hypothesis import HealthCheck, settings
 
-from engine.c_compiler import BuildError, find_compiler
 from engine.model.kernels.build import HERE, LIBRARY_NAME, build, sources
+from engine.system.c_compiler import BuildError, find_compiler
 from tests.run_folder import locked, run_folder
 from tests.soak import SOAK
 

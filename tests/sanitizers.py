@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.c_compiler import BuildError, find_compiler
+from engine.system.c_compiler import BuildError, find_compiler
 
 
 def sanitizer_runtime(name):

@@ -1,11 +1,11 @@
-"""No test sends SQL whose text depends on how long a list is: see `sessiond/store/padding.py`."""
+"""No SQL text depends on the length of a list: see `sessiond/store/text_padding.py`."""
 
 import re
 
 import pytest
 import sqlalchemy as sa
 
-from sessiond.store.padding import padded
+from sessiond.store.text_padding import padded
 
 _LIST = re.compile(r"IN \((?P<list>[?%][^\n]*?)\)(?=[\s)]|$)")
 _PARAMETER = re.compile(r"\?|%\(\w+\)s")

@@ -25,7 +25,7 @@ from benchmarks.server_process import free_port
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("engine", "loadtest", "migrations", "policies", "sessiond")
 NEEDED = {  # by ending, and how many at least: what no import would miss
-    "sessiond/gateway/console/": 20,
+    "sessiond/api/console/": 20,
     "schema_extensions.json": 1,
     "migrations/versions/": 5,
     "migrations/script.py.mako": 1,

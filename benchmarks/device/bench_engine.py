@@ -10,7 +10,7 @@ from benchmarks.reclaim import NoText
 from engine.bootstrap import assemble
 from engine.config import EngineConfig
 from engine.ids import SessionId, TurnId
-from engine.messages import (
+from engine.ipc.messages import (
     CloseContext,
     ParkContext,
     ReleaseContext,
@@ -25,9 +25,8 @@ from engine.messages import (
     TurnIncomplete,
     TurnStarted,
 )
+from engine.ipc.queries import AuditReport, EngineStats, GetAudit, GetStats, TierStats
 from engine.model.runner import LoadedModel
-from engine.questions import AuditReport, EngineStats, GetAudit, GetStats
-from engine.tier_reports import TierStats
 
 _MOST_WAIT_S = 120.0
 _SALT = b"user"

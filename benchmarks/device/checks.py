@@ -18,9 +18,9 @@ from benchmarks.device.bench_engine import BenchEngine
 from benchmarks.device.shapes import shape_of
 from engine.config import EngineConfig
 from engine.ids import BlockId
-from engine.memory.page_table import PageEntry
+from engine.kv.page_table import PageEntry
+from engine.kv.step import SequenceStep
 from engine.model.runner import LoadedModel, TorchRunner, prepare_model
-from engine.step import SequenceStep
 
 TOLERANCES = {"float32": 1e-3, "bfloat16": 6e-2, "float16": 8e-3}
 """Of logits by dtype: the norm of the difference to float32 on the CPU by the norm of these.
@@ -113,7 +113,7 @@ def _poison(runner: TorchRunner, loaded: LoadedModel) -> None:
     """Bytes that are no number in any floating-point type.
 
     Where K lies at its position whole pages are read, and V of slots that no token fills meets
-    weights of 0 (engine.memory.kv_store): it is a number there, but far from any that is right.
+    weights of 0 (engine.kv.tensors): it is a number there, but far from any that is right.
     """
     layers = loaded.spec.num_layers
     shape = (layers, 2, loaded.kv_bytes_per_block // (2 * layers))  # of K and of V

@@ -15,10 +15,10 @@ from benchmarks.device.clock import DeviceClock
 from benchmarks.device.shapes import Shape, decode_bytes, prefill_operations
 from engine.config import EngineConfig
 from engine.ids import BlockId
-from engine.memory.page_table import PageEntry
-from engine.messages import Sampling
+from engine.ipc.messages import Sampling
+from engine.kv.page_table import PageEntry
+from engine.kv.step import SampleAt, SequenceStep
 from engine.model.runner import LoadedModel
-from engine.step import SampleAt, SequenceStep
 
 BATCHES = (1, 8, 32, 64)
 _WARM_UP_STEPS = 3

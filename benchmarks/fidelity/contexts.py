@@ -9,15 +9,15 @@ from collections.abc import Sequence
 import numpy as np
 
 from benchmarks.quality.measures import Floats
-from engine.context import Context
-from engine.history import History
 from engine.ids import SessionId
-from engine.memory.block_pool import BlockPool
-from engine.memory.hashing import ChainHasher, KeyExtras
-from engine.messages import Edit, Sampling
+from engine.ipc.messages import Edit, Sampling
+from engine.kv.block_pool import BlockPool
+from engine.kv.context import Context
+from engine.kv.hashing import ChainHasher, KeyExtras
+from engine.kv.history import History
+from engine.kv.partition import Partition
+from engine.kv.step import SampleAt, SequenceStep
 from engine.model.choice import AnyModel
-from engine.partition import Partition
-from engine.step import SampleAt, SequenceStep
 
 _GREEDY = SampleAt(sampling=Sampling(temperature=0.0), output_index=0)
 _CHUNK = 256  # tokens of a step
@@ -81,7 +81,7 @@ class PlayedContext:
         context.edit(Edit(at=len(context.ids), dropped=tuple(spans)))
         again, gone = context.apply_edit()
         self._pool.share(again)
-        self._pool.give(gone)
+        self._pool.free(gone)
 
     def restart(self, length: int, ids: Sequence[int]) -> None:
         """Shorten it as `exact`: keep the first `length` ids, compute `ids` behind them anew."""
@@ -90,7 +90,7 @@ class PlayedContext:
 
     def cut(self, length: int) -> None:
         """Keep the first `length` ids."""
-        self._pool.give(self._context.cut(length))
+        self._pool.free(self._context.cut(length))
 
     def continued(self, ids: Sequence[int], longest: int, stop_ids: Sequence[int]) -> list[int]:
         """The greedy reply to `ids`, without a stop id; the context stays as it is."""
@@ -106,7 +106,7 @@ class PlayedContext:
 
     def close(self) -> None:
         """Give back its blocks."""
-        self._pool.give(self._context.release())
+        self._pool.free(self._context.release())
 
     def _step(self, ids: Sequence[int], sample: SampleAt | None) -> SequenceStep:
         context, table = self._context, self._context.table

@@ -17,8 +17,8 @@ from benchmarks.fidelity.measures import (
 from engine.text.chat_template import ChatFormat
 from engine.text.tokenizer import Tokenizer
 from policies.sliding_window import SlidingWindow
-from sessiond.sessions.fitting import conversation_view, kept
-from sessiond.store.shape import Shape, Span, dropped_places
+from sessiond.sessions.fit import conversation_view, kept
+from sessiond.store.context_layout import ContextLayout, Span, dropped_places
 
 EXACT = "exact"
 SHIFTED = "shifted"
@@ -55,7 +55,7 @@ class Play:
         self._chat, self._number, self._window = chat, number, window
         self._policy = SlidingWindow(max_tokens=window)
         front = self._form.open()
-        self._shape = Shape(front_tokens=len(front))
+        self._shape = ContextLayout(prefix_tokens=len(front))
         self._told: list[tuple[Span, Fact]] = []
         self._since_trim = 0
         self._contexts: dict[str, PlayedContext] = {
@@ -105,7 +105,7 @@ class Play:
             return
         self.trims += 1
         self._since_trim = 0
-        front = after.front_tokens
+        front = after.prefix_tokens
         self._contexts[SHIFTED].drop(dropped_places(before, after))
         kept_ids = self._contexts[SHIFTED].ids[front:]
         for name in (EXACT, MOVED):
@@ -135,7 +135,7 @@ class Play:
             )
         )
 
-    def _ask_all(self, before: Shape, after: Shape) -> None:
+    def _ask_all(self, before: ContextLayout, after: ContextLayout) -> None:
         """Ask for what the kept text tells, and for what has just been dropped."""
         for span, fact in self._told:
             if span in before.turns:

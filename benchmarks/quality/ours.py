@@ -12,8 +12,8 @@ from benchmarks.quality.measures import Floats
 from benchmarks.quality.texts import WINDOW, Ids
 from engine.config import Dtype, EngineConfig, KvDtype, Weights
 from engine.files.spec_reader import read_spec
+from engine.kv.step import SequenceStep
 from engine.model.choice import prepare
-from engine.step import SequenceStep
 
 AT_ONCE = 25  # replies
 

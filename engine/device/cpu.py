@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from engine.device.protocol import Event, Graph, MemoryFacts, Stream
-from engine.free_memory import free_host_bytes
+from engine.device.protocol import DeviceEvent, DeviceMemoryState, Graph, Stream
+from engine.system.limits import free_host_bytes
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -14,11 +14,11 @@ class DoneEvent:
     """An event that has already completed."""
 
     def query(self) -> bool:
-        """See `Event`."""
+        """See `DeviceEvent`."""
         return True
 
     def synchronize(self) -> None:
-        """See `Event`."""
+        """See `DeviceEvent`."""
 
 
 class ImmediateStream:
@@ -32,11 +32,11 @@ class ImmediateStream:
         """See `Stream`."""
         target.copy_(source)
 
-    def record(self) -> Event:
+    def record(self) -> DeviceEvent:
         """See `Stream`."""
         return DoneEvent()
 
-    def wait(self, event: Event) -> None:
+    def wait(self, event: DeviceEvent) -> None:
         """See `Stream`. All events have completed."""
 
     def synchronize(self) -> None:
@@ -82,10 +82,10 @@ class CpuDevice:
         """See `Device`."""
         return RecordedCall(work)
 
-    def memory(self) -> MemoryFacts:
+    def memory(self) -> DeviceMemoryState:
         """See `Device`."""
         free = free_host_bytes()
-        return MemoryFacts(free=free, total=free, reserved=0)
+        return DeviceMemoryState(free=free, total=free, reserved=0)
 
-    def give_back(self) -> None:
+    def release_cached(self) -> None:
         """See `Device`."""

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from engine.device.faults import is_shortage
-from engine.device.protocol import Event, Graph, MemoryFacts, Stream
+from engine.device.protocol import DeviceEvent, DeviceMemoryState, Graph, Stream
 
 if TYPE_CHECKING:
     import torch
@@ -18,17 +18,17 @@ _WARM_UPS = 2  # in the first runs libraries allocate, and kernels are compiled 
 
 
 class CudaEvent:
-    """Implements `Event`."""
+    """Implements `DeviceEvent`."""
 
     def __init__(self, event: "torch.cuda.Event") -> None:
         self.raw = event
 
     def query(self) -> bool:
-        """See `Event`."""
+        """See `DeviceEvent`."""
         return bool(self.raw.query())  # type: ignore[no-untyped-call]  # torch's
 
     def synchronize(self) -> None:
-        """See `Event`."""
+        """See `DeviceEvent`."""
         self.raw.synchronize()
 
 
@@ -52,11 +52,11 @@ class CudaStream:
         with torch.cuda.stream(self.raw):
             target.copy_(source, non_blocking=True)
 
-    def record(self) -> Event:
+    def record(self) -> DeviceEvent:
         """See `Stream`."""
         return CudaEvent(self.raw.record_event())
 
-    def wait(self, event: Event) -> None:
+    def wait(self, event: DeviceEvent) -> None:
         """See `Stream`.
 
         Raises:
@@ -158,18 +158,18 @@ class CudaDevice:
             torch.cuda.set_stream(current)
         return CudaGraph(graph, output)
 
-    def memory(self) -> MemoryFacts:
+    def memory(self) -> DeviceMemoryState:
         """See `Device`."""
         import torch
 
         free, total = torch.cuda.mem_get_info(self.index)
-        return MemoryFacts(
+        return DeviceMemoryState(
             free=int(free),
             total=int(total),
             reserved=torch.cuda.memory_reserved(self.index),
         )
 
-    def give_back(self) -> None:
+    def release_cached(self) -> None:
         """See `Device`."""
         import torch
 

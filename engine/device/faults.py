@@ -65,5 +65,5 @@ def is_sticky(error: BaseException) -> bool:
 def is_shortage(error: BaseException) -> bool:
     """Whether an error reports too little device memory; a smaller step may succeed."""
     text = str(error).lower()
-    is_told = getattr(error, "error_code", None) == _OUT_OF_MEMORY
-    return is_told or any(words in text for words in _SHORTAGES)
+    has_code = getattr(error, "error_code", None) == _OUT_OF_MEMORY
+    return has_code or any(words in text for words in _SHORTAGES)

@@ -9,8 +9,8 @@ variables are read, too.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from engine.byte_size import format_bytes
-from engine.device.protocol import MemoryFacts
+from engine.device.protocol import DeviceMemoryState
+from engine.system.byte_size import format_bytes
 
 LIMIT_VARIABLE = "CUDA_DEVICE_MEMORY_LIMIT"
 """HAMi-core's, for all devices; with `_0` and so on for one (Project-HAMi/HAMi-core)."""
@@ -42,16 +42,16 @@ def memory_limit(environment: Mapping[str, str], index: int) -> int | None:
     return None
 
 
-def free_within(facts: MemoryFacts, limit: int | None) -> Free:
+def free_within(memory_state: DeviceMemoryState, limit: int | None) -> Free:
     """The lesser of the driver's free memory and the rest of a limit.
 
     If the driver's total is within the limit, its answer already respects the limit.
     """
-    if limit is None or facts.total <= limit:
-        return Free(free_bytes=facts.free)
-    left = max(0, limit - facts.reserved - CONTEXT_BYTES)
-    if left >= facts.free:
-        return Free(free_bytes=facts.free)
+    if limit is None or memory_state.total <= limit:
+        return Free(free_bytes=memory_state.free)
+    left = max(0, limit - memory_state.reserved - CONTEXT_BYTES)
+    if left >= memory_state.free:
+        return Free(free_bytes=memory_state.free)
     reason = (
         f"a limit of {format_bytes(limit)} ({LIMIT_VARIABLE}), "
         f"of which CUDA itself takes about {format_bytes(CONTEXT_BYTES)}"

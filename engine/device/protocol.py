@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryFacts:
+class DeviceMemoryState:
     """Bytes. `free` and `total` are the driver's, for the device or instance in use.
 
     `reserved` is held by this process's allocator: tensors, and memory kept for later ones.
@@ -24,7 +24,7 @@ class MemoryFacts:
     reserved: int
 
 
-class Event(Protocol):
+class DeviceEvent(Protocol):
     """A place in a stream."""
 
     def query(self) -> bool:
@@ -50,11 +50,11 @@ class Stream(Protocol):
         """
         ...
 
-    def record(self) -> Event:
+    def record(self) -> DeviceEvent:
         """Return an event behind all work enqueued so far."""
         ...
 
-    def wait(self, event: Event) -> None:
+    def wait(self, event: DeviceEvent) -> None:
         """Order later work behind an event of any stream. Never blocks."""
         ...
 
@@ -112,10 +112,10 @@ class Device(Protocol):
         """
         ...
 
-    def memory(self) -> MemoryFacts:
+    def memory(self) -> DeviceMemoryState:
         """Memory of the device, and of this process on it."""
         ...
 
-    def give_back(self) -> None:
+    def release_cached(self) -> None:
         """Free memory that the allocator keeps for later tensors."""
         ...

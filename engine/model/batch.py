@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.errors import Corruption
-from engine.memory.kv_store import KvStore
-from engine.step import SequenceStep
+from engine.kv.step import SequenceStep
+from engine.kv.tensors import KvStore
 
 Ints = npt.NDArray[np.int64]
 

@@ -8,8 +8,8 @@ from engine.config import EngineConfig
 from engine.files.model_spec import ModelSpec
 from engine.model.kernels.library import LibraryMissingError
 from engine.model.native import NativeModel, prepare_native_model
-from engine.sizes.native import why_not_native
-from engine.sizes.offload import offload_is_torchs
+from engine.planning.native_sizes import why_not_native
+from engine.planning.offload_sizes import offload_is_torchs
 
 if TYPE_CHECKING:
     from engine.model.runner import LoadedModel

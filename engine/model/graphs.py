@@ -13,9 +13,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from engine.device.protocol import Device, Event, Graph
+from engine.device.protocol import Device, DeviceEvent, Graph
 from engine.errors import ConfigError
-from engine.memory.kv_store import KvStore
+from engine.kv.tensors import KvStore
 from engine.model.attention.protocol import CapturableBackend, FixedAttentionStep
 from engine.model.batch import Batch
 from engine.model.graph_buckets import Bucket, choose_bucket
@@ -61,7 +61,7 @@ class DecodeGraphs:
         self._max_position = max_position
         self._buckets = list(buckets)
         self._captured: dict[Bucket, _Captured] = {}
-        self._copied: Event | None = None
+        self._copied: DeviceEvent | None = None
 
     def capture(self) -> int:
         """Capture all, the widest first, so that others find room in its memory; returns how many.
@@ -75,7 +75,7 @@ class DecodeGraphs:
             try:
                 self._captured[bucket] = self._capture(bucket)
             except (MemoryError, torch.OutOfMemoryError) as error:
-                self._device.give_back()
+                self._device.release_cached()
                 _log.warning("no graph of %d rows: %s", bucket.rows, error)
             except RuntimeError as error:
                 allowed = f"off, as a step can't be captured here: {error}"
@@ -146,8 +146,8 @@ class DecodeGraphs:
 
 def graph_bytes(graphs: DecodeGraphs, device: Device) -> int:
     """Capture graphs; returns what the driver has less since then."""
-    device.give_back()
+    device.release_cached()
     before = device.memory().free
     graphs.capture()
-    device.give_back()
+    device.release_cached()
     return max(0, before - device.memory().free)

@@ -11,7 +11,7 @@ import torch.nn.functional as F  # noqa: N812 -- torch's own name for it
 from torch import Tensor
 
 from engine.files.model_spec import ModelSpec
-from engine.memory.kv_store import KvStore
+from engine.kv.tensors import KvStore
 from engine.model.attention.protocol import AttentionBackend, AttentionStep
 from engine.model.batch import Batch, Ints
 from engine.model.layers import Arithmetic

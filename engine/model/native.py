@@ -13,9 +13,9 @@ from engine.config import EngineConfig
 from engine.errors import ConfigError
 from engine.files.model_spec import ModelSpec
 from engine.ids import BlockId
+from engine.kv.step import NOT_FINITE, SampleAt, SequenceStep
 from engine.model.attention.declaration import choose_attention
 from engine.model.attention.native import native_candidate
-from engine.model.crew import Crew
 from engine.model.fingerprint import fingerprint
 from engine.model.kernels.library import (
     PHASES,
@@ -31,15 +31,15 @@ from engine.model.kernels.library import (
 from engine.model.native_step import StepBuffers, raise_refusal
 from engine.model.native_weights import NativeWeights, has_quantized, load_native_weights
 from engine.model.sampler import draw
-from engine.process_memory import keep_out_of_dumps
-from engine.processors import usable_processors
-from engine.sizes.native import (
+from engine.model.thread_count import ThreadCountController
+from engine.planning.native_sizes import (
     BLOCK_TOKENS,
     native_activation_bytes,
     native_kv_bytes_per_block,
     why_not_native,
 )
-from engine.step import NOT_FINITE, SampleAt, SequenceStep
+from engine.system.limits import usable_processors
+from engine.system.process_memory import keep_out_of_dumps
 
 _ROTATION_CHUNK = 2048  # positions
 
@@ -109,7 +109,7 @@ class NativeModel:
 
 
 class NativeRunner:
-    """Implements engine.step.ModelRunner. `streamed`: its pool's copies take a thread each.
+    """Implements engine.kv.step.ModelRunner. `streamed`: its pool's copies take a thread each.
 
     KV holds no position, so no edit moves any.
     """
@@ -132,7 +132,7 @@ class NativeRunner:
         self._library = library
         self._keep = (weights, pool)
         self._buffers = StepBuffers(model.spec.vocab_size)
-        self._crew = Crew(model.threads)
+        self._thread_count = ThreadCountController(model.threads)
         self._effort = Effort()
         self._rotation = rotation_table(model.spec, _ROTATION_CHUNK)
         structure = Model.from_buffer_copy(weights.model)
@@ -149,7 +149,7 @@ class NativeRunner:
         self._finalizer = weakref.finalize(self, library.engine_free, self._engine)
 
     def execute(self, batch: Sequence[SequenceStep]) -> list[int]:
-        """See engine.step.ModelRunner.
+        """See engine.kv.step.ModelRunner.
 
         Raises:
             Corruption: a page table contradicts itself or the step.
@@ -178,19 +178,19 @@ class NativeRunner:
         return rows[:, : self._spec.vocab_size].copy()
 
     def copy_block(self, source: BlockId, target: BlockId) -> None:
-        """See engine.step.ModelRunner."""
+        """See engine.kv.step.ModelRunner."""
         self.pool[target] = self.pool[source]
 
     def read_block(self, block: int, into: npt.NDArray[np.uint8]) -> None:
-        """See engine.tiers.store.Blocks."""
+        """See engine.kv.tiers.store.Blocks."""
         into[:] = self.pool[block]
 
     def write_block(self, block: int, data: npt.NDArray[np.uint8]) -> None:
-        """See engine.tiers.store.Blocks."""
+        """See engine.kv.tiers.store.Blocks."""
         self.pool[block] = data
 
     def zero_block(self, block: BlockId) -> None:
-        """See engine.step.ModelRunner."""
+        """See engine.kv.step.ModelRunner."""
         self.pool[block] = 0
 
     def profile(self) -> dict[str, float]:
@@ -213,11 +213,11 @@ class NativeRunner:
         if last + BLOCK_TOKENS > len(self._rotation):
             self._grow_rotation(last + BLOCK_TOKENS)
         self._buffers.fill(batch, every_token=every_token)
-        self._library.engine_set_threads(self._engine, self._crew.threads)
+        self._library.engine_set_threads(self._engine, self._thread_count.threads)
         raise_refusal(self._library.engine_step(self._engine, self._buffers.step))
         effort = self._effort
         self._library.engine_effort(self._engine, effort)
-        self._crew.note(wall_s=effort.wall, cpu_s=effort.cpu, waiting_s=effort.waiting)
+        self._thread_count.note(wall_s=effort.wall, cpu_s=effort.cpu, waiting_s=effort.waiting)
 
     def _grow_rotation(self, rows: int) -> None:
         larger = rotation_table(self._spec, -(-rows // _ROTATION_CHUNK) * _ROTATION_CHUNK)

@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.errors import Corruption
-from engine.memory.page_table import PageEntry
+from engine.kv.page_table import PageEntry
+from engine.kv.step import SequenceStep
 from engine.model.kernels.library import Step, address_of, aligned_zeros
-from engine.step import SequenceStep
 
 Ints = npt.NDArray[np.int32]
 

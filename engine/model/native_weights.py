@@ -24,7 +24,7 @@ from engine.model.kernels.library import (
 )
 from engine.model.kernels.matrix import Floats, Matrix, quantize, stack
 from engine.model.kernels.tensors import Tensors, as_bfloats, as_floats, open_tensors
-from engine.sizes.native import COLUMN_MULTIPLE, packed_bytes
+from engine.planning.native_sizes import COLUMN_MULTIPLE, packed_bytes
 
 _UNIT = 32
 

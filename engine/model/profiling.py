@@ -10,13 +10,13 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from engine.ids import BlockId
-from engine.memory.kv_store import KvStore
-from engine.memory.page_table import PageEntry
-from engine.messages import Sampling
+from engine.ipc.messages import Sampling
+from engine.kv.page_table import PageEntry
+from engine.kv.step import SampleAt, SequenceStep
+from engine.kv.tensors import KvStore
 from engine.model.attention.gather import MAX_GATHERED_TOKENS
 from engine.model.batch import build_batch
 from engine.model.llama import Llama
-from engine.step import SampleAt, SequenceStep
 
 
 def activation_peak(

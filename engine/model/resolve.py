@@ -12,15 +12,15 @@ from engine.errors import ConfigError
 from engine.files.model_spec import ModelSpec
 from engine.model.attention.declaration import (
     AttentionChoice,
+    AttentionRequirements,
     Declaration,
-    Facts,
     Version,
     candidate,
     choose_attention,
 )
 from engine.model.attention.native import native_candidate
 from engine.model.attention.registry import declarations
-from engine.sizes.offload import check_offload
+from engine.planning.offload_sizes import check_offload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ def resolve(spec: ModelSpec, config: EngineConfig, *, why_not_native: str = "") 
     dtype = _dtype(config.dtype, torch.bfloat16 if device.type == "cuda" else torch.float32)
     kv_dtype = _kv_dtype(config.kv_cache_dtype, dtype)
     known = declarations()
-    facts = Facts(
+    requirements = AttentionRequirements(
         device_type=device.type,
         capability=torch.cuda.get_device_capability() if device.type == "cuda" else None,
         block_size=config.block_size,
@@ -68,7 +68,7 @@ def resolve(spec: ModelSpec, config: EngineConfig, *, why_not_native: str = "") 
         has_windows=any(spec.window_layers),
         installed=_installed(known),
     )
-    candidates = [candidate(each, facts) for each in known]
+    candidates = [candidate(each, requirements) for each in known]
     if why_not_native:
         candidates.insert(0, native_candidate(why_not_native))
     return Resolved(

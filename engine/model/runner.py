@@ -18,8 +18,10 @@ from engine.device.protocol import Device
 from engine.errors import ConfigError, DeviceLostError
 from engine.files.model_spec import ModelSpec
 from engine.ids import BlockId
-from engine.memory.kv_store import KvStore, PositionForm, kv_bytes_per_block
-from engine.memory.page_move import PageMove
+from engine.kv.page_table import PageMove
+from engine.kv.step import SequenceStep
+from engine.kv.tensors import KvStore, PositionForm, kv_bytes_per_block
+from engine.kv.tiers.stream_mover import DeviceBlocks
 from engine.model.attention.protocol import AttentionBackend, CapturableBackend
 from engine.model.attention.registry import build_backend
 from engine.model.batch import build_batch
@@ -32,8 +34,6 @@ from engine.model.profiling import activation_peak
 from engine.model.resolve import Resolved, dtype_name, resolve
 from engine.model.sampler import sample
 from engine.model.weights.load import Keeping, ModelWeights, load_weights
-from engine.step import SequenceStep
-from engine.tiers.stream_mover import DeviceBlocks
 
 _log = logging.getLogger(__name__)
 
@@ -140,7 +140,7 @@ _CPU_SHORTAGE = "DefaultCPUAllocator"  # "... can't allocate memory: you tried t
 
 
 class TorchRunner:
-    """Implements engine.step.ModelRunner.
+    """Implements engine.kv.step.ModelRunner.
 
     `device`: one that has streams, if it has; `graphs`: captured steps, where there are some.
     `move_pages` is there where K lies rotated by its position, so that edits have to move KV.
@@ -167,7 +167,7 @@ class TorchRunner:
         return DeviceBlocks(device=self._device, blocks=self, rows=self.store.bytes)
 
     def execute(self, batch: Sequence[SequenceStep]) -> list[int]:
-        """See engine.step.ModelRunner.
+        """See engine.kv.step.ModelRunner.
 
         Raises:
             MemoryError: there is not enough for the step.
@@ -209,12 +209,12 @@ class TorchRunner:
             return self._graphs.prepare(build_batch(batch, self.store))
 
     def copy_block(self, source: BlockId, target: BlockId) -> None:
-        """See engine.step.ModelRunner."""
+        """See engine.kv.step.ModelRunner."""
         with torch.inference_mode():
             self.store.copy_block(source, target)
 
     def _move(self, moves: Sequence[PageMove]) -> None:
-        """See engine.memory.page_move.MovePages. Fewer at a time where there is no memory for more.
+        """See engine.kv.page_table.MovePages. Fewer at a time where there is no memory for more.
 
         Raises:
             MemoryError: there is none for a single page.
@@ -247,15 +247,15 @@ class TorchRunner:
         return tokens
 
     def read_block(self, block: int, into: npt.NDArray[np.uint8]) -> None:
-        """See engine.tiers.store.Blocks."""
+        """See engine.kv.tiers.store.Blocks."""
         self.store.read_block(block, into)
 
     def write_block(self, block: int, data: npt.NDArray[np.uint8]) -> None:
-        """See engine.tiers.store.Blocks."""
+        """See engine.kv.tiers.store.Blocks."""
         self.store.write_block(block, data)
 
     def zero_block(self, block: BlockId) -> None:
-        """See engine.step.ModelRunner."""
+        """See engine.kv.step.ModelRunner."""
         with torch.inference_mode():
             self.store.zero_block(block)
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from engine.messages import Sampling
-from engine.step import NOT_FINITE, SampleAt
+from engine.ipc.messages import Sampling
+from engine.kv.step import NOT_FINITE, SampleAt
 
 if TYPE_CHECKING:
     from torch import Tensor

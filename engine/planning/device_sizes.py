@@ -4,16 +4,15 @@ from dataclasses import dataclass
 
 from engine.config import EngineConfig
 from engine.errors import ConfigError
-from engine.planning.shape_reader import PlannedModel
-from engine.sizes.formats import FLOAT_FORMATS, KV_ALIASES, KV_BYTES, LAYERS_ONLY, WEIGHT_BITS
-from engine.sizes.native import (
+from engine.planning.formats import FLOAT_FORMATS, KV_ALIASES, KV_BYTES, LAYERS_ONLY, WEIGHT_BITS
+from engine.planning.native_sizes import (
     native_activation_bytes,
     native_kv_bytes_per_block,
     native_weights_bytes,
     why_not_native,
 )
-from engine.sizes.offload import BUFFERS, check_offload, offload_is_torchs
-from engine.sizes.shape import (
+from engine.planning.offload_sizes import BUFFERS, check_offload, offload_is_torchs
+from engine.planning.shape import (
     DecoderShape,
     LanguageShape,
     kv_values_per_token,
@@ -21,7 +20,8 @@ from engine.sizes.shape import (
     matrices,
     vector_values,
 )
-from engine.sizes.torch_weights import torch_weights_bytes
+from engine.planning.shape_reader import PlannedModel
+from engine.planning.torch_sizes import torch_weights_bytes
 
 _PACKED = {"q4_1": "Q4_1", "q4_0": "Q4_0", "q8_0": "Q8_0"}  # what the kernels keep as it is
 _LOGIT_BYTES = 4

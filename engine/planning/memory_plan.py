@@ -1,8 +1,4 @@
-"""Divides a device's memory: weights, activations, overhead, and blocks of KV. Pure.
-
-The server's own rule for the pool (`engine.pool_size`) is applied to predicted sizes, so that a
-plan and a running server can only differ by what a prediction gets wrong.
-"""
+"""Divides a device's memory into weights, activations, overhead and blocks of KV. Pure."""
 
 from dataclasses import dataclass
 
@@ -11,9 +7,15 @@ from msgspec import structs
 from engine.config import EngineConfig
 from engine.errors import ConfigError
 from engine.planning.device_sizes import DeviceSizes, vision_activation_bytes
+from engine.planning.pool_size import Measured, PoolPlan, plan_pool
+from engine.planning.shape import DecoderShape
 from engine.planning.shape_reader import PlannedModel
-from engine.pool_size import Measured, PoolPlan, plan_pool
-from engine.sizes.shape import DecoderShape
+from engine.system.limits import free_host_bytes
+
+
+def free_bytes() -> int:
+    """Main memory available now, within the limits of this process's control groups."""
+    return free_host_bytes()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,9 +13,9 @@ from engine.files.fields import Fields, read_config_json
 from engine.files.gguf_header import GgufHeader, read_gguf_header
 from engine.files.gguf_names import gguf_name
 from engine.files.spec_reader import read_spec
-from engine.sizes.formats import FLOAT_FORMATS, GGML_TYPES
-from engine.sizes.shape import DecoderShape, LanguageShape, MatrixShape, matrices
-from engine.sizes.vision import VisionShape
+from engine.planning.formats import FLOAT_FORMATS, GGML_TYPES
+from engine.planning.shape import DecoderShape, LanguageShape, MatrixShape, matrices
+from engine.planning.vision import VisionShape
 
 # What transformers 5 takes for a field that a config leaves out (LlamaConfig).
 _LLAMA: Mapping[str, int] = {

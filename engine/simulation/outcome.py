@@ -8,7 +8,7 @@ import msgspec
 from engine.simulation.hints import Cut, Hints, cuts
 from engine.simulation.reference import Reference, hits_of
 from engine.simulation.trace import Request, Trace
-from policies.placements import placement_policy
+from policies.registry import placement_policy
 
 KV_BYTES_PER_TOKEN = 23040
 """Of the default model: 360 KiB per block of 16 tokens."""
@@ -81,21 +81,21 @@ def _of_policy(
         replay,  # with it comes numpy, which the gateway never loads
     )
 
-    tally = replay(trace.requests, placement_policy(policy), capacity, said)
+    stats = replay(trace.requests, placement_policy(policy), capacity, said)
     return Outcome(
         trace=trace.name,
         policy=policy,
         capacity=capacity,
         oracle=hints is not None,
         hints=hints and hints.value,
-        requests=tally.requests,
-        lookups=tally.lookups,
-        hits=tally.hits,
-        hit_ratio=_ratio(tally.hits, tally.lookups),
-        bytes_moved=tally.returned_blocks * trace.block_tokens * KV_BYTES_PER_TOKEN,
-        evictions=tally.evictions,
-        refused=tally.refused,
-        most_sessions=tally.most_sessions,
+        requests=stats.requests,
+        lookups=stats.lookups,
+        hits=stats.hits,
+        hit_ratio=_ratio(stats.hits, stats.lookups),
+        bytes_moved=stats.returned_blocks * trace.block_tokens * KV_BYTES_PER_TOKEN,
+        evictions=stats.evictions,
+        refused=stats.refused,
+        most_sessions=stats.most_sessions,
     )
 
 

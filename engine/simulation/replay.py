@@ -8,22 +8,22 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from engine.context import Activity, Context
 from engine.counters import Counters
-from engine.eviction import PlacementConfig
-from engine.executor import Executor
 from engine.ids import BlockId, SessionId
+from engine.kv.context import Activity, Context
+from engine.kv.eviction import PlacementConfig
+from engine.kv.executor import Executor
+from engine.kv.tiers.tiers import no_tiers
 from engine.simulation.hints import Cut
 from engine.simulation.trace import Request
-from engine.tiers.tiers import no_tiers
 from policies.protocol import PlacementPolicy
-from policies.returns import NOTHING_SEEN
+from policies.views import NOTHING_SEEN
 
 _TICK_S = 1e-6
 
 
 @dataclass(slots=True)
-class Tally:
+class ReplayStats:
     """Results of a replay. `returned_blocks` were evicted and needed again."""
 
     requests: int = 0
@@ -99,11 +99,11 @@ def _copy_nothing(_source: BlockId, _target: BlockId) -> None:
     pass  # blocks of one token are never written twice
 
 
-class Replay:
+class TraceReplay:
     """One policy and one capacity."""
 
     def __init__(self, policy: PlacementPolicy, capacity: int) -> None:
-        self.tally = Tally()
+        self.stats = ReplayStats()
         self._clock = _Clock()
         config = PlacementConfig(name="simulated", policy=policy)
         self._memory = _Memory(capacity, config, self._clock)
@@ -153,14 +153,14 @@ class Replay:
         context.commit()
 
     def _count(self, request: Request, hits: int, *, admitted: bool) -> None:
-        tally = self.tally
-        tally.requests += 1
-        tally.lookups += len(request.blocks)
-        tally.hits += hits
-        tally.refused += not admitted
-        tally.returned_blocks += max(0, request.known_blocks - hits)
-        tally.evictions = self._memory.counters.evictions.total()
-        tally.most_sessions = max(tally.most_sessions, len(self._memory.eviction.usage))
+        stats = self.stats
+        stats.requests += 1
+        stats.lookups += len(request.blocks)
+        stats.hits += hits
+        stats.refused += not admitted
+        stats.returned_blocks += max(0, request.known_blocks - hits)
+        stats.evictions = self._memory.counters.evictions.total()
+        stats.most_sessions = max(stats.most_sessions, len(self._memory.eviction.usage))
 
     def _cut(self, cut: Cut) -> None:
         session = SessionId(cut.session)
@@ -191,9 +191,9 @@ def replay(
     policy: PlacementPolicy,
     capacity: int,
     said: Mapping[int, Sequence[Cut]],
-) -> Tally:
+) -> ReplayStats:
     """Replay all requests; `said` is what clients say after each, by its index."""
-    run = Replay(policy, capacity)
+    run = TraceReplay(policy, capacity)
     for index, request in enumerate(requests):
         run.serve(request, said.get(index, ()))
-    return run.tally
+    return run.stats

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import msgspec
 
-from sessiond.capacity.stages import Stage
+from sessiond.capacity.stages import LoadStage
 
 RESERVE = 0.25
 _NEARLY_ALL = 0.9  # of the highest throughput
@@ -29,7 +29,7 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
     ttft_warm_p50_s: float | None
 
 
-def find_knee(stages: Sequence[Stage], ttft_limit_s: float | None = None) -> Knee:
+def find_knee(stages: Sequence[LoadStage], ttft_limit_s: float | None = None) -> Knee:
     """Return the most users of a stage before a limit is reached.
 
     The limits: conversations are lost, turns refused or running turns preempted; the p95 of warm
@@ -49,17 +49,17 @@ def find_knee(stages: Sequence[Stage], ttft_limit_s: float | None = None) -> Kne
     return min(found, key=lambda knee: knee.users)
 
 
-def _broken(ordered: Sequence[Stage], ttft_limit_s: float | None) -> Knee | None:
+def _broken(ordered: Sequence[LoadStage], ttft_limit_s: float | None) -> Knee | None:
     borne = 0
     for stage in ordered:
-        reason = _gives_way(stage, ttft_limit_s)
+        reason = _knee_reason(stage, ttft_limit_s)
         if reason is not None:
             return Knee(users=borne, reason=f"at {stage.users} users {reason}", found=True)
         borne = stage.users
     return None
 
 
-def _gives_way(stage: Stage, ttft_limit_s: float | None) -> str | None:
+def _knee_reason(stage: LoadStage, ttft_limit_s: float | None) -> str | None:
     late_s = stage.ttft_warm_p95_s
     if stage.lost:
         return f"{stage.lost} conversations were lost"
@@ -72,7 +72,7 @@ def _gives_way(stage: Stage, ttft_limit_s: float | None) -> str | None:
     return None
 
 
-def _saturated(ordered: Sequence[Stage]) -> Knee | None:
+def _saturated(ordered: Sequence[LoadStage]) -> Knee | None:
     most = max(stage.tokens_per_s for stage in ordered)
     knee = next(stage for stage in ordered if stage.tokens_per_s >= _NEARLY_ALL * most)
     if knee is ordered[-1]:
@@ -92,7 +92,7 @@ def instances_for(users: int, knee: Knee, reserve: float = RESERVE) -> int:
     return math.ceil(users * (1 + reserve) / knee.users)
 
 
-def predict(stages: Sequence[Stage], users: int) -> Expected:
+def predict(stages: Sequence[LoadStage], users: int) -> Expected:
     """Interpolate the curves at a number of users; outside the ramp they are constant.
 
     Below the first stage throughput is proportional to the users.

@@ -7,7 +7,7 @@ from html import escape
 from rich.table import Table
 
 from sessiond.capacity.report import Check, Report, answer
-from sessiond.capacity.stages import Stage
+from sessiond.capacity.stages import LoadStage
 
 _COLUMNS = (
     "users", "turn/s", "tok/s", "warm50", "warm95", "cold95", "next95", "pool", "queue", "shed",
@@ -20,7 +20,7 @@ LEGEND = (
 )
 
 
-def stage_table(stages: Sequence[Stage]) -> Table:
+def stage_table(stages: Sequence[LoadStage]) -> Table:
     """Build a table with one row per stage."""
     table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 1, 0, 0))
     for name in _COLUMNS:
@@ -30,7 +30,7 @@ def stage_table(stages: Sequence[Stage]) -> Table:
     return table
 
 
-def _cells(stage: Stage) -> tuple[str, ...]:
+def _cells(stage: LoadStage) -> tuple[str, ...]:
     return (
         str(stage.users),
         f"{stage.turns_per_s:.2f}",

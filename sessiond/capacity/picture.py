@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sessiond.capacity.report import Report
-from sessiond.capacity.stages import Stage
+from sessiond.capacity.stages import LoadStage
 
 _BLUE, _ORANGE, _GREEN, _GREY = (
     "#0072b2",
@@ -79,6 +79,6 @@ def _lines(
         axis.legend(fontsize=8, frameon=False)
 
 
-def _of(stages: Sequence[Stage], name: str, scale: float) -> list[float]:
+def _of(stages: Sequence[LoadStage], name: str, scale: float) -> list[float]:
     values = [getattr(stage, name) for stage in stages]
     return [float("nan") if value is None else value * scale for value in values]

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from sessiond.capacity.knee import Expected, Knee, instances_for, predict
-from sessiond.capacity.stages import Stage
+from sessiond.capacity.stages import LoadStage
 
 CLOSE = 0.15  # tolerance of a correct prediction, relative
 _AROUND_KNEE = (0.8, 1.2)
@@ -16,7 +16,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     model: str
     load: str
-    stages: Sequence[Stage]
+    stages: Sequence[LoadStage]
     knee: Knee
 
 
@@ -24,11 +24,11 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     """One stage of a second run with the first run's prediction."""
 
     expected: Expected
-    found: Stage
+    found: LoadStage
     holds: bool
 
 
-def check(report: Report, found: Sequence[Stage]) -> list[Check]:
+def check(report: Report, found: Sequence[LoadStage]) -> list[Check]:
     """Compare a second run's stages with the report: throughput must be within 15 %."""
     checks = []
     for stage in found:

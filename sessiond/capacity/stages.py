@@ -10,7 +10,7 @@ from sessiond.capacity.observations import Seen, ServerSeen, StageBegun, TurnSee
 _SETTLING = 0.3  # share of a stage that is ignored: new users have not finished a turn yet
 
 
-class Stage(msgspec.Struct, frozen=True, kw_only=True):
+class LoadStage(msgspec.Struct, frozen=True, kw_only=True):
     """Results for one number of users, without the settling time.
 
     Latencies are in seconds, None without observations; `pool_use` is the highest share of
@@ -34,13 +34,13 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True):
     preemptions: float
 
 
-def sum_up(seen: Sequence[Seen]) -> list[Stage]:
+def sum_up(seen: Sequence[Seen]) -> list[LoadStage]:
     """Return the stages in order; those in which no turn ended have zeros."""
     begun = [each for each in seen if isinstance(each, StageBegun)]
     return [_stage(stage, seen) for stage in begun]
 
 
-def _stage(stage: StageBegun, seen: Sequence[Seen]) -> Stage:
+def _stage(stage: StageBegun, seen: Sequence[Seen]) -> LoadStage:
     start_s = stage.at_s + stage.seconds * _SETTLING
     end_s = stage.at_s + stage.seconds
     during = [each for each in seen if start_s <= each.at_s < end_s]
@@ -52,7 +52,7 @@ def _stage(stage: StageBegun, seen: Sequence[Seen]) -> Stage:
     cold = [turn.ttft_s for turn in good if not turn.warm and turn.ttft_s is not None]
     between = [turn.inter_token_s for turn in good if turn.inter_token_s is not None]
     most = max(looks, key=lambda look: look.active_blocks, default=None)
-    return Stage(
+    return LoadStage(
         users=stage.users,
         seconds=seconds,
         turns_per_s=len(good) / seconds,

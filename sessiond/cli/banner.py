@@ -6,9 +6,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from engine.byte_size import format_bytes
-from engine.messages import EngineInfo
-from engine.tier_reports import TierInfo
+from engine.ipc.messages import EngineInfo
+from engine.ipc.queries import TierInfo
+from engine.system.byte_size import format_bytes
 from sessiond.cli.ask_server import DEFAULT_URL
 from sessiond.settings import Settings
 from sessiond.version import product_version

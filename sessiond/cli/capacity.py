@@ -19,7 +19,7 @@ from sessiond.capacity.observations import ServerSeen, encode, read
 from sessiond.capacity.page import LEGEND, check_lines, html_page, stage_table
 from sessiond.capacity.picture import draw
 from sessiond.capacity.report import Report, answer, check, ramp, users_around
-from sessiond.capacity.stages import Stage, sum_up
+from sessiond.capacity.stages import LoadStage, sum_up
 from sessiond.cli.ask_server import DEFAULT_URL, JsonOption, KeyOption, UrlOption, server_at
 from sessiond.cli.fail import FAILED, WRONG_USAGE, fail
 from sessiond.cli.plots_extra import need_plots
@@ -134,7 +134,7 @@ class _Load:
 
     def run(
         self, server: ServerApi, users: Sequence[int], stage_s: float, console: Console
-    ) -> list[Stage]:
+    ) -> list[LoadStage]:
         """Run `users[i]` users for `stage_s` seconds each, then summarise the stages."""
         turns, looks = self._out / "turns.jsonl", self._out / "server.jsonl"
         stages = ",".join(f"{count}:{stage_s:g}" for count in users)

@@ -1,4 +1,4 @@
-"""`sessiond chat`: a conversation at the terminal or from a script."""
+"""`sessiond chat`: a conversation in the terminal, or from a script."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -12,8 +12,33 @@ from sessiond.cli.chat_client import ChatClient, TurnOptions
 from sessiond.cli.chat_screen import Screen
 from sessiond.cli.chat_turn import Notice, ReplyText, TurnEnd
 from sessiond.cli.keyboard import Keyboard
-from sessiond.cli.policy_words import read_policy
 from sessiond.cli.server_api import ServerAddress, ServerApi, ServerError
+
+
+def read_policy(words: Sequence[str]) -> dict[str, int | float | str]:
+    """Parse `last_turns turns=30 fidelity=shifted` to a body of `PUT .../policy`.
+
+    Raises:
+        ValueError: an argument is not `name=value`; the message names it.
+    """
+    name, *pairs = words
+    policy: dict[str, int | float | str] = {"type": name}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not key or not equals or not value:
+            raise ValueError(f"an argument must be name=value, as in turns=30 (got {pair})")
+        policy[key] = _number(value)
+    return policy
+
+
+def _number(text: str) -> int | float | str:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
 
 _COMMANDS = {
     "/cancel": "stop the current reply (like Ctrl-C)",

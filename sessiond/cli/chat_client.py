@@ -11,7 +11,7 @@ from typing import Any
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 from websockets.sync.client import ClientConnection, connect
 
-from sessiond.cli.chat_turn import Notice, ProtocolFaultError, Turn, TurnEnd, TurnPart
+from sessiond.cli.chat_turn import ChatTurn, Notice, ProtocolFaultError, TurnEnd, TurnPart
 from sessiond.cli.server_api import ServerAddress, ServerError, no_answer
 
 _RETRY_AFTER_S = (0.5, 1.0, 2.0, 4.0, 8.0)  # like the openai SDK
@@ -120,7 +120,7 @@ class ChatClient:
         self._settle(turn)
         yield turn.end or turn.cut("the reply is incomplete")
 
-    def _send(self, text: str) -> Turn:
+    def _send(self, text: str) -> ChatTurn:
         request: dict[str, Any] = {"type": "response.create", "input": text}
         request |= self._options.fields()
         if self.tip is not None:
@@ -128,9 +128,9 @@ class ChatClient:
         elif self.session_id is not None:
             request["conversation"] = self.session_id
         self._connection.send(json.dumps(request, ensure_ascii=False))
-        return Turn(sent_at_s=self._clock())
+        return ChatTurn(sent_at_s=self._clock())
 
-    def _receive(self, turn: Turn, cancel_wanted: Callable[[], bool]) -> Iterator[TurnPart]:
+    def _receive(self, turn: ChatTurn, cancel_wanted: Callable[[], bool]) -> Iterator[TurnPart]:
         asked_to_cancel = False
         while turn.end is None:
             if not asked_to_cancel and turn.response_id and cancel_wanted():
@@ -157,7 +157,7 @@ class ChatClient:
         except ConnectionClosed:
             return  # the next `recv` reports the loss
 
-    def _settle(self, turn: Turn) -> None:
+    def _settle(self, turn: ChatTurn) -> None:
         if turn.end is None or turn.end.outcome in ("cut", "refused"):
             return
         self.tip = turn.end.tip or self.tip

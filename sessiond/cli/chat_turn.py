@@ -59,7 +59,7 @@ class TurnEnd:
 TurnPart = ReplyText | Notice | TurnEnd
 
 
-class Turn:
+class ChatTurn:
     """State of one turn: takes frames with their arrival times, returns parts to show.
 
     Unknown events and fields are ignored.

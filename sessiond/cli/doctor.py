@@ -25,7 +25,7 @@ from sessiond.cli.server_api import ServerAddress, ServerApi
 from sessiond.diagnosis.explanations import explain, rises
 from sessiond.diagnosis.finding import Finding
 from sessiond.diagnosis.leftovers import find_leftovers
-from sessiond.diagnosis.memory_parts import Part
+from sessiond.diagnosis.memory_parts import MemoryPart
 from sessiond.settings import Settings
 
 OverOption = Annotated[
@@ -42,7 +42,7 @@ class Diagnosis:
 
     report: dict[str, Any]
     findings: Sequence[Finding] = ()
-    rises: Sequence[tuple[str, Part]] = field(default_factory=list)
+    rises: Sequence[tuple[str, MemoryPart]] = field(default_factory=list)
 
     @property
     def is_sound(self) -> bool:

@@ -8,16 +8,16 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from engine.byte_size import format_bytes
+from engine.system.byte_size import format_bytes
 from sessiond.diagnosis.finding import Finding
-from sessiond.diagnosis.memory_parts import Part, engine_parts, gateway_parts
+from sessiond.diagnosis.memory_parts import MemoryPart, engine_parts, gateway_parts
 
 
 def show(
     console: Console,
     report: Mapping[str, Any],
     findings: Sequence[Finding],
-    rises: Iterable[tuple[str, Part]],
+    rises: Iterable[tuple[str, MemoryPart]],
 ) -> None:
     """Print the verdict, the explanations, and the numbers."""
     sound = bool(report.get("ok"))
@@ -69,7 +69,7 @@ def _show_parts(console: Console, report: Mapping[str, Any]) -> None:
         console.print(table)
 
 
-def _show_rises(console: Console, rises: Iterable[tuple[str, Part]]) -> None:
+def _show_rises(console: Console, rises: Iterable[tuple[str, MemoryPart]]) -> None:
     grown = [(name, part) for name, part in rises if part.num_bytes > 0]
     for name, part in grown:
         text = f"growth: {name}, {part.name}: {format_bytes(part.num_bytes)}"

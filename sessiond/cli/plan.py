@@ -6,14 +6,13 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from engine.byte_size import BYTE_SIZES, parse_bytes
 from engine.errors import ConfigError, EngineError
 from engine.files.catalog import UnknownModelError, resolve_config
 from engine.planning.device_sizes import Placing, size_up
-from engine.planning.machine import free_bytes
-from engine.planning.memory_plan import DeviceMemory, Load, MemoryPlan, plan_memory
+from engine.planning.formats import WEIGHT_BITS
+from engine.planning.memory_plan import DeviceMemory, Load, MemoryPlan, free_bytes, plan_memory
 from engine.planning.shape_reader import PlannedModel, read_planned_model
-from engine.sizes.formats import WEIGHT_BITS
+from engine.system.byte_size import BYTE_SIZES, parse_bytes
 from sessiond.cli.ask_server import JsonOption, KeyOption, print_json, server_at
 from sessiond.cli.fail import FAILED, WRONG_USAGE, fail
 from sessiond.cli.plan_page import comparison_line, plan_object, plan_page

@@ -7,9 +7,9 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from engine.byte_size import format_bytes
 from engine.planning.memory_plan import MemoryPlan
-from engine.sizes.shape import num_parameters
+from engine.planning.shape import num_parameters
+from engine.system.byte_size import format_bytes
 
 USUAL_LENGTHS = (1024, 4096, 16384)
 

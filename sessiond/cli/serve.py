@@ -1,8 +1,9 @@
-"""`sessiond serve`: starts the server's parts in order, serves, and shuts down."""
+"""`sessiond serve`: sets up log, database, engine and gateway, and ends them in order."""
 
 import asyncio
 import contextlib
 import logging
+import re
 import resource
 import socket
 import sys
@@ -12,13 +13,47 @@ from rich.console import Console
 
 from engine.errors import ConfigError, EngineError
 from engine.files.catalog import UnknownModelError
-from engine.heap import ShortPauses, give_back_free_memory
-from engine.worker_client import WorkerEngine
+from engine.ipc.worker_client import WorkerEngine
+from engine.system.heap import ShortPauses, trim_heap
+from sessiond.api_keys import without_keys
 from sessiond.cli.banner import Banner, program_name
 from sessiond.cli.fail import WRONG_USAGE, fail
 from sessiond.cli.model import pull_with_progress
-from sessiond.sessions.text_format import TextFormat
+from sessiond.sessions.transcript import TextFormat
 from sessiond.settings import Settings
+
+_FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+# uvicorn logs this for every denied upgrade, although the response was complete
+_SPURIOUS = "ASGI callable returned without completing handshake."
+# below this level these libraries log frames, headers and rows
+_TALKATIVE = ("aiosqlite", "httpcore", "httpx", "psycopg", "sqlalchemy", "uvicorn", "websockets")
+_DETAIL = re.compile(r"^DETAIL:.*$", re.MULTILINE)
+
+
+class KeylessFormatter(logging.Formatter):
+    """Removes keys and rows quoted by a database from records, tracebacks included."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Format a record; a filter would run before its traceback is formatted."""
+        return _DETAIL.sub("DETAIL: [removed]", without_keys(super().format(record)))
+
+
+def configure_logs() -> None:
+    """Log warnings of libraries and this program's info records to standard error."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(KeylessFormatter(_FORMAT))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
+    quiet_libraries()
+    for name in ("sessiond", "engine"):
+        logging.getLogger(name).setLevel(logging.INFO)
+    logging.getLogger("uvicorn.error").addFilter(lambda record: record.getMessage() != _SPURIOUS)
+
+
+def quiet_libraries() -> None:
+    """Restrict libraries that would log users' texts to warnings, whatever the root level."""
+    for name in _TALKATIVE:
+        logging.getLogger(name).setLevel(logging.WARNING)
+
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +67,6 @@ def serve(settings: Settings) -> None:
     Settings come from these flags, else from SESSIOND_* variables (--max-num-seqs is
     SESSIOND_MAX_NUM_SEQS), else from sessiond.toml (or the file named by SESSIOND_CONFIG).
     """
-    from sessiond.cli.logs import configure_logs
     from sessiond.cli.server import PortTakenError, bind
 
     configure_logs()
@@ -95,7 +129,7 @@ def _load_text(model: Path) -> TextFormat:
     from sessiond.assembly import load_text_format
 
     text = load_text_format(model)
-    give_back_free_memory()
+    trim_heap()
     return text
 
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import uvicorn
 from starlette.types import ASGIApp
 
-from sessiond.gateway.limits import GatewayLimits
-from sessiond.gateway.server import uvicorn_config
+from sessiond.api.limits import GatewayLimits
+from sessiond.api.server import uvicorn_config
 
 logger = logging.getLogger(__name__)
 

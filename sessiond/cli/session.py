@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from engine.byte_size import format_bytes
+from engine.system.byte_size import format_bytes
 from sessiond.cli.ask_server import (
     DEFAULT_URL,
     JsonOption,

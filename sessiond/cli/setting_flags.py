@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from pydantic.fields import FieldInfo
 
-from engine.byte_size import format_bytes
+from engine.system.byte_size import format_bytes
 from sessiond.cli.fail import WRONG_USAGE, fail
 from sessiond.setting_errors import BYTE_FIELDS, SettingError, load_settings
 from sessiond.settings import Settings

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sessiond.api.protocol.accounts import issued_object, key_object, user_object
 from sessiond.cli.ask_server import JsonOption, print_json
 from sessiond.cli.database import DbOption, on_accounts
 from sessiond.cli.tables import ago, plain_table, print_plain
 from sessiond.cli.user_quota import quota
-from sessiond.gateway.protocol.accounts import issued_object, key_object, user_object
 from sessiond.store.account_records import Issued, KeyRecord, UserRecord, UserRole
 
 if TYPE_CHECKING:

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sessiond.api.protocol.quotas import decode_limits, quota_object
 from sessiond.cli.ask_server import JsonOption, KeyOption, print_json, server_at
 from sessiond.cli.database import DbOption, on_store
 from sessiond.cli.fail import WRONG_USAGE, fail
 from sessiond.errors import RequestError
-from sessiond.gateway.protocol.quotas import decode_limits, quota_object
 from sessiond.quota import QUOTA_FIELDS
 
 if TYPE_CHECKING:

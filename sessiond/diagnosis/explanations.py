@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from engine.byte_size import format_bytes
+from engine.system.byte_size import format_bytes
 from sessiond.diagnosis.finding import Finding
-from sessiond.diagnosis.memory_parts import OTHER, Part, engine_parts, gateway_parts
+from sessiond.diagnosis.memory_parts import OTHER, MemoryPart, engine_parts, gateway_parts
 
 _MIB = 2**20
 _MANY_SESSIONS = 500
@@ -148,12 +148,13 @@ def files_and_tasks(report: Mapping[str, Any]) -> Iterator[Finding]:
         )
 
 
-def rises(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[tuple[str, Part]]:
+def rises(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[tuple[str, MemoryPart]]:
     """Return each part's growth in bytes in both processes, largest first."""
     found = []
     for name, parts_of in (("engine", engine_parts), ("gateway", gateway_parts)):
         earlier = dict(parts_of(before))
         found += [
-            (name, Part(part.name, part.num_bytes - earlier[part.name])) for part in parts_of(after)
+            (name, MemoryPart(part.name, part.num_bytes - earlier[part.name]))
+            for part in parts_of(after)
         ]
     return sorted(found, key=lambda rise: -rise[1].num_bytes)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from engine.byte_size import format_bytes
+from engine.system.byte_size import format_bytes
 from sessiond.diagnosis.finding import Finding
 
 _PROC = Path("/proc")

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 
-class Part(NamedTuple):
+class MemoryPart(NamedTuple):
     """A named part of a process's resident bytes."""
 
     name: str
@@ -14,37 +14,37 @@ class Part(NamedTuple):
 OTHER = "other"
 
 
-def engine_parts(report: Mapping[str, Any]) -> list[Part]:
+def engine_parts(report: Mapping[str, Any]) -> list[MemoryPart]:
     """Return the engine's parts, from the response of `/admin/memory`."""
     process = report["engine"]
     anonymous = process["anonymous_bytes"]
     weights = process["weights_bytes"]
     # weights mapped from their file are not anonymous memory of the process, others are
     in_file = min(weights, process["mapped_files_bytes"])
-    parts = [Part("KV pool, written to so far", process["kv_committed_bytes"])]
-    parts.append(Part("host tier", report["host_bytes"]))
+    parts = [MemoryPart("KV pool, written to so far", process["kv_committed_bytes"])]
+    parts.append(MemoryPart("host tier", report["host_bytes"]))
     known = sum(part.num_bytes for part in parts) + _heap(process)
     in_memory = min(weights - in_file, max(0, anonymous - known))
-    parts.append(Part("weights", in_file + in_memory))
+    parts.append(MemoryPart("weights", in_file + in_memory))
     return _rest(process, parts, in_file)
 
 
-def gateway_parts(report: Mapping[str, Any]) -> list[Part]:
+def gateway_parts(report: Mapping[str, Any]) -> list[MemoryPart]:
     """Return the gateway's parts, from the response of `/admin/memory`."""
     process = report["gateway"]
-    return _rest(process, [Part("replays of ended turns", process["replay_bytes"])], 0)
+    return _rest(process, [MemoryPart("replays of ended turns", process["replay_bytes"])], 0)
 
 
 def _heap(process: Mapping[str, Any]) -> int:
     return int(process["heap_used_bytes"] + process["heap_free_bytes"])
 
 
-def _rest(process: Mapping[str, Any], parts: list[Part], in_file: int) -> list[Part]:
+def _rest(process: Mapping[str, Any], parts: list[MemoryPart], in_file: int) -> list[MemoryPart]:
     parts = [
         *parts,
-        Part("C heap, in use", process["heap_used_bytes"]),
-        Part("C heap, free", process["heap_free_bytes"]),
-        Part("libraries and other files", process["mapped_files_bytes"] - in_file),
+        MemoryPart("C heap, in use", process["heap_used_bytes"]),
+        MemoryPart("C heap, free", process["heap_free_bytes"]),
+        MemoryPart("libraries and other files", process["mapped_files_bytes"] - in_file),
     ]
     rest = process["rss_bytes"] - sum(part.num_bytes for part in parts)
-    return [*parts, Part(OTHER, max(0, rest))]
+    return [*parts, MemoryPart(OTHER, max(0, rest))]

@@ -1,25 +1,316 @@
-"""Schedules summaries, waits for them, backs off after failures. Asyncio thread only.
+"""Summaries of long conversations: request, writing, waiting and failure. Asyncio thread only.
 
-A summary that the next turn will probably need is written in the background while its session
-is idle. A turn that arrives earlier continues without it if it can.
+The model writes a summary on a copy-on-write fork of the session's context.
 """
 
 import asyncio
 import logging
 from collections import OrderedDict
-from dataclasses import dataclass
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 
 from engine.errors import EngineUnavailableError
-from engine.ids import SessionId
+from engine.ids import SessionId, TurnId
+from engine.ipc.client import TurnEvents
+from engine.ipc.messages import (
+    CancelTurn,
+    CloseContext,
+    ForkContext,
+    RaisePriority,
+    Sampling,
+    SetContext,
+    SubmitTurn,
+    TruncateContext,
+    TurnDegraded,
+    TurnDelta,
+    TurnDone,
+    TurnFailed,
+    TurnIncomplete,
+    TurnStarted,
+)
 from policies.plan import KeepAll, Summarize
-from sessiond.sessions.live import LiveSession
-from sessiond.sessions.parts import Parts
-from sessiond.sessions.summaries import Patience, Summary
-from sessiond.sessions.summary_request import covered_by
-from sessiond.sessions.summary_writer import NotNowError, SummaryError, SummaryWriter, Writing
+from sessiond.domain import InputItem
+from sessiond.sessions.finish import usage_of
+from sessiond.sessions.fit import Patience, Summary
+from sessiond.sessions.live import EngineResidency, LiveSession
+from sessiond.sessions.parts import SessionDeps
 from sessiond.sessions.transcript import Transcript
+from sessiond.store.context_layout import ContextLayout, Span
 from sessiond.store.errors import StoreError
-from sessiond.store.shape import Shape
+from sessiond.store.records import NewSummary, StoredContext
+
+REQUEST = (
+    "Summarise our conversation so far, and any earlier summary in it, so that it can go on from "
+    "your summary alone. Keep names, numbers, decisions, wishes and open questions. Write plain "
+    "sentences without a preamble, 150 words at most."
+)
+"""The prompt for a summary. It is in no stored context."""
+
+QUESTION = "What have we said so far?"
+"""The message before a summary in a context."""
+
+MIN_TOKENS = 16
+"""Minimum tokens of a summary."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """A summary is written from the first `length` visible tokens, in at most `most_tokens`.
+
+    These end with a whole turn, at place `read_tokens` of the history.
+    """
+
+    length: int
+    read_tokens: int
+    most_tokens: int
+
+
+def covered_by(layout: ContextLayout, keep_last: int) -> int:
+    """History tokens that a summary stands for if the last so many whole turns stay."""
+    finished = layout.finished
+    replaced = finished[: len(finished) - keep_last]
+    return replaced[-1].stop if replaced else 0
+
+
+def reading_of(
+    layout: ContextLayout,
+    *,
+    covered: int,
+    wanted_tokens: int,
+    limit_tokens: int,
+    overhead_tokens: int,
+) -> Reading | None:
+    """All of a context, if that leaves room for the summary; else fewer of the newest turns.
+
+    What the summary shall stand for is read in any case. `limit_tokens` may be held in all;
+    `overhead_tokens` are those of the request and of what is owed after the reply. None: there is
+    no room.
+    """
+    if wanted_tokens < MIN_TOKENS:
+        return None
+    length = layout.prefix_tokens + layout.summary_tokens
+    lengths: list[tuple[Span, int]] = []
+    for turn in layout.finished:
+        length += turn.tokens
+        if turn.stop >= covered:
+            lengths.append((turn, length))
+    best: Reading | None = None
+    for turn, length in lengths:
+        room = min(wanted_tokens, limit_tokens - length - overhead_tokens)
+        if room >= (MIN_TOKENS if best is None else wanted_tokens):
+            best = Reading(length=length, read_tokens=turn.stop, most_tokens=room)
+    return best
+
+
+_GREEDY = Sampling(temperature=0.0)
+
+
+class SummaryError(Exception):
+    """No usable summary was generated."""
+
+
+class NotNowError(Exception):
+    """A background summary would delay other turns, or the session has changed."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Writing:
+    """One summary to be written, of what a session's tip left behind.
+
+    `fork` names it everywhere: the engine's context, its turn, the stored summary. The pair of
+    messages that enters a context is `head`, then the reply. `background` until a turn waits.
+    """
+
+    live: LiveSession
+    left: EngineResidency
+    layout: ContextLayout
+    plan: Summarize
+    reading: Reading
+    request: Sequence[int]
+    head: Sequence[int]
+    fork: str
+    background: bool = field(default=True)
+
+
+class SummaryWriter:
+    """Knows no state between summaries; leaves no context behind in the engine.
+
+    Nothing of a fork is written to disk: what an engine that is lost would leave there could not be
+    erased with its session, as nobody knows the ids of a reply that was not finished.
+    """
+
+    def __init__(self, deps: SessionDeps, *, transcript: Transcript) -> None:
+        self._engine = deps.engine
+        self._store = deps.store
+        self._transcript = transcript
+        self._clock = deps.clock
+        self._new_id = deps.new_id
+
+    async def plan(
+        self, live: LiveSession, layout: ContextLayout, plan: Summarize, covered: int
+    ) -> Writing | None:
+        """Plan a summary; None: there is no room for it."""
+        if live.prompt is None or live.tip_id is None:
+            return None
+        request = await self._asked(REQUEST)
+        head = await self._asked(QUESTION)
+        close = len(self._transcript.close_ids)
+        info = self._engine.info
+        reading = reading_of(
+            layout,
+            covered=covered,
+            wanted_tokens=plan.summary_tokens - len(head) - close,
+            limit_tokens=min(info.max_model_len, info.total_blocks * info.block_size),
+            overhead_tokens=len(request) + close,
+        )
+        if reading is None:
+            return None
+        left = EngineResidency(
+            epoch=self._engine.epoch,
+            prompt_id=live.prompt.id,
+            tip_id=live.tip_id,
+            tokens=layout.tokens,
+        )
+        return Writing(
+            live=live,
+            left=left,
+            layout=layout,
+            plan=plan,
+            reading=reading,
+            request=request,
+            head=head,
+            fork=self._new_id("sum"),
+        )
+
+    async def write(self, writing: Writing) -> None:
+        """Write and store a summary; the caller bounds the time.
+
+        Raises:
+            SummaryError: the engine failed, or what the model wrote can't be used.
+            NotNowError: nothing is wrong, but nothing was written.
+            EngineUnavailableError: the engine is not there.
+            StoreError: it could not be read from, or written to.
+        """
+        try:
+            ending = await _ending(await self._submit(writing))
+        finally:
+            self._close(writing)
+        pair = (*writing.head, *ending.kept_ids)
+        if not ending.text.strip():
+            raise SummaryError("the model wrote nothing")
+        if len(pair) > writing.plan.summary_tokens:
+            raise SummaryError(
+                f"the summary has {len(pair)} tokens, more than {writing.plan.summary_tokens}"
+            )
+        await self._keep(writing, ending, pair)
+
+    def raise_priority(self, writing: Writing) -> None:
+        """Raise the summary to the priority of a waiting turn."""
+        if writing.background:
+            writing.background = False
+            with suppress(EngineUnavailableError):  # then its turn has failed, too
+                self._engine.send(RaisePriority(session=SessionId(writing.fork)))
+
+    async def _submit(self, writing: Writing) -> TurnEvents:
+        stored: StoredContext | None = None
+        while True:
+            await self._engine.ready()
+            # No await from here to the submit, as in `EngineSync`.
+            fork, length = SessionId(writing.fork), writing.reading.length
+            if self._is_there(writing):
+                parent = writing.live.id
+                self._engine.send(
+                    ForkContext(session=fork, parent=parent, length=length, volatile=True)
+                )
+            elif writing.background:
+                raise NotNowError("its context is no longer in the engine")
+            elif stored is None:
+                left = writing.left
+                stored = await self._store.context(
+                    writing.live.user_id, left.prompt_id, left.tip_id
+                )
+                continue
+            else:
+                self._set(writing, stored)
+            return self._engine.submit(self._command(writing))
+
+    def _is_there(self, writing: Writing) -> bool:
+        placed = writing.live.residency
+        return placed == writing.left and writing.left.epoch == self._engine.epoch
+
+    def _set(self, writing: Writing, stored: StoredContext) -> None:
+        fork = SessionId(writing.fork)
+        command = SetContext(
+            session=fork,
+            salt=writing.live.salt,
+            ids=stored.ids,
+            computed=stored.computed,
+            edits=stored.edits,
+            volatile=True,
+        )
+        self._engine.send(command)
+        self._engine.send(TruncateContext(session=fork, length=writing.reading.length))
+
+    def _command(self, writing: Writing) -> SubmitTurn:
+        return SubmitTurn(
+            turn=TurnId(writing.fork),
+            session=SessionId(writing.fork),
+            ids=list(writing.request),
+            close_ids=self._transcript.close_ids,
+            stop_ids=self._transcript.stop_ids,
+            sampling=_GREEDY,
+            max_output_tokens=writing.reading.most_tokens,
+            background=writing.background,
+        )
+
+    def _close(self, writing: Writing) -> None:
+        self._engine.cancel(CancelTurn(turn=TurnId(writing.fork), keep=False))
+        with suppress(EngineUnavailableError):  # its KV was lost with the engine
+            self._engine.send(CloseContext(session=SessionId(writing.fork), erase=True))
+
+    async def _keep(
+        self, writing: Writing, ending: TurnDone | TurnIncomplete, pair: tuple[int, ...]
+    ) -> None:
+        live, tip_id = writing.live, writing.left.tip_id
+        turn_id = tip_id and await self._store.turn_ending_at(
+            live.user_id, tip_id, writing.reading.read_tokens
+        )
+        if turn_id is None:
+            raise SummaryError("the turns that it was written from are not stored")
+        await self._store.add_summary(
+            NewSummary(
+                id=writing.fork,
+                user_id=live.user_id,
+                # a fork that has no row yet was cut at a turn of its base
+                session_id=live.id if live.stored else live.base_session_id or live.id,
+                turn_id=turn_id,
+                token_ids=pair,
+                text=ending.text,
+                usage=usage_of(ending.counts, writing.layout),
+                created_at=self._clock(),
+            )
+        )
+
+    async def _asked(self, text: str) -> tuple[int, ...]:
+        return await self._transcript.delta((InputItem(role="user", text=text),), generate=True)
+
+
+async def _ending(events: TurnEvents) -> TurnDone | TurnIncomplete:
+    async for event in events:
+        match event:
+            case TurnStarted() | TurnDelta() | TurnDegraded():
+                pass
+            case TurnIncomplete(reason="memory_pressure"):
+                raise NotNowError("memory pressure")
+            case TurnDone() | TurnIncomplete(rolled_back=False):
+                return event
+            case TurnFailed(code="queue_full"):
+                raise NotNowError(event.message)
+            case TurnFailed() | TurnIncomplete():
+                raise SummaryError(f"its turn ended with {event}")
+    raise SummaryError("the engine's events stopped without an ending")
+
 
 logger = logging.getLogger(__name__)
 
@@ -36,41 +327,41 @@ class _Work:
     timer: asyncio.TimerHandle  # bounds a background summary
 
 
-class Compaction:
+class SummaryService:
     """Owns the tasks that write summaries: one per session at most."""
 
-    def __init__(self, parts: Parts, *, transcript: Transcript) -> None:
-        self._store = parts.store
-        self._limits = parts.limits
-        self._writer = SummaryWriter(parts, transcript=transcript)
+    def __init__(self, deps: SessionDeps, *, transcript: Transcript) -> None:
+        self._store = deps.store
+        self._limits = deps.limits
+        self._writer = SummaryWriter(deps, transcript=transcript)
         self._works: dict[SessionId, _Work] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._retry_at: OrderedDict[SessionId, int] = OrderedDict()  # turns of the session
         self._closed = False
 
     async def find(
-        self, live: LiveSession, shape: Shape, plan: Summarize, patience: Patience | None
+        self, live: LiveSession, layout: ContextLayout, plan: Summarize, patience: Patience | None
     ) -> Summary | None:
         """See `Summaries`."""
-        found = await self._ready(live, live.tip_id, shape, plan)
+        found = await self._ready(live, live.tip_id, layout, plan)
         if found is not None or patience is None or isinstance(plan.fallback, KeepAll):
             return found
-        work = await self._hurried(live, shape, plan)
+        work = await self._raised(live, layout, plan)
         if work is None:
             return None
         await self._wait(work, patience)
-        return await self._ready(live, live.tip_id, shape, plan)
+        return await self._ready(live, live.tip_id, layout, plan)
 
-    async def prepare(self, live: LiveSession, shape: Shape, plan: Summarize) -> None:
+    async def prepare(self, live: LiveSession, layout: ContextLayout, plan: Summarize) -> None:
         """Start the summary for the next turn in the background; returns at once."""
         background = sum(work.writing.background for work in self._works.values())
         if (
             live.id in self._works
             or background >= self._limits.max_background_summaries
-            or not self._may_try(live, shape)
+            or not self._may_try(live, layout)
         ):
             return
-        writing = await self._writer.plan(live, shape, plan, covered_by(shape, plan.keep_last))
+        writing = await self._writer.plan(live, layout, plan, covered_by(layout, plan.keep_last))
         if writing is not None:
             self._start(writing)
 
@@ -96,14 +387,14 @@ class Compaction:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _ready(
-        self, live: LiveSession, tip_id: str | None, shape: Shape, plan: Summarize
+        self, live: LiveSession, tip_id: str | None, layout: ContextLayout, plan: Summarize
     ) -> Summary | None:
         """A stored summary that covers the plan and is not in the context yet."""
         stored = await self._store.newest_summary(live.user_id, tip_id)
-        covered = covered_by(shape, plan.keep_last)
+        covered = covered_by(layout, plan.keep_last)
         if (
             stored is None
-            or stored.ref == shape.summary
+            or stored.ref == layout.summary
             or stored.ref.tokens > plan.summary_tokens
             or stored.read_tokens < covered
         ):
@@ -112,17 +403,19 @@ class Compaction:
 
     # --- the work ----------------------------------------------------------------------------
 
-    async def _hurried(self, live: LiveSession, shape: Shape, plan: Summarize) -> _Work | None:
+    async def _raised(
+        self, live: LiveSession, layout: ContextLayout, plan: Summarize
+    ) -> _Work | None:
         """The running summary, if it fits, at the priority of the waiting turn."""
-        covered = covered_by(shape, plan.keep_last)
+        covered = covered_by(layout, plan.keep_last)
         work = self._works.get(live.id)
         if work is not None and work.writing.reading.read_tokens >= covered:
             work.timer.cancel()
-            self._writer.hurry(work.writing)
+            self._writer.raise_priority(work.writing)
             return work
-        if not self._may_try(live, shape):
+        if not self._may_try(live, layout):
             return None
-        writing = await self._writer.plan(live, shape, plan, covered)
+        writing = await self._writer.plan(live, layout, plan, covered)
         if writing is None:
             return None
         writing.background = False
@@ -152,7 +445,7 @@ class Compaction:
     async def _write(self, writing: Writing) -> None:
         live, tip_id = writing.live, writing.left.tip_id
         try:
-            if writing.background and await self._ready(live, tip_id, writing.shape, writing.plan):
+            if writing.background and await self._ready(live, tip_id, writing.layout, writing.plan):
                 return
             await self._writer.write(writing)
         except NotNowError as error:
@@ -180,12 +473,12 @@ class Compaction:
 
     # --- failures ----------------------------------------------------------------------------
 
-    def _may_try(self, live: LiveSession, shape: Shape) -> bool:
-        return not self._closed and shape.all_turns >= self._retry_at.get(live.id, 0)
+    def _may_try(self, live: LiveSession, layout: ContextLayout) -> bool:
+        return not self._closed and layout.all_turns >= self._retry_at.get(live.id, 0)
 
     def _fail(self, writing: Writing, why: str) -> None:
         logger.warning("no summary of %s: %s", writing.live.id, why)
-        self._retry_at[writing.live.id] = writing.shape.all_turns + RETRY_AFTER_TURNS
+        self._retry_at[writing.live.id] = writing.layout.all_turns + RETRY_AFTER_TURNS
         self._retry_at.move_to_end(writing.live.id)
         while len(self._retry_at) > _MAX_FAILURES_KNOWN:
             self._retry_at.popitem(last=False)

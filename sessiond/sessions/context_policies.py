@@ -5,14 +5,14 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 
 from policies.laws import BrokenLawError, check_context
-from policies.parameters import ParameterError
 from policies.plan import ContextPlan
 from policies.protocol import ContextPolicy
+from policies.toolkit import ParameterError
 from policies.views import ConversationView
+from sessiond.domain import Caller, PolicyChoice, TurnRequest
 from sessiond.errors import RequestError
-from sessiond.facts import Caller, PolicyChoice, TurnRequest
 from sessiond.sessions.live import LiveSession
-from sessiond.sessions.parts import Parts
+from sessiond.sessions.parts import SessionDeps
 from sessiond.sessions.request_form import pack_policy, unpack_policy
 
 logger = logging.getLogger(__name__)
@@ -28,10 +28,10 @@ MakePolicy = Callable[[str, Mapping[str, int | float | str]], ContextPolicy]
 class ContextPolicies:
     """Precedence: request, session, user, server. `make` creates a policy by name."""
 
-    def __init__(self, parts: Parts, *, default: PolicyChoice, make: MakePolicy) -> None:
-        self._store = parts.store
-        self._engine = parts.engine
-        self._clock = parts.clock
+    def __init__(self, deps: SessionDeps, *, default: PolicyChoice, make: MakePolicy) -> None:
+        self._store = deps.store
+        self._engine = deps.engine
+        self._clock = deps.clock
         self._default = default
         self._make = make
         self._of_users: OrderedDict[str, PolicyChoice | None] = OrderedDict()  # last used last

@@ -1,38 +1,41 @@
-"""Changes of sessions without the engine: add items, reset, rewind, close."""
+"""Sessions opened, extended, reset and closed without a turn. Asyncio thread only."""
 
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from engine.ids import SessionId, TurnId
-from engine.messages import TurnCounts, TurnDone
-from sessiond.errors import RequestError
-from sessiond.facts import (
+from engine.ipc.messages import TurnCounts, TurnDone
+from sessiond.domain import (
     Caller,
-    ConversationView,
+    ConversationResource,
     InputItem,
     ItemPage,
     ItemView,
     TurnAccepted,
     TurnRequest,
 )
-from sessiond.sessions.binding import Binder
-from sessiond.sessions.endings import KeptEnd, end_of
-from sessiond.sessions.lifecycle import Event, State
+from sessiond.errors import RequestError
+from sessiond.sessions.bind import Binder
+from sessiond.sessions.engine_sync import EngineSync
+from sessiond.sessions.finish import CommittedEnd, end_of
+from sessiond.sessions.idempotency import IdempotentRequests, digest_of
+from sessiond.sessions.lifecycle import LifecycleEvent, State
 from sessiond.sessions.live import LiveSession
 from sessiond.sessions.names import session_id_of
-from sessiond.sessions.parts import Parts
-from sessiond.sessions.placing import Placer
-from sessiond.sessions.planning import Planner, TurnPlan
+from sessiond.sessions.parts import SessionDeps
+from sessiond.sessions.plan import Planner, TurnPlan
+from sessiond.sessions.quotas import Quotas
 from sessiond.sessions.refusals import busy, conversation_not_found, response_not_found
 from sessiond.sessions.retention import Retention
-from sessiond.sessions.runner import TurnRunner
-from sessiond.sessions.seat import Claim
-from sessiond.sessions.starter import new_items, new_turn
+from sessiond.sessions.run import TurnRunner
+from sessiond.sessions.start import new_items, new_turn
+from sessiond.sessions.turn_queue import LockTicket
 from sessiond.store.errors import NotOwnerError, StoreError
 from sessiond.store.items import Order
-from sessiond.store.records import SessionRecord
+from sessiond.store.records import NewSession, SessionRecord
 
 _AT_A_TIME = 100
 _ABANDONED = {State.COLD, State.PARKED}  # no socket or request holds its KV
@@ -42,7 +45,7 @@ _ABANDONED = {State.COLD, State.PARKED}  # no socket or request holds its KV
 class _Change:
     """The change made under the turn lock. None: none."""
 
-    event: Event | None = None
+    event: LifecycleEvent | None = None
 
 
 class Conversations:
@@ -50,35 +53,35 @@ class Conversations:
 
     def __init__(  # noqa: PLR0913 -- what a change goes through, each by its name
         self,
-        parts: Parts,
+        deps: SessionDeps,
         *,
         binder: Binder,
-        placer: Placer,
+        engine_sync: EngineSync,
         planner: Planner,
         runner: TurnRunner,
         retention: Retention,
     ) -> None:
-        self._engine = parts.engine
-        self._store = parts.store
-        self._sessions = parts.sessions
+        self._engine = deps.engine
+        self._store = deps.store
+        self._sessions = deps.sessions
         self._binder = binder
-        self._placer = placer
+        self._engine_sync = engine_sync
         self._planner = planner
         self._runner = runner
         self._retention = retention
-        self._clock = parts.clock
-        self._new_id = parts.new_id
+        self._clock = deps.clock
+        self._new_id = deps.new_id
 
-    async def get(self, caller: Caller, session_id: str) -> ConversationView:
+    async def get(self, caller: Caller, session_id: str) -> ConversationResource:
         """An open session as a conversation."""
         record = await self._record(caller, session_id)
-        return ConversationView(
+        return ConversationResource(
             id=record.id, created_at=record.created_at, metadata=record.metadata
         )
 
     async def update(
         self, caller: Caller, session_id: str, metadata: dict[str, str]
-    ) -> ConversationView:
+    ) -> ConversationResource:
         """Replace its metadata."""
         own_id = session_id_of(caller.user_id, session_id)
         if not await self._store.set_metadata(caller.user_id, own_id, metadata):
@@ -103,8 +106,8 @@ class Conversations:
             live.prompt = plan.prompt
             live.tip_id, live.tokens = end.row.id, end.row.context_tokens
             live.awaits_reply, live.digest = plan.awaits_reply, end.row.digest
-            live.shape = plan.shape_after(0)
-            change.event = Event.ADVANCE
+            live.layout = plan.layout_after(0)
+            change.event = LifecycleEvent.ADVANCE
         return views
 
     async def list_items(
@@ -151,9 +154,9 @@ class Conversations:
                 caller.user_id, live.id, self._clock(), epoch=live.epoch
             )
             self._retention.unplace(live)
-            live.tip_id, live.awaits_reply, live.shape, live.digest = None, False, None, None
+            live.tip_id, live.awaits_reply, live.layout, live.digest = None, False, None, None
             live.tokens = live.prompt.tokens if live.prompt else 0
-            change.event = Event.RESET
+            change.event = LifecycleEvent.RESET
 
     async def rewind(self, caller: Caller, session_id: str, response_id: str) -> None:
         """Go back to the context after one of its responses; later turns are dropped.
@@ -177,32 +180,32 @@ class Conversations:
             ):
                 raise conversation_not_found(session_id)
             self._retention.cut(live, turn if whole else None)
-            live.prompt, live.tip_id, live.shape = turn.prompt, turn.id, None
+            live.prompt, live.tip_id, live.layout = turn.prompt, turn.id, None
             live.tokens, live.awaits_reply = turn.context_tokens or 0, turn.awaits_reply
             live.digest = turn.digest
-            change.event = Event.ADVANCE
+            change.event = LifecycleEvent.ADVANCE
 
     async def close(self, caller: Caller, session_id: str) -> None:
         """Cancel the running turn, free all KV, close the session."""
         live = await self._binder.load(caller, session_id, even_if_busy=True)
-        claim = Claim(None)
-        live.claim_to_close(claim)
+        ticket = LockTicket(None)
+        live.lock_to_close(ticket)
         self._retention.join(None, live)  # else it could be unloaded meanwhile, and loaded twice
         for bound in self._runner.bound_turns():
             if bound.live is live:
                 self._runner.drop(bound, conversation_not_found(session_id))
                 bound.stop(keep=False)
-        event: Event | None = None
+        event: LifecycleEvent | None = None
         try:
-            await claim.granted()
-            await self._placer.erase(live)
+            await ticket.granted()
+            await self._engine_sync.erase(live)
             await self._store.close_session(caller.user_id, live.id, self._clock())
-            event = Event.CLOSE
+            event = LifecycleEvent.CLOSE
         except (StoreError, asyncio.CancelledError):
             live.stale = True
             raise
         finally:
-            live.leave(claim, event)
+            live.leave(ticket, event)
             if live.state is State.CLOSED:
                 self._runner.replays.forget_session(live.id)
                 self._retention.forget(live)
@@ -243,8 +246,8 @@ class Conversations:
 
     @asynccontextmanager
     async def _held(self, live: LiveSession) -> AsyncIterator[_Change]:
-        claim, change = Claim(None), _Change()
-        if not live.claim(claim):
+        ticket, change = LockTicket(None), _Change()
+        if not live.ticket(ticket):
             raise busy(live.id)
         self._retention.join(None, live)
         try:
@@ -257,7 +260,7 @@ class Conversations:
             live.stale = True  # a write that raised or was not awaited may have been committed
             raise
         finally:
-            live.leave(claim, change.event)
+            live.leave(ticket, change.event)
             self._retention.settle(live, None)
 
     async def _taken(self, live: LiveSession) -> RequestError:
@@ -285,7 +288,7 @@ class Conversations:
             request=request,
         )
 
-    def _appended(self, caller: Caller, plan: TurnPlan, accepted: TurnAccepted) -> KeptEnd:
+    def _appended(self, caller: Caller, plan: TurnPlan, accepted: TurnAccepted) -> CommittedEnd:
         """The result of a turn that was never run."""
         ending = TurnDone(
             turn=TurnId(accepted.response_id), text="", kept_ids=[], counts=TurnCounts()
@@ -293,6 +296,164 @@ class Conversations:
         end = end_of(
             ending, user_id=caller.user_id, accepted=accepted, plan=plan, now=self._clock()
         )
-        if not isinstance(end, KeptEnd):
+        if not isinstance(end, CommittedEnd):
             raise TypeError(end)
         return end
+
+
+class Openings:
+    """Tracks the sessions being opened under idempotency keys."""
+
+    def __init__(
+        self,
+        deps: SessionDeps,
+        *,
+        planner: Planner,
+        conversations: Conversations,
+        idempotency: IdempotentRequests,
+        quotas: Quotas,
+    ) -> None:
+        self._engine = deps.engine
+        self._store = deps.store
+        self._planner = planner
+        self._conversations = conversations
+        self._idempotency = idempotency
+        self._quotas = quotas
+        self._clock = deps.clock
+        self._new_id = deps.new_id
+        self._begun: set[str] = set()
+
+    async def create(
+        self,
+        caller: Caller,
+        items: tuple[InputItem, ...],
+        metadata: dict[str, str],
+        *,
+        name: str | None = None,
+        key: str | None = None,
+    ) -> ConversationResource:
+        """Open a session, with items in its context; by a name that is in use: the one that is.
+
+        Raises:
+            RequestError: its user has as many as may be open, a session of that name was deleted
+                not long ago, or the idempotency key came with another request.
+        """
+        if key is not None:
+            return await self._create_once(caller, items, metadata, name, key)
+        if name is None:
+            return await self._create(caller, SessionId(self._new_id("conv")), items, metadata)
+        return await self._create_named(caller, items, metadata, name)
+
+    async def _create_once(
+        self,
+        caller: Caller,
+        items: tuple[InputItem, ...],
+        metadata: dict[str, str],
+        name: str | None,
+        key: str,
+    ) -> ConversationResource:
+        digest = digest_of("conversation", items, metadata, name)
+        known = await self._idempotency.find(caller, key, digest, partial(self._is_open, caller))
+        if known in self._begun:
+            raise _being_worked_on()
+        if known is not None:
+            return await self._conversations.get(caller, known)
+        new_id = self._new_id("conv") if name is None else session_id_of(caller.user_id, name)
+        self._begun.add(new_id)  # before the key stands for it: else it could look like a dead one
+        try:
+            return await self._claim_and_create(caller, items, metadata, name, key, digest, new_id)
+        finally:
+            self._begun.discard(new_id)
+
+    async def _claim_and_create(  # noqa: PLR0913, PLR0917 -- the request, and what stands for it
+        self,
+        caller: Caller,
+        items: tuple[InputItem, ...],
+        metadata: dict[str, str],
+        name: str | None,
+        key: str,
+        digest: str,
+        new_id: str,
+    ) -> ConversationResource:
+        if not await self._idempotency.claim(caller, key, digest, new_id):
+            raise _being_worked_on()
+        try:
+            if name is not None:
+                return await self._create_named(caller, items, metadata, name)
+            return await self._create(caller, SessionId(new_id), items, metadata)
+        except BaseException:
+            await self._idempotency.release(caller, key, new_id)
+            raise
+
+    async def _is_open(self, caller: Caller, session_id: str) -> bool:
+        if session_id in self._begun:
+            return True
+        record = await self._store.find_session(caller.user_id, session_id)
+        return record is not None and record.closed_at is None
+
+    async def _create_named(
+        self,
+        caller: Caller,
+        items: tuple[InputItem, ...],
+        metadata: dict[str, str],
+        name: str,
+    ) -> ConversationResource:
+        own_id = SessionId(session_id_of(caller.user_id, name))
+        try:
+            found = await self._named(caller, own_id)
+            return found or await self._create(caller, own_id, items, metadata)
+        except StoreError:
+            found = await self._named(caller, own_id)  # a concurrent request may have created it
+            if found is None:
+                raise
+            return found
+
+    async def _named(self, caller: Caller, own_id: SessionId) -> ConversationResource | None:
+        record = await self._store.find_session(caller.user_id, own_id)
+        if record is None:
+            return None
+        if record.closed_at is not None:
+            raise RequestError(
+                "idempotency_conflict",
+                "conversation id must be new (this one was deleted recently)",
+                param="id",
+            )
+        return await self._conversations.get(caller, own_id)
+
+    async def _create(
+        self,
+        caller: Caller,
+        session_id: SessionId,
+        items: tuple[InputItem, ...],
+        metadata: dict[str, str],
+    ) -> ConversationResource:
+        now = self._clock()
+        prompt = await self._planner.new_system_prefix(None, None)
+        session = NewSession(
+            id=session_id,
+            user_id=caller.user_id,
+            model=self._engine.info.model,
+            vocab_size=self._engine.info.vocab_size,
+            prompt_id=prompt.id,
+            tip_id=None,
+            context_tokens=len(prompt.ids),
+            metadata=metadata,
+            created_at=now,
+        )
+        await self._quotas.create_session(caller, session, prompt)
+        if items:
+            try:
+                await self._conversations.add_items(caller, session_id, items)
+            except RequestError:
+                await self._conversations.close(caller, session_id)
+                raise
+        return ConversationResource(id=session_id, created_at=now, metadata=metadata)
+
+
+def _being_worked_on() -> RequestError:
+    return RequestError(
+        "idempotency_conflict",
+        "a request with this idempotency key is in progress: try again",
+        param="idempotency_key",
+        retry_after_s=1,
+    )

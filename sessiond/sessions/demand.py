@@ -1,18 +1,48 @@
-"""KV demand of running and waiting turns; warns, then refuses. Asyncio thread only."""
+"""KV demand of running and waiting turns against the pool. Asyncio thread only.
+
+`DrainRate` measures how fast turns end, for `Retry-After`.
+"""
 
 import logging
+from collections import deque
+from collections.abc import Callable
 from math import ceil
 
 from sessiond.errors import RequestError
-from sessiond.sessions.drain_rate import DrainRate
 from sessiond.sessions.limits import ServiceLimits
+
+_REMEMBERED = 32
+_LONGEST_S = 60
+
+
+class DrainRate:
+    """Keeps the end times of the last turns, except those refused for lack of room.
+
+    `ticks` returns monotonic seconds.
+    """
+
+    def __init__(self, ticks: Callable[[], float]) -> None:
+        self._ticks = ticks
+        self._ends_s: deque[float] = deque(maxlen=_REMEMBERED)
+
+    def ended(self) -> None:
+        """Record the end of a turn."""
+        self._ends_s.append(self._ticks())
+
+    def retry_after_s(self, places: int = 1) -> int:
+        """Seconds until `places` are free, by the mean time between ends: 1 to 60."""
+        if not self._ends_s:
+            return 1
+        mean_s = (self._ticks() - self._ends_s[0]) / len(self._ends_s)
+        return min(max(ceil(mean_s * places), 1), _LONGEST_S)
+
 
 logger = logging.getLogger(__name__)
 
-_CALM = 0.9  # of the watermark: below it the warning is armed again
+_REARM_AT = 0.9  # of the watermark: below it the warning is armed again
 
 
-class Demand:
+class PoolDemand:
     """Context tokens of running and waiting turns.
 
     Idle sessions don't count: they are evicted. Crossing the warning watermark logs once until
@@ -29,7 +59,7 @@ class Demand:
         self._users: dict[str, str | None] = {}  # of the same turns
         self._total = 0
         self._pool_tokens = 1
-        self._is_calm = True
+        self._is_armed = True
         self.warnings = 0
 
     @property
@@ -50,7 +80,7 @@ class Demand:
     @property
     def is_warning(self) -> bool:
         """Whether the warning is active."""
-        return not self._is_calm
+        return not self._is_armed
 
     def admit(self, turn_id: str, tokens: int, *, user_id: str | None, pool_tokens: int) -> None:
         """Count a turn before its start, or after it was planned again.
@@ -82,8 +112,8 @@ class Demand:
             return
         self._tokens[turn_id] += tokens
         self._total += tokens
-        if self._is_calm and self._warn_at and self.ratio >= self._warn_at:
-            self._is_calm = False
+        if self._is_armed and self._warn_at and self.ratio >= self._warn_at:
+            self._is_armed = False
             self.warnings += 1
             logger.warning(
                 "memory pressure: %d turns want %d of the pool's %d tokens of KV (%.0f %%)%s",
@@ -98,5 +128,5 @@ class Demand:
         """Remove a turn that has ended or never started."""
         self._total -= self._tokens.pop(turn_id, 0)
         self._users.pop(turn_id, None)
-        if self.ratio < _CALM * self._warn_at:
-            self._is_calm = True
+        if self.ratio < _REARM_AT * self._warn_at:
+            self._is_armed = True

@@ -3,16 +3,16 @@
 import asyncio
 import logging
 
-from sessiond.facts import AttachmentId, Census
-from sessiond.sessions.bound import BoundTurn
-from sessiond.sessions.calm_clock import CalmClock
+from sessiond.domain import AttachmentId, ServiceStats
+from sessiond.sessions.bind import BoundTurn
 from sessiond.sessions.conversations import Conversations
+from sessiond.sessions.engine_sync import EngineSync
+from sessiond.sessions.expiry_clock import ExpiryClock
+from sessiond.sessions.idempotency import IdempotentRequests
 from sessiond.sessions.live import LiveSession
-from sessiond.sessions.parts import Parts
-from sessiond.sessions.placing import Placer
-from sessiond.sessions.repeats import Repeats
+from sessiond.sessions.parts import SessionDeps
 from sessiond.sessions.retention import Retention
-from sessiond.sessions.runner import TurnRunner
+from sessiond.sessions.run import TurnRunner
 
 logger = logging.getLogger(__name__)
 
@@ -25,27 +25,27 @@ class Housekeeping:
 
     def __init__(  # noqa: PLR0913 -- what there is to be kept in order, each by its name
         self,
-        parts: Parts,
+        deps: SessionDeps,
         *,
-        placer: Placer,
+        engine_sync: EngineSync,
         runner: TurnRunner,
         retention: Retention,
-        repeats: Repeats,
+        idempotency: IdempotentRequests,
         conversations: Conversations,
     ) -> None:
-        self._store = parts.store
-        self._sessions = parts.sessions
-        self._limits = parts.limits
-        self._clock = parts.clock
-        self._ticks = parts.ticks
-        self._placer = placer
+        self._store = deps.store
+        self._sessions = deps.sessions
+        self._limits = deps.limits
+        self._clock = deps.clock
+        self._ticks = deps.ticks
+        self._engine_sync = engine_sync
         self._runner = runner
         self._retention = retention
-        self._repeats = repeats
+        self._idempotency = idempotency
         self._conversations = conversations
         self._left: dict[AttachmentId, tuple[list[LiveSession], list[BoundTurn]]] = {}
         self._ttl_due_at = 0.0
-        self._abandoned_by = CalmClock(parts.clock, parts.ticks, calm_s=parts.limits.session_ttl_s)
+        self._abandoned_by = ExpiryClock(deps.clock, deps.ticks, settle_s=deps.limits.session_ttl_s)
 
     def leave(self, attachment: AttachmentId) -> None:
         """Handle a disconnect in the engine at once, before anything is awaited or stored.
@@ -61,7 +61,7 @@ class Housekeeping:
         turns = [bound for bound in self._runner.bound_turns() if bound.live.id in freed_ids]
         left = [one for one in turns if one.attachment is not None and not one.request.background]
         staying = {bound.live.id for bound in turns if bound not in left}
-        now = [live for live in freed if not live.seat.is_taken][:_AT_A_TIME]
+        now = [live for live in freed if not live.turn_lock.is_locked][:_AT_A_TIME]
         now_ids = {live.id for live in now}
         later = [live for live in freed if live.id not in now_ids]
         self._left[attachment] = (later, left)
@@ -71,8 +71,8 @@ class Housekeeping:
         for live in now:
             self._retention.settle(live, attachment)
         for live in later:
-            if live.seat.is_taken and live.id not in staying:
-                self._retention.give_back_early(live)
+            if live.turn_lock.is_locked and live.id not in staying:
+                self._retention.release_early(live)
 
     async def detach(self, attachment: AttachmentId) -> None:
         """Wait until the turns of a closed socket have ended, then settle its sessions."""
@@ -85,14 +85,14 @@ class Housekeeping:
             await asyncio.sleep(0)  # `leave` has just handled a batch
             for live in later[start : start + _AT_A_TIME]:
                 # it may have been unloaded and loaded again for another client
-                if self._sessions.get(live.id) is live and not live.seat.is_taken:
+                if self._sessions.get(live.id) is live and not live.turn_lock.is_locked:
                     self._retention.settle(live, attachment)
-        await self._erase_dead()
+        await self._delete_abandoned()
 
-    def census(self) -> Census:
+    def service_stats(self) -> ServiceStats:
         """Counts of what is kept in memory."""
         limits, replays = self._limits, self._runner.replays
-        return Census(
+        return ServiceStats(
             sessions_in_memory=len(self._sessions),
             cold=self._retention.cold_count,
             max_cold=limits.max_cold_contexts,
@@ -110,9 +110,9 @@ class Housekeeping:
             try:
                 self._retention.reap()
                 self._runner.replays.reap(self._ticks())
-                await self._erase_dead()
-                await self._placer.unerased.settle()
-                await self._repeats.reap()
+                await self._delete_abandoned()
+                await self._engine_sync.pending_deletes.settle()
+                await self._idempotency.reap()
                 await self._end_abandoned()
             except Exception:
                 logger.exception("the reaper failed; it continues")
@@ -126,8 +126,8 @@ class Housekeeping:
             if ended:
                 logger.info("%d abandoned sessions were deleted", ended)
 
-    async def _erase_dead(self) -> None:
-        for live in self._retention.take_dead():
+    async def _delete_abandoned(self) -> None:
+        for live in self._retention.take_abandoned():
             self._runner.replays.forget_session(live.id)
-            await self._placer.erase(live)
+            await self._engine_sync.erase(live)
             await self._store.close_session(live.user_id, live.id, self._clock())

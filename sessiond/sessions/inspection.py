@@ -1,46 +1,49 @@
-"""Sessions and turns as operators and clients see them. Reads only."""
+"""Sessions and turns as operators and clients see them: single ones and pages. Reads only."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from engine.ids import SessionId
-from engine.questions import ContextView, ContextViews, GetContext, GetContexts, PageView
-from sessiond.errors import RequestError
-from sessiond.facts import (
+from engine.ipc.queries import ContextView, ContextViews, GetContext, GetContexts, PageView
+from sessiond.domain import (
+    EVERYBODY,
     BlockCounts,
     ByteCounts,
     Caller,
     ItemPage,
     PageRow,
     ResponseView,
+    SessionFilter,
+    SessionPage,
     SessionState,
     SessionView,
     TurnAccepted,
     TurnFinished,
     TurnSummary,
 )
+from sessiond.errors import RequestError
 from sessiond.sessions.context_policies import ContextPolicies
 from sessiond.sessions.lifecycle import State
 from sessiond.sessions.live import LiveSession
 from sessiond.sessions.names import session_id_of
-from sessiond.sessions.parts import Parts
-from sessiond.sessions.questions import ask_in_time
+from sessiond.sessions.parts import SessionDeps
+from sessiond.sessions.queries import ask_in_time
 from sessiond.sessions.refusals import conversation_not_found, response_not_found
 from sessiond.sessions.request_form import unpack_policy, unpack_request
+from sessiond.store.context_layout import layout_of
 from sessiond.store.items import Order
-from sessiond.store.records import SessionDetail, SessionRecord, TurnRecord
-from sessiond.store.shape import shape_of
+from sessiond.store.records import SessionChoice, SessionDetail, SessionRecord, Standing, TurnRecord
 
 
 class Inspector:
     """Joins what SQL, memory and the engine say."""
 
-    def __init__(self, parts: Parts, *, policies: ContextPolicies) -> None:
+    def __init__(self, deps: SessionDeps, *, policies: ContextPolicies) -> None:
         self._policies = policies
-        self._engine = parts.engine
-        self._store = parts.store
-        self._sessions = parts.sessions
-        self._ask_timeout_s = parts.limits.ask_timeout_s
+        self._engine = deps.engine
+        self._store = deps.store
+        self._sessions = deps.sessions
+        self._ask_timeout_s = deps.limits.ask_timeout_s
 
     async def session(
         self, caller: Caller, session_id: str, *, include_page_table: bool
@@ -143,7 +146,7 @@ class Inspector:
 
     async def _context(self, live: LiveSession | None) -> ContextView | None:
         """The engine's context; None when it has none or does not answer."""
-        if live is None or not live.is_placed(self._engine.epoch):
+        if live is None or not live.is_resident(self._engine.epoch):
             return None
         query = GetContext(session=SessionId(live.id))
         try:
@@ -154,7 +157,7 @@ class Inspector:
 
     async def _contexts(self, lives: Sequence[LiveSession]) -> dict[str, ContextView]:
         """The engine's contexts of several sessions, by id."""
-        placed = tuple(live.id for live in lives if live.is_placed(self._engine.epoch))
+        placed = tuple(live.id for live in lives if live.is_resident(self._engine.epoch))
         if not placed:
             return {}
         try:
@@ -185,7 +188,7 @@ class Inspector:
             return "new" if session.tip_id is None else "cold"
         # A restarted engine knows no context; a turn finds the KV in its tiers.
         resident = {
-            State.IDLE: live.is_placed(self._engine.epoch),
+            State.IDLE: live.is_resident(self._engine.epoch),
             State.PARKED: _tier(held) != "none",
         }
         return live.state.value if resident.get(live.state, True) else "cold"
@@ -238,28 +241,28 @@ def _finished(turn: TurnRecord, text: str) -> TurnFinished | None:
 
 def _summaries(detail: SessionDetail) -> tuple[TurnSummary, ...]:
     """The turns in the context, then those that joined none."""
-    front = detail.session.prompt.tokens
-    parts = []
-    if front and detail.context:
-        parts.append(
+    system_prefix = detail.session.prompt.tokens
+    deps = []
+    if system_prefix and detail.context:
+        deps.append(
             TurnSummary(
                 response_id=detail.context[0].id,
                 role="system",
                 start=0,
-                tokens=front,
-                kept=front,
+                tokens=system_prefix,
+                kept=system_prefix,
                 status="completed",
             )
         )
-    seen = shape_of(front, [turn.size for turn in detail.context]).turns
+    seen = layout_of(system_prefix, [turn.size for turn in detail.context]).turns
     at = 0  # in history tokens
     for turn in detail.context:
         tokens = turn.size.tokens
         is_seen = any(span.start <= at and at + tokens <= span.stop for span in seen)
-        parts += _parts(turn, front + at, front + at + tokens, is_seen=is_seen)
+        deps += _parts(turn, system_prefix + at, system_prefix + at + tokens, is_seen=is_seen)
         at += tokens
     for turn in detail.others:
-        parts.append(
+        deps.append(
             TurnSummary(
                 response_id=turn.id,
                 role="user",
@@ -269,13 +272,13 @@ def _summaries(detail: SessionDetail) -> tuple[TurnSummary, ...]:
                 status=turn.status,
             )
         )
-    return tuple(parts)
+    return tuple(deps)
 
 
 def _parts(turn: TurnRecord, start: int, after: int, *, is_seen: bool) -> list[TurnSummary]:
     """Positions count all turns after the system prefix, visible or not."""
     reply = start + turn.input_tokens
-    parts = [
+    deps = [
         TurnSummary(
             response_id=turn.id,
             role="user",
@@ -286,7 +289,7 @@ def _parts(turn: TurnRecord, start: int, after: int, *, is_seen: bool) -> list[T
         )
     ]
     if after > reply:
-        parts.append(
+        deps.append(
             TurnSummary(
                 response_id=turn.id,
                 role="assistant",
@@ -296,4 +299,64 @@ def _parts(turn: TurnRecord, start: int, after: int, *, is_seen: bool) -> list[T
                 status=turn.status,
             )
         )
-    return parts
+    return deps
+
+
+_BY_ROW: Mapping[SessionState, Standing] = {"new": "new", "cold": "begun", "closed": "closed"}
+
+
+class Listing:
+    """Stored fields are filtered in SQL, states known in memory only are filtered in memory first.
+
+    A page costs its own size plus at most the sessions in memory, never all stored ones.
+    """
+
+    def __init__(self, deps: SessionDeps, *, inspector: Inspector) -> None:
+        self._inspector = inspector
+        self._store = deps.store
+        self._sessions = deps.sessions
+
+    async def page(
+        self, caller: Caller, limit: int, after: str | None, wanted: SessionFilter
+    ) -> SessionPage:
+        """Sessions without their turns, latest activity first.
+
+        Raises:
+            RequestError: the caller is no admin and lists another user's.
+        """
+        which = self._choice(_whose(caller, wanted), wanted.state)
+        views: list[SessionView] = []
+        has_more = True
+        while has_more and len(views) <= limit:
+            details, has_more = await self._store.list_sessions(which, limit=limit, after=after)
+            found = await self._inspector.views(details)
+            views += [view for view in found if wanted.state in {None, view.state}]
+            after = details[-1].session.id if details else None
+            if wanted.state is None:
+                break
+        return SessionPage(sessions=tuple(views[:limit]), has_more=has_more or len(views) > limit)
+
+    def _choice(self, user_id: str | None, state: SessionState | None) -> SessionChoice:
+        if state is None:
+            return SessionChoice(user_id=user_id)
+        if state in _BY_ROW:
+            return SessionChoice(user_id=user_id, standing=_BY_ROW[state])
+        in_memory = tuple(
+            live.id
+            for live in self._sessions
+            if live.stored
+            and not live.volatile
+            and live.state.value == state
+            and user_id in {None, live.user_id}
+        )
+        return SessionChoice(user_id=user_id, ids=in_memory)
+
+
+def _whose(caller: Caller, wanted: SessionFilter) -> str | None:
+    """The user's id; None: all users."""
+    user_id = caller.user_id if wanted.user_id is None else wanted.user_id
+    if user_id != caller.user_id and not caller.is_admin:
+        raise RequestError(
+            "permission_denied", "only an admin may list the sessions of other users", param="user"
+        )
+    return None if user_id == EVERYBODY else user_id

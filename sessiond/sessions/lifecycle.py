@@ -15,10 +15,10 @@ class State(Enum):
     CLOSED = "closed"
 
 
-class Event(Enum):
+class LifecycleEvent(Enum):
     """Event of a session."""
 
-    CLAIM = "claim"  # its turn lock was taken
+    LOCK = "lock"  # its turn lock was taken
     ADVANCE = "advance"  # its tip has moved to a finished turn
     UNDO = "undo"  # nothing has changed
     UNDO_FIRST = "undo_first"  # nothing has changed, and there still is no finished turn
@@ -29,38 +29,38 @@ class Event(Enum):
     CLOSE = "close"
 
 
-NEXT: dict[tuple[State, Event], State] = {
-    (State.NEW, Event.CLAIM): State.RUNNING,
-    (State.IDLE, Event.CLAIM): State.RUNNING,
-    (State.COLD, Event.CLAIM): State.RUNNING,
-    (State.PARKED, Event.CLAIM): State.RUNNING,
-    (State.RUNNING, Event.ADVANCE): State.IDLE,
-    (State.RUNNING, Event.UNDO): State.IDLE,
-    (State.RUNNING, Event.UNDO_FIRST): State.NEW,
-    (State.RUNNING, Event.RESET): State.NEW,
-    (State.RUNNING, Event.CLOSE): State.CLOSED,
-    (State.COLD, Event.PLACE): State.IDLE,
-    (State.NEW, Event.RELEASE): State.NEW,
-    (State.IDLE, Event.RELEASE): State.COLD,
-    (State.COLD, Event.RELEASE): State.COLD,
-    (State.PARKED, Event.RELEASE): State.PARKED,
-    (State.NEW, Event.PARK): State.NEW,
-    (State.IDLE, Event.PARK): State.PARKED,
-    (State.COLD, Event.PARK): State.COLD,
-    (State.PARKED, Event.PARK): State.PARKED,
+NEXT: dict[tuple[State, LifecycleEvent], State] = {
+    (State.NEW, LifecycleEvent.LOCK): State.RUNNING,
+    (State.IDLE, LifecycleEvent.LOCK): State.RUNNING,
+    (State.COLD, LifecycleEvent.LOCK): State.RUNNING,
+    (State.PARKED, LifecycleEvent.LOCK): State.RUNNING,
+    (State.RUNNING, LifecycleEvent.ADVANCE): State.IDLE,
+    (State.RUNNING, LifecycleEvent.UNDO): State.IDLE,
+    (State.RUNNING, LifecycleEvent.UNDO_FIRST): State.NEW,
+    (State.RUNNING, LifecycleEvent.RESET): State.NEW,
+    (State.RUNNING, LifecycleEvent.CLOSE): State.CLOSED,
+    (State.COLD, LifecycleEvent.PLACE): State.IDLE,
+    (State.NEW, LifecycleEvent.RELEASE): State.NEW,
+    (State.IDLE, LifecycleEvent.RELEASE): State.COLD,
+    (State.COLD, LifecycleEvent.RELEASE): State.COLD,
+    (State.PARKED, LifecycleEvent.RELEASE): State.PARKED,
+    (State.NEW, LifecycleEvent.PARK): State.NEW,
+    (State.IDLE, LifecycleEvent.PARK): State.PARKED,
+    (State.COLD, LifecycleEvent.PARK): State.COLD,
+    (State.PARKED, LifecycleEvent.PARK): State.PARKED,
 }
 
 
 class TransitionError(Exception):
     """A bug: the state of the session does not allow the event."""
 
-    def __init__(self, state: State, event: Event) -> None:
+    def __init__(self, state: State, event: LifecycleEvent) -> None:
         super().__init__(f"{event.value} in state {state.value}")
         self.state = state
         self.event = event
 
 
-def after(state: State, event: Event) -> State:
+def after(state: State, event: LifecycleEvent) -> State:
     """The state that follows.
 
     Raises:

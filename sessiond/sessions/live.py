@@ -5,20 +5,20 @@ from dataclasses import dataclass, field
 from typing import TypeGuard
 
 from engine.ids import SessionId
+from sessiond.domain import Caller, PolicyChoice
 from sessiond.errors import RequestError
-from sessiond.facts import Caller, PolicyChoice
-from sessiond.sessions.lifecycle import Event, State, after
+from sessiond.sessions.lifecycle import LifecycleEvent, State, after
 from sessiond.sessions.refusals import conversation_not_found
 from sessiond.sessions.request_form import unpack_policy
-from sessiond.sessions.seat import Claim, Seat
+from sessiond.sessions.turn_queue import LockTicket, TurnLock
+from sessiond.store.context_layout import ContextLayout, VisibleSpans
 from sessiond.store.records import FIRST_EPOCH, Prompt, SessionHints, SessionRecord
-from sessiond.store.shape import Shape, View
 from sessiond.store.store import Store
 from sessiond.store.volatile import is_volatile, volatile_prefix
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
+class EngineResidency:
     """The context that the engine holds for a session, and the epoch of the engine.
 
     Without a tip it holds nothing: the system prefix comes with the first turn. `view`: the visible
@@ -30,14 +30,14 @@ class Placement:
     prompt_id: str
     tip_id: str | None
     tokens: int
-    view: View | None = None
+    view: VisibleSpans | None = None
 
 
 @dataclass(slots=True, kw_only=True)
 class LiveSession:
     """State of a session in memory. `tokens`: the visible ones, the system prefix included.
 
-    `prompt` None: it is being opened, its system prefix is not encoded yet. `shape` None: not read
+    `prompt` None: it is being opened, its system prefix is not encoded yet. `layout` None: not read
     yet. Not `stored`: its first turn stores it. `base_session_id`: for a fork, the session that ran
     the turn it was forked at. `policy` None: that of the user, or the server. `epoch`: ownership
     epoch of this replica, verified by each commit. `digest`: of all messages up to the tip, if
@@ -56,12 +56,12 @@ class LiveSession:
     epoch: int = FIRST_EPOCH
     base_session_id: SessionId | None = None
     stale: bool = False
-    shape: Shape | None = None
+    layout: ContextLayout | None = None
     policy: PolicyChoice | None = None
     hints: SessionHints = field(default_factory=SessionHints)
     digest: str | None = None
-    placement: Placement | None = None
-    seat: Seat = field(default_factory=Seat)
+    residency: EngineResidency | None = None
+    turn_lock: TurnLock = field(default_factory=TurnLock)
 
     @property
     def volatile(self) -> bool:
@@ -72,45 +72,45 @@ class LiveSession:
         """The prefix of ids that are part of it."""
         return volatile_prefix(prefix) if self.volatile else prefix
 
-    def claim(self, claim: Claim) -> bool:
+    def ticket(self, ticket: LockTicket) -> bool:
         """Take the turn lock or queue for it; False: neither is possible."""
-        was_free = not self.seat.is_taken
-        taken = self.seat.try_take(claim)
+        was_free = not self.turn_lock.is_locked
+        taken = self.turn_lock.try_acquire(ticket)
         if taken and was_free:
-            self.state = after(self.state, Event.CLAIM)
+            self.state = after(self.state, LifecycleEvent.LOCK)
         return taken
 
-    def claim_to_close(self, claim: Claim) -> None:
+    def lock_to_close(self, ticket: LockTicket) -> None:
         """Queue for the turn lock as the last holder: waiting claims are refused."""
-        self.seat.refuse_all(conversation_not_found(self.id))
-        if not self.seat.is_taken:
-            self.state = after(self.state, Event.CLAIM)
-        self.seat.take_or_wait(claim)
+        self.turn_lock.refuse_all(conversation_not_found(self.id))
+        if not self.turn_lock.is_locked:
+            self.state = after(self.state, LifecycleEvent.LOCK)
+        self.turn_lock.acquire_or_wait(ticket)
 
-    def leave(self, claim: Claim, event: Event | None = None) -> None:
+    def leave(self, ticket: LockTicket, event: LifecycleEvent | None = None) -> None:
         """Release the turn lock with the session's transition; the next claim gets it at once.
 
         `event` None: unchanged. A waiting claim only leaves the queue.
         """
-        if not self.seat.holds(claim):
-            self.seat.leave(claim)
+        if not self.turn_lock.holds(ticket):
+            self.turn_lock.leave(ticket)
             return
         if event is None:
-            event = Event.UNDO_FIRST if self.tip_id is None else Event.UNDO
+            event = LifecycleEvent.UNDO_FIRST if self.tip_id is None else LifecycleEvent.UNDO
         self.state = after(self.state, event)
         if self.state is State.CLOSED:
-            self.seat.refuse_all(conversation_not_found(self.id))
-        self.seat.leave(claim)
-        if self.seat.is_taken:
-            self.state = after(self.state, Event.CLAIM)
+            self.turn_lock.refuse_all(conversation_not_found(self.id))
+        self.turn_lock.leave(ticket)
+        if self.turn_lock.is_locked:
+            self.state = after(self.state, LifecycleEvent.LOCK)
 
-    def is_placed(self, epoch: int) -> bool:
+    def is_resident(self, epoch: int) -> bool:
         """Whether the engine of this epoch holds a context for the session."""
-        return self.placement is not None and self.placement.epoch == epoch
+        return self.residency is not None and self.residency.epoch == epoch
 
     def moved(self, record: SessionRecord) -> None:
         """Mark the session as possibly changed by another replica."""
-        if self.seat.is_taken:
+        if self.turn_lock.is_locked:
             self.epoch, self.stale = record.epoch, True  # the next lock holder reads the row
         else:
             self.take(record)
@@ -125,7 +125,7 @@ class LiveSession:
         self.digest = record.digest
         self.policy = unpack_policy(record.context_policy)
         self.hints = record.hints
-        self.shape = None
+        self.layout = None
         self.stale = False
 
 
@@ -250,14 +250,14 @@ class LiveSessions:
             if live.stale:  # else another task has refreshed it meanwhile
                 live.take(record)
 
-    async def shape(self, live: LiveSession) -> Shape:
+    async def layout(self, live: LiveSession) -> ContextLayout:
         """The context layout of a session; the caller holds its turn lock."""
-        front_tokens = live.prompt.tokens if live.prompt else 0
+        prefix_tokens = live.prompt.tokens if live.prompt else 0
         if live.tip_id is None:
-            return Shape(front_tokens=front_tokens)
-        if live.shape is None:
-            live.shape = await self._store.shape(live.user_id, front_tokens, live.tip_id)
-        return live.shape
+            return ContextLayout(prefix_tokens=prefix_tokens)
+        if live.layout is None:
+            live.layout = await self._store.layout(live.user_id, prefix_tokens, live.tip_id)
+        return live.layout
 
 
 def _is_open(record: SessionRecord | None) -> TypeGuard[SessionRecord]:

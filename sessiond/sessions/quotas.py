@@ -1,19 +1,21 @@
-"""Quotas: cached limits, early refusals, renewed reservations.
+"""Quotas of users: cached limits, early refusals, reservations, residency. Asyncio thread only.
 
-Owns the cache of users' limits; usage is in SQL only. Asyncio thread only.
+`ResidencyMeter` charges users for the time that their KV stays on the device.
 """
 
 import asyncio
+import contextlib
 import logging
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from engine.ids import SessionId
-from engine.messages import Terms
+from engine.ipc.messages import Terms
+from engine.ipc.queries import GetResidency, Residency
+from sessiond.domain import Caller
 from sessiond.errors import RequestError
-from sessiond.facts import Caller
 from sessiond.quota import (
     PRIORITIES,
     Account,
@@ -23,17 +25,93 @@ from sessiond.quota import (
     rate_headers,
     refusal,
 )
-from sessiond.sessions.calm_clock import CalmClock
+from sessiond.sessions.expiry_clock import ExpiryClock
 from sessiond.sessions.live import LiveSession
-from sessiond.sessions.parts import Parts
-from sessiond.sessions.residency import ResidencyMeter
+from sessiond.sessions.parts import SessionDeps
+from sessiond.sessions.queries import ask_in_time
 from sessiond.store.errors import QuotaExceededError
 from sessiond.store.records import NewPrompt, NewReservation, NewSession
 
 logger = logging.getLogger(__name__)
 
+_AT_A_TIME = 256  # sessions: neither the engine nor this loop is held up by all of them
+
+
+class ResidencyMeter:
+    """Looks at all sessions every `residency_every_s`, some at a time.
+
+    What a session holds counts for the whole time since the look before.
+    """
+
+    def __init__(self, parts: SessionDeps) -> None:
+        self._engine = parts.engine
+        self._store = parts.store
+        self._sessions = parts.sessions
+        self._limits = parts.limits
+        self._ticks = parts.ticks
+        self._looked_at = parts.ticks()
+        self._timer: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Look from now on."""
+        self._timer = asyncio.create_task(self._look_always())
+
+    async def stop(self) -> None:
+        """Look no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            await asyncio.gather(self._timer, return_exceptions=True)
+
+    async def sample(self) -> None:
+        """Charge what is held now for the time since the last look, if that is long ago."""
+        ticks = self._ticks()
+        since_s = ticks - self._looked_at
+        if since_s < self._limits.residency_every_s:
+            return
+        self._looked_at = ticks
+        byte_seconds: defaultdict[str, float] = defaultdict(float)
+        # an engine that is away holds nothing; one that hangs is asked again
+        with contextlib.suppress(RequestError):
+            await self._look_at_all(since_s, byte_seconds)
+        if byte_seconds:
+            await self._store.quotas.add_residency(byte_seconds)
+
+    async def _look_at_all(self, since_s: float, byte_seconds: defaultdict[str, float]) -> None:
+        lives = tuple(self._sessions)
+        for start in range(0, len(lives), _AT_A_TIME):
+            if not self._engine.available:
+                return
+            held = await self._held(lives[start : start + _AT_A_TIME])
+            for session, kv_bytes in held.items():
+                live = self._sessions.get(session)
+                if live is not None:
+                    byte_seconds[live.user_id] += kv_bytes * since_s
+            await asyncio.sleep(0)
+
+    async def _held(self, lives: Sequence[LiveSession]) -> dict[SessionId, float]:
+        epoch = self._engine.epoch
+        wanted = [live.id for live in lives if live.stored and live.is_resident(epoch)]
+        held: dict[SessionId, float] = {}
+        while wanted:
+            question = GetResidency(sessions=tuple(wanted))
+            answer = await ask_in_time(self._engine, question, self._limits.ask_timeout_s)
+            if not isinstance(answer, Residency):
+                raise TypeError(answer)
+            held |= answer.kv_bytes
+            wanted = wanted[answer.looked_at :]
+        return held
+
+    async def _look_always(self) -> None:
+        while True:
+            await asyncio.sleep(self._limits.reap_every_s)
+            try:
+                await self.sample()
+            except Exception:
+                logger.exception("residency could not be measured; retrying")
+
+
 _MAX_KNOWN_USERS = 10_000
-GiveWay = Callable[[Caller, SessionId | None], Awaitable[bool]]
+CloseIdleFork = Callable[[Caller, SessionId | None], Awaitable[bool]]
 _RENEWALS = 3  # per reservation lifetime, so that one failure does not lose it
 
 
@@ -45,28 +123,29 @@ class _Known(NamedTuple):
 class Quotas:
     """`on_refused` is called with the limit's name for each refused request.
 
-    Cached limits live for `quota_fresh_s` and serve early checks only: SQL decides. `give_way`
-    closes an abandoned session of the user, if there is one, to make room for a new one.
+    Cached limits live for `quota_fresh_s` and serve early checks only: SQL decides.
+    `close_idle_fork` closes an abandoned session of the user, if there is one, to make room for a
+    new one.
     """
 
     def __init__(
         self,
-        parts: Parts,
+        deps: SessionDeps,
         *,
-        give_way: GiveWay,
+        close_idle_fork: CloseIdleFork,
         on_refused: Callable[[str], None],
     ) -> None:
-        self._store = parts.store
-        self._limits = parts.limits
-        self._clock = parts.clock
-        self._ticks = parts.ticks
-        self._dead_by = CalmClock(parts.clock, parts.ticks, calm_s=parts.limits.reservation_s)
-        self._drain_rate = parts.drain_rate
-        self._give_way = give_way
+        self._store = deps.store
+        self._limits = deps.limits
+        self._clock = deps.clock
+        self._ticks = deps.ticks
+        self._dead_by = ExpiryClock(deps.clock, deps.ticks, settle_s=deps.limits.reservation_s)
+        self._drain_rate = deps.drain_rate
+        self._close_idle_fork = close_idle_fork
         self._on_refused = on_refused
         self._known: OrderedDict[str, _Known] = OrderedDict()  # the last read is last
-        self._tended_at = parts.ticks()
-        self._residency = ResidencyMeter(parts)
+        self._tended_at = deps.ticks()
+        self._residency = ResidencyMeter(deps)
         self._timer: asyncio.Task[None] | None = None
 
     def start(self, running: Callable[[], Sequence[str]]) -> None:
@@ -160,7 +239,7 @@ class Quotas:
         if found is None:
             return
         only_sessions = refusal(account, replace(wanted, sessions=0), self._clock()) is None
-        if not (only_sessions and await self._give_way(caller, base)):
+        if not (only_sessions and await self._close_idle_fork(caller, base)):
             raise self._refuse(account, wanted)
 
     def reservation(self, turn_id: str, tokens: int) -> NewReservation:

@@ -1,10 +1,10 @@
 """Errors raised by several parts of the service. Pure."""
 
+from sessiond.domain import DegradationLevel
 from sessiond.errors import ErrorCode, RequestError
-from sessiond.facts import Rung
 
 
-def rung_of(code: ErrorCode) -> Rung | None:
+def degradation_of(code: ErrorCode) -> DegradationLevel | None:
     """The degradation step of an error code; None: not caused by pressure."""
     match code:
         case "request_too_large":

@@ -1,15 +1,35 @@
-"""This replica on a shared database: its lease, and sessions taken by other replicas."""
+"""This server among others on one database: its lease, and sessions taken over by others."""
 
 import asyncio
 import logging
+from collections.abc import Callable, Iterable
+from typing import Generic, TypeVar
 
-from sessiond.sessions.calm_clock import CalmClock
+from sessiond.sessions.expiry_clock import ExpiryClock
 from sessiond.sessions.limits import ServiceLimits
 from sessiond.sessions.live import LiveSession
-from sessiond.sessions.parts import Parts
+from sessiond.sessions.parts import SessionDeps
 from sessiond.sessions.retention import Retention
-from sessiond.sessions.rounds import Rounds
 from sessiond.store.errors import StoreError
+
+Item = TypeVar("Item")
+
+
+class Sweep(Generic[Item]):
+    """Each round has what the table had when the round began, each once, in its order."""
+
+    def __init__(self, table: Callable[[], Iterable[Item]]) -> None:
+        self._table = table
+        self._left: list[Item] = []
+
+    def next(self, count: int) -> list[Item]:
+        """The next of this round, `count` at most; of a new round when it has ended."""
+        if not self._left:
+            self._left = list(self._table())[::-1]
+        some = self._left[-count:][::-1]
+        del self._left[-count:]
+        return some
+
 
 logger = logging.getLogger(__name__)
 
@@ -20,16 +40,16 @@ _BEATS_OF_A_LEASE = 3  # so that a late heartbeat or a short failure does not en
 class Replica:
     """Owns the task that renews the lease."""
 
-    def __init__(self, parts: Parts, *, retention: Retention) -> None:
-        self._unstored = parts.unstored
-        self._store = parts.store
-        self._sessions = parts.sessions
-        self._round = Rounds(lambda: parts.sessions)
+    def __init__(self, deps: SessionDeps, *, retention: Retention) -> None:
+        self._pending_endings = deps.pending_endings
+        self._store = deps.store
+        self._sessions = deps.sessions
+        self._round = Sweep(lambda: deps.sessions)
         self._retention = retention
-        self._heartbeat_s = parts.limits.heartbeat_s
-        self._lease_s = lease_s(parts.limits)
-        self._clock = parts.clock
-        self._dead_by = CalmClock(parts.clock, parts.ticks, calm_s=lease_s(parts.limits))
+        self._heartbeat_s = deps.limits.heartbeat_s
+        self._lease_s = lease_s(deps.limits)
+        self._clock = deps.clock
+        self._dead_by = ExpiryClock(deps.clock, deps.ticks, settle_s=lease_s(deps.limits))
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -71,7 +91,7 @@ class Replica:
         )
         if failed:
             logger.warning("%d turns of dead servers were marked as failed", failed)
-        await self._unstored.store()
+        await self._pending_endings.store()
         await self._give_up_taken()
 
     async def _live_on(self) -> None:
@@ -92,7 +112,7 @@ class Replica:
     async def _give_up_taken(self) -> None:
         """Give back the KV of sessions that go on elsewhere, or are closed, some with each beat.
 
-        Only their memory waits for this: whoever adds to a session finds out by itself.
+        Only their memory waits for this: a request that adds to such a session notices by itself.
         """
         some = self._round.next(_LOOKED_AT)
         epochs = {str(live.id): live.epoch for live in some if _is_idle(live)}
@@ -113,4 +133,4 @@ def lease_s(limits: ServiceLimits) -> float:
 
 
 def _is_idle(live: LiveSession) -> bool:
-    return live.stored and live.placement is not None and not live.seat.is_taken
+    return live.stored and live.residency is not None and not live.turn_lock.is_locked

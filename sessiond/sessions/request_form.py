@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from sessiond.facts import PolicyChoice, TurnRequest
+from sessiond.domain import PolicyChoice, TurnRequest
 
 _ELSEWHERE = {"input", "instructions", "conversation", "previous_response_id"}
 _STORED = [field.name for field in fields(TurnRequest) if field.name not in _ELSEWHERE]

@@ -1,22 +1,110 @@
-"""Frees or parks the KV of unheld sessions. Asyncio thread only."""
+"""Frees the KV of sessions that no socket holds. Asyncio thread only.
 
-from collections import OrderedDict
+`Attachments` maps open sockets to sessions, `KeepAliveDeadlines` holds the deadlines; `Retention`
+acts on both.
+"""
+
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from heapq import heapify, heappop, heappush
 from types import MappingProxyType
 from typing import assert_never
 
-from engine.client import ContextCommand
 from engine.errors import EngineUnavailableError
 from engine.ids import SessionId
-from engine.messages import CloseContext, HintContext, ParkContext, ReleaseContext, TruncateContext
-from sessiond.facts import AttachmentId
-from sessiond.sessions.attachments import Attachments
-from sessiond.sessions.holds import Holds
-from sessiond.sessions.lifecycle import Event, after, is_free
+from engine.ipc.client import ContextCommand
+from engine.ipc.messages import (
+    CloseContext,
+    HintContext,
+    ParkContext,
+    ReleaseContext,
+    TruncateContext,
+)
+from sessiond.domain import AttachmentId
+from sessiond.sessions.lifecycle import LifecycleEvent, after, is_free
 from sessiond.sessions.live import LiveSession
-from sessiond.sessions.parts import Parts
+from sessiond.sessions.parts import SessionDeps
 from sessiond.store.records import Priority, TurnRecord
+
+_FEW = 64
+
+
+class KeepAliveDeadlines:
+    """One deadline per session, in seconds, in a heap."""
+
+    def __init__(self) -> None:
+        self._until: dict[SessionId, float] = {}
+        self._heap: list[tuple[float, SessionId]] = []  # includes replaced deadlines
+
+    def __len__(self) -> int:
+        return len(self._until)
+
+    @property
+    def noted_count(self) -> int:
+        """Heap entries, replaced ones included: at most a few times the deadlines."""
+        return len(self._heap)
+
+    def keep_alive(self, session: SessionId, until_s: float) -> None:
+        """Set the session's deadline, replacing an earlier one."""
+        self._until[session] = until_s
+        heappush(self._heap, (until_s, session))
+        if len(self._heap) > 2 * len(self._until) + _FEW:
+            self._heap = [(until_s, session) for session, until_s in self._until.items()]
+            heapify(self._heap)
+
+    def drop(self, session: SessionId) -> None:
+        """Remove the session's deadline."""
+        self._until.pop(session, None)
+
+    def take_due(self, now_s: float) -> list[SessionId]:
+        """Pop the sessions whose deadline has passed, in order of deadline."""
+        due = []
+        while self._heap and self._heap[0][0] <= now_s:
+            until_s, session = heappop(self._heap)
+            if self._until.get(session) == until_s:
+                del self._until[session]
+                due.append(session)
+        return due
+
+
+class Attachments:
+    """Sockets by session and sessions by socket."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[AttachmentId, set[SessionId]] = {}
+        self._sockets: defaultdict[SessionId, set[AttachmentId]] = defaultdict(set)
+
+    def open(self, attachment: AttachmentId) -> None:
+        """A socket was opened."""
+        self._sessions.setdefault(attachment, set())
+
+    def join(self, attachment: AttachmentId, session: SessionId) -> None:
+        """Let an open socket hold a session; a closed one holds nothing."""
+        if attachment in self._sessions:
+            self._sessions[attachment].add(session)
+            self._sockets[session].add(attachment)
+
+    def leave(self, attachment: AttachmentId) -> list[SessionId]:
+        """Close a socket; returns the sessions that no socket holds any more."""
+        freed = []
+        for session in self._sessions.pop(attachment, ()):
+            sockets = self._sockets[session]
+            sockets.discard(attachment)
+            if not sockets:
+                del self._sockets[session]
+                freed.append(session)
+        return freed
+
+    def forget(self, session: SessionId) -> None:
+        """Remove a deleted session."""
+        for attachment in self._sockets.pop(session, ()):
+            self._sessions[attachment].discard(session)
+
+    def is_held(self, session: SessionId) -> bool:
+        """Whether a socket holds the session."""
+        return session in self._sockets
+
 
 _PRIORITIES: Mapping[Priority, int] = MappingProxyType({"low": 0, "normal": 1, "high": 2})
 
@@ -24,19 +112,19 @@ _PRIORITIES: Mapping[Priority, int] = MappingProxyType({"low": 0, "normal": 1, "
 class Retention:
     """KV is freed only through `release`, `park` or `forget`.
 
-    `on_given_back` is called each time: background work on the session's KV ends.
+    `on_released` is called each time: background work on the session's KV ends.
     """
 
     def __init__(
-        self, parts: Parts, *, on_given_back: Callable[[SessionId], None] = lambda _: None
+        self, deps: SessionDeps, *, on_released: Callable[[SessionId], None] = lambda _: None
     ) -> None:
-        self._engine = parts.engine
-        self._sessions = parts.sessions
-        self._limits = parts.limits
-        self._ticks = parts.ticks
-        self._on_given_back = on_given_back
+        self._engine = deps.engine
+        self._sessions = deps.sessions
+        self._limits = deps.limits
+        self._ticks = deps.ticks
+        self._on_released = on_released
         self._attachments = Attachments()
-        self._holds = Holds()
+        self._deadlines = KeepAliveDeadlines()
         self._cold: OrderedDict[SessionId, None] = OrderedDict()  # the longest cold first
         self._dead: list[LiveSession] = []
 
@@ -55,7 +143,7 @@ class Retention:
         if attachment is not None:
             self._attachments.join(attachment, live.id)
         if self._attachments.is_held(live.id):
-            self._holds.drop(live.id)
+            self._deadlines.drop(live.id)
         else:
             self._hold(live, self._hold_s(live))
 
@@ -64,7 +152,7 @@ class Retention:
         freed = (self._sessions.get(session) for session in self._attachments.leave(attachment))
         return [live for live in freed if live is not None]
 
-    def hold(self, live: LiveSession, seconds: float) -> None:
+    def keep_alive(self, live: LiveSession, seconds: float) -> None:
         """Keep an unattached session's KV for so long from now."""
         if not self._attachments.is_held(live.id):
             self._hold(live, seconds)
@@ -74,7 +162,7 @@ class Retention:
         if live.volatile and not self._attachments.is_held(live.id):
             self._die(live)
         elif attachment is None:
-            self.hold(live, self._hold_s(live))
+            self.keep_alive(live, self._hold_s(live))
         elif not self._attachments.is_held(live.id):
             self._leave_alone(live)
 
@@ -101,11 +189,11 @@ class Retention:
 
     def _die(self, live: LiveSession) -> None:
         """A session that is not stored ends with the last that held it."""
-        if not live.seat.is_taken:  # else the lock holder settles it
+        if not live.turn_lock.is_locked:  # else the lock holder settles it
             self.forget(live)
             self._dead.append(live)
 
-    def take_dead(self) -> list[LiveSession]:
+    def take_abandoned(self) -> list[LiveSession]:
         """Pop the sessions that have ended; their KV is to be securely deleted."""
         dead, self._dead = self._dead, []
         return dead
@@ -118,35 +206,35 @@ class Retention:
 
     def hint(self, live: LiveSession) -> None:
         """Send the client's hints about the session to the engine."""
-        if live.is_placed(self._engine.epoch):
+        if live.is_resident(self._engine.epoch):
             self._send(live, hint_of(live))
 
     def release(self, live: LiveSession) -> None:
         """Free all KV of a session whose turn lock is free; its ids stay known for a while."""
-        self._give_up(live, ReleaseContext(session=live.id), Event.RELEASE)
+        self._give_up(live, ReleaseContext(session=live.id), LifecycleEvent.RELEASE)
 
-    def give_back_early(self, live: LiveSession) -> None:
+    def release_early(self, live: LiveSession) -> None:
         """Free the KV of an unheld session whose turn is being cancelled.
 
         The engine frees it right after the turn, before the turn's end is stored; then the session
         is settled and the command is sent again.
         """
         keeps = live.hints.retention == "hold" and not live.volatile
-        if keeps or not live.is_placed(self._engine.epoch):
+        if keeps or not live.is_resident(self._engine.epoch):
             return
         parks = live.hints.retention == "park" and not live.volatile
         self._send(live, ParkContext(session=live.id) if parks else ReleaseContext(session=live.id))
 
     def park(self, live: LiveSession) -> None:
         """As `release`, but the KV is moved to the tiers below the device first."""
-        self._give_up(live, ParkContext(session=live.id), Event.PARK)
+        self._give_up(live, ParkContext(session=live.id), LifecycleEvent.PARK)
 
-    def _give_up(self, live: LiveSession, command: ContextCommand, event: Event) -> None:
+    def _give_up(self, live: LiveSession, command: ContextCommand, event: LifecycleEvent) -> None:
         if not is_free(live.state):
             return  # the lock holder settles it
-        self._holds.drop(live.id)
-        self._on_given_back(live.id)
-        if live.is_placed(self._engine.epoch):
+        self._deadlines.drop(live.id)
+        self._on_released(live.id)
+        if live.is_resident(self._engine.epoch):
             self._send(live, command)
         live.state = after(live.state, event)
         self._cold[live.id] = None
@@ -159,21 +247,21 @@ class Retention:
     def forget(self, live: LiveSession) -> None:
         """Free all KV and drop the session from the engine."""
         self._cold.pop(live.id, None)
-        self._holds.drop(live.id)
+        self._deadlines.drop(live.id)
         self._attachments.forget(live.id)
         self.unplace(live)
         self._sessions.remove(live)
 
     def unplace(self, live: LiveSession) -> None:
         """Let the engine forget the session's context, and end its turn if one runs."""
-        self._on_given_back(live.id)
-        if live.is_placed(self._engine.epoch):
+        self._on_released(live.id)
+        if live.is_resident(self._engine.epoch):
             self._send(live, CloseContext(session=live.id))
-        live.placement = None
+        live.residency = None
 
     def cut(self, live: LiveSession, turn: TurnRecord | None) -> None:
         """Free the KV after the context of `turn`; None: all of it."""
-        placed = live.placement
+        placed = live.residency
         if (
             turn is None
             or placed is None
@@ -184,27 +272,27 @@ class Retention:
             )
         ):
             self.unplace(live)
-        elif live.is_placed(self._engine.epoch):
+        elif live.is_resident(self._engine.epoch):
             tokens = turn.context_tokens or 0
             self._send(live, TruncateContext(session=live.id, length=tokens))
-            if live.placement is not None:
-                live.placement = replace(placed, tip_id=turn.id, tokens=tokens)
+            if live.residency is not None:
+                live.residency = replace(placed, tip_id=turn.id, tokens=tokens)
 
     def reap(self) -> None:
         """Release or park the sessions whose deadline has passed."""
-        for session in self._holds.take_due(self._ticks()):
+        for session in self._deadlines.take_due(self._ticks()):
             live = self._sessions.get(session)
             if live is not None:
                 self._retire(live)
 
     def _hold(self, live: LiveSession, seconds: float) -> None:
-        self._holds.hold(live.id, self._ticks() + seconds)
+        self._deadlines.keep_alive(live.id, self._ticks() + seconds)
 
     def _send(self, live: LiveSession, command: ContextCommand) -> None:
         try:
             self._engine.send(command)
         except EngineUnavailableError:
-            live.placement = None  # with the engine its memory is gone
+            live.residency = None  # with the engine its memory is gone
 
 
 def hint_of(live: LiveSession) -> HintContext:

@@ -4,67 +4,59 @@ import asyncio
 from collections.abc import Callable
 from typing import Literal
 
-from engine.client import EngineClient
+from engine.ipc.client import EngineClient
 from policies.registry import ContextPolicyRegistry
-from sessiond.facts import (
+from sessiond.domain import (
     UNSET,
     AttachmentId,
     Caller,
-    Census,
-    ConversationView,
+    ConversationResource,
     InputItem,
     ItemPage,
     PolicyChoice,
     ResponseView,
+    ServiceStats,
     SessionFilter,
     SessionPage,
     SessionView,
     TurnRequest,
     Unset,
 )
-from sessiond.sessions.beginnings import Beginnings
-from sessiond.sessions.binding import Binder
-from sessiond.sessions.bound import BoundTurn
-from sessiond.sessions.calm_clock import CalmClock
-from sessiond.sessions.cancelling import Cancelling
-from sessiond.sessions.chats import Chats
-from sessiond.sessions.compaction import Compaction
+from sessiond.sessions.bind import Binder, BoundTurn
+from sessiond.sessions.compaction import SummaryService
 from sessiond.sessions.context_policies import ContextPolicies, MakePolicy
-from sessiond.sessions.conversations import Conversations
-from sessiond.sessions.demand import Demand
-from sessiond.sessions.drain_rate import DrainRate
-from sessiond.sessions.following import Followers
-from sessiond.sessions.foresight import Foresight
-from sessiond.sessions.forking import Forks
+from sessiond.sessions.conversations import Conversations, Openings
+from sessiond.sessions.demand import DrainRate, PoolDemand
+from sessiond.sessions.engine_sync import EngineSync
+from sessiond.sessions.event_log import LogReplay
+from sessiond.sessions.expiry_clock import ExpiryClock
+from sessiond.sessions.follow import Cancelling, Followers
+from sessiond.sessions.forks import Forks
+from sessiond.sessions.hooks import Hooks
 from sessiond.sessions.housekeeping import Housekeeping
-from sessiond.sessions.inspection import Inspector
+from sessiond.sessions.idempotency import IdempotentRequests
+from sessiond.sessions.inspection import Inspector, Listing
 from sessiond.sessions.limits import ServiceLimits
-from sessiond.sessions.listing import Listing
 from sessiond.sessions.live import LiveSessions
-from sessiond.sessions.opening import Openings
-from sessiond.sessions.parts import Parts
-from sessiond.sessions.placing import Placer
-from sessiond.sessions.planning import Planner
+from sessiond.sessions.parts import SessionDeps
+from sessiond.sessions.pending_endings import PendingEndings
+from sessiond.sessions.plan import Planner
 from sessiond.sessions.quotas import Quotas
-from sessiond.sessions.repeats import Repeats
-from sessiond.sessions.replays import Replay
 from sessiond.sessions.replica import Replica, lease_s
 from sessiond.sessions.retention import Retention
-from sessiond.sessions.runner import TurnRunner
-from sessiond.sessions.starter import TurnStarter
-from sessiond.sessions.steering import Steering
-from sessiond.sessions.text_format import TextFormat
-from sessiond.sessions.transcript import Transcript
+from sessiond.sessions.run import SummaryLookAhead, TurnRunner
+from sessiond.sessions.session_settings import SessionSettings
+from sessiond.sessions.start import TurnStarter
+from sessiond.sessions.submit import Chats, TurnSubmitter
+from sessiond.sessions.transcript import TextFormat, Transcript
 from sessiond.sessions.turn import Turn
-from sessiond.sessions.unstored import UnstoredEndings
-from sessiond.sessions.watchers import Watchers
 from sessiond.store.records import Priority
 from sessiond.store.records import Retention as RetentionName
 from sessiond.store.store import Store
 
 _NO_POLICY = PolicyChoice(type="none")
 _OWN = SessionFilter()
-_NOBODY = Watchers()
+_NOBODY = Hooks()
 _BUILT_IN = ContextPolicyRegistry()
 
 __all__ = ["BoundTurn", "ServiceLimits", "SessionService", "Turn"]
@@ -88,19 +80,21 @@ class SessionService:
         ticks: Callable[[], float] | None = None,
         new_id: Callable[[str], str],
         new_seed: Callable[[], int],
-        watchers: Watchers = _NOBODY,
+        hooks: Hooks = _NOBODY,
         ignore_eos: bool = False,
         default_policy: PolicyChoice = _NO_POLICY,
         make_policy: MakePolicy = _BUILT_IN.make,
     ) -> None:
         ticks = ticks or clock
         self.drain_rate = DrainRate(ticks)
-        self.demand = Demand(limits, self.drain_rate)
-        parts = Parts(
+        self.demand = PoolDemand(limits, self.drain_rate)
+        deps = SessionDeps(
             engine=engine,
             store=store,
-            sessions=LiveSessions(store, clock, CalmClock(clock, ticks, calm_s=lease_s(limits))),
-            unstored=UnstoredEndings(store),
+            sessions=LiveSessions(
+                store, clock, ExpiryClock(clock, ticks, settle_s=lease_s(limits))
+            ),
+            pending_endings=PendingEndings(store),
             limits=limits,
             clock=clock,
             ticks=ticks,
@@ -108,81 +102,91 @@ class SessionService:
             new_seed=new_seed,
             drain_rate=self.drain_rate,
             demand=self.demand,
-            watchers=watchers,
+            hooks=hooks,
         )
         transcript = Transcript(text, ignore_eos=ignore_eos)
         self.quotas = Quotas(
-            parts,
-            give_way=lambda caller, base: self.conversations.close_idle_fork(caller, keep=base),
-            on_refused=watchers.quota_refused,
+            deps,
+            close_idle_fork=lambda caller, base: self.conversations.close_idle_fork(
+                caller, keep=base
+            ),
+            on_refused=hooks.quota_refused,
         )
-        self._policies = ContextPolicies(parts, default=default_policy, make=make_policy)
-        self._compaction = Compaction(parts, transcript=transcript)
+        self._policies = ContextPolicies(deps, default=default_policy, make=make_policy)
+        self._compaction = SummaryService(deps, transcript=transcript)
         planner = Planner(
-            parts,
+            deps,
             transcript=transcript,
             policies=self._policies,
             quotas=self.quotas,
             summaries=self._compaction,
         )
-        placer = Placer(parts)
+        engine_sync = EngineSync(deps)
         starter = TurnStarter(
-            parts, planner=planner, placer=placer, transcript=transcript, quotas=self.quotas
+            deps,
+            planner=planner,
+            engine_sync=engine_sync,
+            transcript=transcript,
+            quotas=self.quotas,
         )
-        self._parts = parts
-        self._retention = Retention(parts, on_given_back=self._compaction.cancel)
-        self._binder = Binder(parts, retention=self._retention)
+        self._deps = deps
+        self._retention = Retention(deps, on_released=self._compaction.cancel)
+        self._binder = Binder(deps, retention=self._retention)
         self._runner = TurnRunner(
-            parts,
+            deps,
             starter=starter,
-            foresight=Foresight(planner=planner, compaction=self._compaction),
+            look_ahead=SummaryLookAhead(planner=planner, compaction=self._compaction),
             retention=self._retention,
         )
-        self.cancelling = Cancelling(parts, runner=self._runner)
-        self._repeats = Repeats(parts)
+        self.cancelling = Cancelling(deps, runner=self._runner)
+        self._idempotency = IdempotentRequests(deps)
         self.conversations = Conversations(
-            parts,
+            deps,
             binder=self._binder,
-            placer=placer,
+            engine_sync=engine_sync,
             planner=planner,
             runner=self._runner,
             retention=self._retention,
         )
         self._openings = Openings(
-            parts,
+            deps,
             planner=planner,
             conversations=self.conversations,
-            repeats=self._repeats,
+            idempotency=self._idempotency,
             quotas=self.quotas,
         )
         self._forks = Forks(
-            parts, binder=self._binder, placer=placer, retention=self._retention, quotas=self.quotas
+            deps,
+            binder=self._binder,
+            engine_sync=engine_sync,
+            retention=self._retention,
+            quotas=self.quotas,
         )
-        self._steering = Steering(
-            parts,
+        self._session_settings = SessionSettings(
+            deps,
             binder=self._binder,
             retention=self._retention,
             policies=self._policies,
             quotas=self.quotas,
         )
-        self._inspector = Inspector(parts, policies=self._policies)
-        self._listing = Listing(parts, inspector=self._inspector)
+        self._inspector = Inspector(deps, policies=self._policies)
+        self._listing = Listing(deps, inspector=self._inspector)
         self._followers = Followers(
-            parts, runner=self._runner, retention=self._retention, inspector=self._inspector
+            deps, runner=self._runner, retention=self._retention, inspector=self._inspector
         )
-        self._beginnings = Beginnings(
-            parts, binder=self._binder, runner=self._runner, repeats=self._repeats
+        self._submitter = TurnSubmitter(
+            deps, binder=self._binder, runner=self._runner, idempotency=self._idempotency
         )
-        self._chats = Chats(parts, beginnings=self._beginnings)
+        self._chats = Chats(deps, submitter=self._submitter)
         self._housekeeping = Housekeeping(
-            parts,
-            placer=placer,
+            deps,
+            engine_sync=engine_sync,
             runner=self._runner,
             retention=self._retention,
-            repeats=self._repeats,
+            idempotency=self._idempotency,
             conversations=self.conversations,
         )
-        self._replica = Replica(parts, retention=self._retention)
+        self._replica = Replica(deps, retention=self._retention)
         self._reaper: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -220,7 +224,7 @@ class SessionService:
         lane: str | None,
     ) -> BoundTurn:
         """Bind the turn to a session at receipt and queue for its turn lock."""
-        return await self._beginnings.bind(caller, request, attachment=attachment, lane=lane)
+        return await self._submitter.bind(caller, request, attachment=attachment, lane=lane)
 
     async def bind_once(
         self,
@@ -232,7 +236,7 @@ class SessionService:
         lane: str | None,
     ) -> BoundTurn | str:
         """As `bind`, or the response id of an earlier request with the same key."""
-        return await self._beginnings.bind_once(
+        return await self._submitter.bind_once(
             caller, request, key, attachment=attachment, lane=lane
         )
 
@@ -242,11 +246,11 @@ class SessionService:
 
     async def run(self, bound: BoundTurn) -> Turn:
         """Wait for the turn lock, store the turn (commit 1), submit it to the engine."""
-        return await self._beginnings.run(bound)
+        return await self._submitter.run(bound)
 
     async def drop(self, bound: BoundTurn) -> None:
         """Release the place of a turn that did not run."""
-        await self._beginnings.drop(bound)
+        await self._submitter.drop(bound)
 
     async def cancel(
         self,
@@ -271,15 +275,15 @@ class SessionService:
         """The same, if it was not done, and what takes time: its turns end and are stored."""
         await self._housekeeping.detach(attachment)
 
-    def census(self) -> Census:
+    def service_stats(self) -> ServiceStats:
         """Counts of what is kept in memory."""
-        return self._housekeeping.census()
+        return self._housekeeping.service_stats()
 
-    async def hold(self, session_id: str, seconds: float) -> None:
+    async def keep_alive(self, session_id: str, seconds: float) -> None:
         """Keep an unattached session's KV for so long from now."""
-        live = self._parts.sessions.get(session_id)
+        live = self._deps.sessions.get(session_id)
         if live is not None:
-            self._retention.hold(live, seconds)
+            self._retention.keep_alive(live, seconds)
 
     async def list_sessions(
         self, caller: Caller, limit: int, after: str | None, wanted: SessionFilter = _OWN
@@ -316,7 +320,7 @@ class SessionService:
         self, caller: Caller, session_id: str, choice: PolicyChoice | None
     ) -> SessionView:
         """Replace the session's own context policy from the next turn on; None: it has none."""
-        await self._steering.set_policy(caller, session_id, choice)
+        await self._session_settings.set_policy(caller, session_id, choice)
         return await self._inspector.session(caller, session_id, include_page_table=False)
 
     async def update_session(  # noqa: PLR0913 -- all that may be said of a session
@@ -330,7 +334,7 @@ class SessionService:
         priority: Priority | None = None,
     ) -> SessionView:
         """Change what is given, from the next turn on; with policy None it has none of its own."""
-        await self._steering.update(
+        await self._session_settings.update(
             caller,
             session_id,
             policy=policy,
@@ -342,7 +346,7 @@ class SessionService:
 
     async def park_session(self, caller: Caller, session_id: str) -> SessionView:
         """Move the KV to the tiers below the device; none: release it. Busy: `turn_in_progress`."""
-        await self._steering.park(caller, session_id)
+        await self._session_settings.park(caller, session_id)
         return await self._inspector.session(caller, session_id, include_page_table=False)
 
     async def set_user_policy(
@@ -363,7 +367,7 @@ class SessionService:
         *,
         name: str | None = None,
         key: str | None = None,
-    ) -> ConversationView:
+    ) -> ConversationResource:
         """Open a session with items in its context and nothing computed.
 
         An open one of the same name, or opened by the same request with this idempotency key, is
@@ -377,7 +381,7 @@ class SessionService:
 
     async def follow(
         self, caller: Caller, response_id: str, *, attachment: AttachmentId | None = None
-    ) -> Replay:
+    ) -> LogReplay:
         """The past and future events of a turn, from the oldest kept one."""
         return await self._followers.follow(caller, response_id, attachment=attachment)
 

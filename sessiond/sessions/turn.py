@@ -3,14 +3,14 @@
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 
-from engine.client import EngineClient
 from engine.ids import TurnId
-from engine.messages import CancelTurn
-from sessiond.facts import TurnAccepted, TurnFact
-from sessiond.sessions.bound import BoundTurn, CancelReason, StopReason
-from sessiond.sessions.fact_log import FactLog
-from sessiond.sessions.fitting import changed
-from sessiond.sessions.planning import TurnPlan
+from engine.ipc.client import EngineClient
+from engine.ipc.messages import CancelTurn
+from sessiond.domain import TurnAccepted, TurnLogEntry
+from sessiond.sessions.bind import BoundTurn, CancelReason, StopReason
+from sessiond.sessions.event_log import EventLog
+from sessiond.sessions.fit import changed
+from sessiond.sessions.plan import TurnPlan
 
 
 class Turn:
@@ -27,7 +27,7 @@ class Turn:
         accepted: TurnAccepted,
         engine: EngineClient,
         headers: Mapping[str, str],
-        log: FactLog,
+        log: EventLog,
     ) -> None:
         self.accepted = accepted
         self.headers = headers
@@ -41,20 +41,20 @@ class Turn:
 
     def rebuilt_exact(self) -> None:
         """The engine computed what is visible anew, as if nothing had ever stood in between."""
-        before = self.plan.shape
+        before = self.plan.layout
         after = replace(before, fidelity="exact")
-        self.plan = replace(self.plan, shape=after, view=after.view("exact"), edit=None)
+        self.plan = replace(self.plan, layout=after, view=after.view("exact"), edit=None)
         self.log.put(changed(self.accepted.session_id, "rebuilt_exact", before, after))
 
-    async def facts(self) -> AsyncIterator[TurnFact]:
+    async def entries(self) -> AsyncIterator[TurnLogEntry]:
         """Yield the events of the turn. The last is the one `TurnFinished`.
 
         Pending deltas are merged for a slow reader. A turn without a socket has this reader only,
         and is cancelled when it leaves, unless it runs in the background.
         """
         try:
-            async for fact in self.log.read():
-                yield fact
+            async for entry in self.log.read():
+                yield entry
         finally:
             if self.bound.attachment is None and not self.bound.request.background:
                 self.cancel(keep=False, reason="disconnected")

@@ -6,19 +6,19 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from engine.messages import Edit
-from sessiond.store.padding import padded
-from sessiond.store.records import StoredContext
-from sessiond.store.schema import summaries, system_prompts, turns
-from sessiond.store.shape import (
-    Shape,
+from engine.ipc.messages import Edit
+from sessiond.store.context_layout import (
+    ContextLayout,
     Span,
     SummaryRef,
     TurnSize,
-    View,
+    VisibleSpans,
     dropped_places,
-    shape_of,
+    layout_of,
 )
+from sessiond.store.records import StoredContext
+from sessiond.store.schema import summaries, system_prompts, turns
+from sessiond.store.text_padding import padded
 from sessiond.store.token_ids import ID_BYTES, unpack
 
 # What an engine said it had before the reply: nothing of a turn that no engine worked on.
@@ -85,7 +85,7 @@ async def context(
     user_id: str,
     prompt_id: str,
     tip_id: str | None,
-    view: View | None,
+    view: VisibleSpans | None,
 ) -> StoredContext:
     """The ids of a context, as an engine is given them; see `StoredContext`.
 
@@ -93,7 +93,7 @@ async def context(
 
     The last sampled token of a turn and what is owed after it are computed by the next turn.
     """
-    front = await connection.scalar(
+    system_prefix = await connection.scalar(
         sa.select(system_prompts.c.token_ids).where(
             system_prompts.c.id == prompt_id, system_prompts.c.user_id == user_id
         )
@@ -106,7 +106,7 @@ async def context(
         .outerjoin(summaries, summaries.c.id == turns.c.summary_id)
         .order_by(chain.c.depth.desc())
     )
-    held = _Held(unpack([front or b""]))
+    held = _Held(unpack([system_prefix or b""]))
     for row in rows:
         held.add(row)
     if view is not None:
@@ -114,9 +114,9 @@ async def context(
     return held.context(await _summary_ids(connection, user_id, held.summary))
 
 
-async def shape(
-    connection: AsyncConnection, user_id: str, front_tokens: int, tip_id: str | None
-) -> Shape:
+async def layout(
+    connection: AsyncConnection, user_id: str, prefix_tokens: int, tip_id: str | None
+) -> ContextLayout:
     """The same context without its ids."""
     chain = chain_of(user_id, tip_id)
     rows = await connection.execute(
@@ -125,7 +125,7 @@ async def shape(
         .outerjoin(summaries, summaries.c.id == turns.c.summary_id)
         .order_by(chain.c.depth.desc())
     )
-    return shape_of(front_tokens, map(size_of, rows))
+    return layout_of(prefix_tokens, map(size_of, rows))
 
 
 async def covers(
@@ -161,12 +161,12 @@ def size_of(row: sa.Row[*tuple[Any, ...]]) -> TurnSize:
     return TurnSize(tokens=row.added_tokens, awaits_reply=row.awaits_reply, view=view_of(row))
 
 
-def view_of(row: sa.Row[*tuple[Any, ...]]) -> View | None:
+def view_of(row: sa.Row[*tuple[Any, ...]]) -> VisibleSpans | None:
     """The view that a row stores, if it does."""
     if row.visible is None:
         return None
     summary = SummaryRef(id=row.summary_id, tokens=row.view_summary_tokens)
-    return View(
+    return VisibleSpans(
         spans=tuple(Span(start, stop) for start, stop in row.visible),
         fidelity=row.fidelity,
         summary=summary if row.summary_id is not None else None,
@@ -189,11 +189,11 @@ async def _summary_ids(
 class _Held:
     """What an engine holds of a chain that is walked from its first row on."""
 
-    def __init__(self, front: list[int]) -> None:
-        self._front = front
+    def __init__(self, system_prefix: list[int]) -> None:
+        self._system_prefix = system_prefix
         self._history: list[int] = []
         self._computed: int | None = None  # history tokens; None: not even the front
-        self._shape = Shape(front_tokens=len(front))
+        self._shape = ContextLayout(prefix_tokens=len(system_prefix))
         self._base = self._shape  # as it was at the last exact state
         self._edits: list[Edit] = []
 
@@ -202,7 +202,7 @@ class _Held:
         """The summary that the engine was given."""
         return self._base.summary
 
-    def see(self, view: View) -> None:
+    def see(self, view: VisibleSpans) -> None:
         """A turn began that saw this much."""
         after = self._shape.seen(view)
         if view.fidelity == "exact":
@@ -229,10 +229,10 @@ class _Held:
         """What it holds now."""
         since = self._base.history_tokens
         spans = [*self._base.turns, Span(since, len(self._history))]
-        ids = [*self._front, *summary_ids, *_cut(self._history, spans)]
+        ids = [*self._system_prefix, *summary_ids, *_cut(self._history, spans)]
         computed = 0
         if self._computed is not None:
-            computed = len(self._front) + len(summary_ids)
+            computed = len(self._system_prefix) + len(summary_ids)
             computed += sum(max(0, min(stop, self._computed) - start) for start, stop in spans)
         return StoredContext(ids=ids, computed=computed, edits=tuple(self._edits))
 

@@ -15,9 +15,9 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from sessiond.store import chains
-from sessiond.store.padding import padded
 from sessiond.store.records import StoredContext
 from sessiond.store.schema import items, sessions, summaries, system_prompts, turns
+from sessiond.store.text_padding import padded
 from sessiond.store.token_ids import unpack
 
 _DEAD_ENDS = 64  # a pool that is used has long taken the blocks of older ones
@@ -40,13 +40,13 @@ class _Gone:
     """Ids of what had a part in turns that were deleted, and may be of no use now."""
 
     sessions: set[str] = field(default_factory=set)
-    fronts: set[str] = field(default_factory=set)
+    system_prefixes: set[str] = field(default_factory=set)
     summaries: set[str] = field(default_factory=set)
 
     def note(self, doomed: Iterable[sa.Row[*tuple[Any, ...]]]) -> None:
         for turn in doomed:
             self.sessions.add(turn.session_id)
-            self.fronts.add(turn.system_prompt_id)
+            self.system_prefixes.add(turn.system_prompt_id)
             if turn.summary_id is not None:
                 self.summaries.add(turn.summary_id)
 
@@ -118,8 +118,8 @@ async def dead_ends(
     found = []
     for row in rows.all():
         is_lost = row.context_tokens is None
-        last, front = row.parent_id if is_lost else row.id, row.system_prompt_id
-        stored = await chains.context(connection, user_id, front, last, None)
+        last, system_prefix = row.parent_id if is_lost else row.id, row.system_prompt_id
+        stored = await chains.context(connection, user_id, system_prefix, last, None)
         found.append(replace(stored, ids=stored.ids + unpack([row.input_ids] if is_lost else [])))
     return found
 
@@ -227,13 +227,13 @@ async def _tidy(
             .where(sessions.c.id.in_(some), sessions.c.closed_at.is_not(None), *_bare())
             .values(forget_at=sessions.c.closed_at + keep_s)
         )
-        gone.fronts.update(
+        gone.system_prefixes.update(
             await connection.scalars(
                 sa.select(sessions.c.system_prompt_id).where(sessions.c.id.in_(some))
             )
         )
-    gone.fronts |= await _forget_rows(connection, user_id, now)
-    await _delete_fronts(connection, sorted(gone.fronts))
+    gone.system_prefixes |= await _forget_rows(connection, user_id, now)
+    await _delete_system_prefixes(connection, sorted(gone.system_prefixes))
 
 
 async def _delete_unused_summaries(connection: AsyncConnection, gone: _Gone) -> None:
@@ -274,14 +274,16 @@ async def _forget_rows(connection: AsyncConnection, user_id: str, now: float) ->
     return set(rows)
 
 
-async def _delete_fronts(connection: AsyncConnection, fronts: Sequence[str]) -> None:
+async def _delete_system_prefixes(
+    connection: AsyncConnection, system_prefixes: Sequence[str]
+) -> None:
     """Delete fronts that nothing uses; those that only closed sessions have are emptied."""
     by_turn = sa.exists().where(turns.c.system_prompt_id == system_prompts.c.id)
     by_session = sa.exists().where(sessions.c.system_prompt_id == system_prompts.c.id)
     by_open = sa.exists().where(
         sessions.c.system_prompt_id == system_prompts.c.id, sessions.c.closed_at.is_(None)
     )
-    for some in _in_parts(fronts):
+    for some in _in_parts(system_prefixes):
         are_these = system_prompts.c.id.in_(some)
         await connection.execute(system_prompts.delete().where(are_these, ~by_turn, ~by_session))
         await connection.execute(

@@ -1,9 +1,11 @@
-"""SQL of idempotency keys: each belongs to one user and identifies one request."""
+"""SQL of idempotency keys: a key belongs to one user and stands for one request."""
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from sessiond.store import sessions
+from sessiond.store.database import Database
 from sessiond.store.records import UsedKey
 from sessiond.store.schema import idempotency_keys
 
@@ -57,3 +59,35 @@ async def forget(connection: AsyncConnection, until: float) -> None:
     await connection.execute(
         idempotency_keys.delete().where(idempotency_keys.c.created_at <= until)
     )
+
+
+class UsedKeys:
+    """Each method is one transaction; a part of `Store`.
+
+    Raises:
+        StoreError: from every method, when the database fails.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def find(self, user_id: str, key: str, since: float) -> UsedKey | None:
+        """The request a user's key was used for after `since`, if any."""
+        return await self._database.read(lambda connection: find(connection, user_id, key, since))
+
+    async def claim(self, user_id: str, key: str, used: UsedKey, now: float) -> bool:
+        """Claim a key; False when it is in use."""
+
+        async def work(connection: AsyncConnection) -> bool:
+            await sessions.ensure_user(connection, user_id, now)
+            return await claim(connection, user_id, key, used, now)
+
+        return await self._database.write(work, adds_rows=True)
+
+    async def release(self, user_id: str, key: str, result_id: str) -> None:
+        """Free the key of a request that had no result."""
+        await self._database.write(lambda connection: release(connection, user_id, key, result_id))
+
+    async def forget(self, until: float) -> None:
+        """Delete the keys used until then."""
+        await self._database.write(lambda connection: forget(connection, until))

@@ -5,7 +5,7 @@ from typing import Any, Literal
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from sessiond.facts import ItemPage, ItemView
+from sessiond.domain import ItemPage, ItemView
 from sessiond.store.chains import chain_of
 from sessiond.store.schema import items
 

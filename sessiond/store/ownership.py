@@ -7,10 +7,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from sessiond.store import turns
 from sessiond.store.errors import NotOwnerError
-from sessiond.store.padding import padded
 from sessiond.store.replicas import ReplicaId, is_alive
 from sessiond.store.schema import is_running, sessions
 from sessiond.store.schema import turns as turn_rows
+from sessiond.store.text_padding import padded
 
 _MOST_IDS = 500  # in one question
 

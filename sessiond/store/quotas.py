@@ -20,10 +20,10 @@ from sessiond.quota import (
     windows_at,
 )
 from sessiond.store.errors import QuotaExceededError
-from sessiond.store.padding import padded
 from sessiond.store.records import NewReservation
 from sessiond.store.schema import quotas, reservations, sessions
 from sessiond.store.sessions import ensure_user
+from sessiond.store.text_padding import padded
 
 _FURTHEST = 20  # reservations: by so much clocks of servers that live may differ
 _HELD = (reservations.c.tokens, reservations.c.minute_start, reservations.c.day_start)
@@ -63,7 +63,7 @@ def _take() -> ReturningUpdate[Any]:
     )
 
 
-def _give_back_to() -> sa.Update:
+def _refund_statement() -> sa.Update:
     """Refund a reservation to the windows it was taken from, if they are still current."""
     table, given = quotas.c, sa.bindparam
     minute = sa.case((table.minute_start == given("minute"), given("more_tokens")), else_=0)
@@ -82,7 +82,7 @@ def _give_back_to() -> sa.Update:
 
 # Built once: every turn executes them, and building one costs more than its execution.
 _TAKE = _take()
-_GIVE_BACK = _give_back_to()
+_REFUND = _refund_statement()
 _RESERVE = reservations.insert()
 _ADD_RESIDENCY = (
     quotas.update()
@@ -188,10 +188,10 @@ async def settle(  # noqa: PLR0913 -- whose, which, and what of it
     if held is None and once:
         return
     if held is None:  # it had expired and was released in full
-        await _give_back(connection, user_id, windows_at(now), turns=0, held=0, used=used)
+        await _refund(connection, user_id, windows_at(now), turns=0, held=0, used=used)
     else:
         windows = Windows(held.minute_start, held.day_start)
-        await _give_back(connection, user_id, windows, turns=1, held=held.tokens, used=used)
+        await _refund(connection, user_id, windows, turns=1, held=held.tokens, used=used)
 
 
 async def reap(connection: AsyncConnection, now: float, reservation_s: float) -> int:
@@ -211,7 +211,7 @@ async def reap(connection: AsyncConnection, now: float, reservation_s: float) ->
     rows = gone.all()
     for row in sorted(rows, key=lambda row: row.user_id):  # the order in which rows are locked
         windows = Windows(row.minute_start, row.day_start)
-        await _give_back(connection, row.user_id, windows, turns=1, held=row.tokens, used=0)
+        await _refund(connection, row.user_id, windows, turns=1, held=row.tokens, used=0)
     return len(rows)
 
 
@@ -260,7 +260,7 @@ async def add_residency(connection: AsyncConnection, byte_seconds: Mapping[str, 
     )
 
 
-async def _give_back(  # noqa: PLR0913 -- the parts of one sum, private
+async def _refund(  # noqa: PLR0913 -- the parts of one sum, private
     connection: AsyncConnection,
     user_id: str,
     windows: Windows,
@@ -270,7 +270,7 @@ async def _give_back(  # noqa: PLR0913 -- the parts of one sum, private
     used: int,
 ) -> None:
     sums = {"less_turns": turns, "more_tokens": used - held, "used": used}
-    await connection.execute(_GIVE_BACK, {"of_user": user_id, **windows._asdict(), **sums})
+    await connection.execute(_REFUND, {"of_user": user_id, **windows._asdict(), **sums})
 
 
 async def _ensure(connection: AsyncConnection, user_id: str) -> None:

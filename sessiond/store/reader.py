@@ -10,8 +10,9 @@ from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from sessiond.facts import ItemPage, ItemView
+from sessiond.domain import ItemPage, ItemView
 from sessiond.store import chains, erasing, items, sessions, summaries, turns
+from sessiond.store.context_layout import ContextLayout, VisibleSpans
 from sessiond.store.database import CONNECTIONS, TIMEOUT_S, Database, MemoryDatabase
 from sessiond.store.items import Order
 from sessiond.store.records import (
@@ -22,7 +23,6 @@ from sessiond.store.records import (
     StoredSummary,
     TurnRecord,
 )
-from sessiond.store.shape import Shape, View
 from sessiond.store.volatile import is_volatile
 
 
@@ -94,17 +94,17 @@ class StoreReader:
         return (await self.context(user_id, prompt_id, tip_id)).visible_ids
 
     async def context(
-        self, user_id: str, prompt_id: str, tip_id: str | None, view: View | None = None
+        self, user_id: str, prompt_id: str, tip_id: str | None, view: VisibleSpans | None = None
     ) -> StoredContext:
         """The same context as an engine is given it; `view`: of a turn that begins on the tip."""
         return await self._of(prompt_id).read(
             lambda connection: chains.context(connection, user_id, prompt_id, tip_id, view)
         )
 
-    async def shape(self, user_id: str, front_tokens: int, tip_id: str | None) -> Shape:
+    async def layout(self, user_id: str, prefix_tokens: int, tip_id: str | None) -> ContextLayout:
         """What the model sees in a context, without the ids."""
         return await self._of(tip_id).read(
-            lambda connection: chains.shape(connection, user_id, front_tokens, tip_id)
+            lambda connection: chains.layout(connection, user_id, prefix_tokens, tip_id)
         )
 
     async def covers(self, user_id: str, turn_id: str, tip_id: str | None) -> bool:

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from engine.messages import Edit
-from sessiond.facts import (
+from engine.ipc.messages import Edit
+from sessiond.domain import (
     IncompleteReason,
     ItemView,
     SessionUsage,
@@ -13,7 +13,7 @@ from sessiond.facts import (
     TurnStatus,
     TurnUsage,
 )
-from sessiond.store.shape import Fidelity, SummaryRef, TurnSize, View
+from sessiond.store.context_layout import Fidelity, SummaryRef, TurnSize, VisibleSpans
 
 FIRST_EPOCH = 1
 """Of the replica that has stored the session."""
@@ -162,7 +162,7 @@ class NewReservation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeptTurn:
+class CommittedTurn:
     """An ending that moves the session's tip to the turn (commit 2). `epoch`: that of commit 1.
 
     `view` None: the turn saw all that its parent saw and left behind.
@@ -181,12 +181,12 @@ class KeptTurn:
     usage: TurnUsage
     finished_at: float
     epoch: int
-    view: View | None = None
+    view: VisibleSpans | None = None
     digest: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LostTurn:
+class AbortedTurn:
     """An ending that leaves the session as it was; the row stays for inspection."""
 
     id: str
@@ -225,7 +225,7 @@ class TurnRecord:
     created_at: float
     finished_at: float | None
     deleted_at: float | None
-    view: View | None
+    view: VisibleSpans | None
     digest: str | None = None
 
     @property

@@ -1,4 +1,4 @@
-"""SQL of sessions and the fronts of their contexts."""
+"""SQL of sessions, the system prefixes of their contexts, and the turns that they start from."""
 
 from collections.abc import Sequence
 from heapq import nlargest
@@ -8,10 +8,9 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from sessiond.store.errors import StaleSessionError
-from sessiond.store.padding import padded
+from sessiond.store.errors import BaseGoneError, StaleSessionError
 from sessiond.store.records import (
-    KeptTurn,
+    CommittedTurn,
     NewPrompt,
     NewSession,
     Prompt,
@@ -22,8 +21,44 @@ from sessiond.store.records import (
     TurnRecord,
 )
 from sessiond.store.schema import is_running, sessions, system_prompts, turns, users
+from sessiond.store.text_padding import padded
 from sessiond.store.token_ids import pack
 from sessiond.store.user_salt import new_salt
+
+
+async def hold(
+    connection: AsyncConnection, session: NewSession, new_prompt: NewPrompt | None
+) -> None:
+    """Lock the base of the session against deletion until the transaction ends.
+
+    Raises:
+        BaseGoneError: it was deleted.
+    """
+    if session.tip_id is not None:
+        rows = sa.select(turns.c.id).where(
+            turns.c.id == session.tip_id, turns.c.user_id == session.user_id
+        )
+    elif new_prompt is None or new_prompt.id != session.prompt_id:
+        rows = sa.select(system_prompts.c.id).where(
+            system_prompts.c.id == session.prompt_id,
+            system_prompts.c.user_id == session.user_id,
+            system_prompts.c.tokens == session.context_tokens,  # else it was emptied
+        )
+    else:
+        return
+    await connection.execute(_user(session.user_id).with_for_update(read=True))
+    if await connection.scalar(rows) is None:
+        raise BaseGoneError(f"the base of session {session.id} was deleted")
+
+
+async def hold_all(connection: AsyncConnection, user_id: str) -> None:
+    """Lock the user's rows against new sessions until the transaction ends."""
+    await connection.execute(_user(user_id).with_for_update(key_share=True))
+
+
+def _user(user_id: str) -> sa.Select[tuple[str]]:
+    return sa.select(users.c.id).where(users.c.id == user_id)
+
 
 _SOME_FORKS = 64  # of which one is looked for that nobody holds
 _IDS_AT_ONCE = 1000
@@ -204,7 +239,7 @@ async def abandoned(
     return tuple((row.user_id, row.id) for row in rows)
 
 
-async def advance(connection: AsyncConnection, turn: KeptTurn) -> None:
+async def advance(connection: AsyncConnection, turn: CommittedTurn) -> None:
     """Move the tip of a session that is held to a turn that was built on the present one.
 
     Raises:

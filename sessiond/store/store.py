@@ -9,17 +9,18 @@ from typing import Any
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from sessiond.quota import Account, charged_tokens
-from sessiond.store import bases, erasing, ownership, quotas, sessions, summaries, turns
+from sessiond.store import erasing, ownership, quotas, sessions, summaries, turns
 from sessiond.store.accounts import AccountStore
 from sessiond.store.database import CONNECTIONS, TIMEOUT_S
 from sessiond.store.errors import NotOwnerError
+from sessiond.store.idempotency import UsedKeys
 from sessiond.store.membership import Membership
 from sessiond.store.quota_store import QuotaStore
 from sessiond.store.reader import StoreReader
 from sessiond.store.records import (
     FIRST_EPOCH,
-    KeptTurn,
-    LostTurn,
+    AbortedTurn,
+    CommittedTurn,
     NewPrompt,
     NewReservation,
     NewSession,
@@ -30,7 +31,6 @@ from sessiond.store.records import (
     TurnRecord,
 )
 from sessiond.store.replicas import ReplicaId
-from sessiond.store.used_keys import UsedKeys
 from sessiond.store.volatile import is_volatile
 
 _TOMBSTONE_S = 24 * 3600.0  # a deleted session is reported as closed for this long
@@ -133,7 +133,9 @@ class Store(StoreReader):
             )
 
         async def insert(connection: AsyncConnection) -> None:
-            await self._insert_front(connection, turn.user_id, session, prompt, turn.created_at)
+            await self._insert_system_prefix(
+                connection, turn.user_id, session, prompt, turn.created_at
+            )
             await self._hold(connection, turn)
             await turns.insert(connection, turn)
 
@@ -152,7 +154,7 @@ class Store(StoreReader):
             raise
         return left
 
-    async def keep_turn(self, turn: KeptTurn) -> None:
+    async def commit_turn(self, turn: CommittedTurn) -> None:
         """Commit 2: the reply, its ids, the usage, and the session's new tip.
 
         Twice is as good as once: of a commit that raised nobody knows whether it held.
@@ -179,7 +181,7 @@ class Store(StoreReader):
         used = charged_tokens(turn.usage)  # also if it had been kept, and this had failed then
         await self._settle(turn.user_id, turn.id, used, turn.finished_at)
 
-    async def lose_turn(self, turn: LostTurn) -> None:
+    async def abort_turn(self, turn: AbortedTurn) -> None:
         """End a turn without adding it to the context."""
         used = charged_tokens(turn.usage, turn.error)
 
@@ -194,7 +196,9 @@ class Store(StoreReader):
         await self._settle(turn.user_id, turn.id, used, turn.finished_at)
         await self._memory.write(lambda connection: turns.lose(connection, turn))
 
-    async def append_turn(self, turn: NewTurn, kept: KeptTurn, *, prompt: NewPrompt | None) -> None:
+    async def append_turn(
+        self, turn: NewTurn, kept: CommittedTurn, *, prompt: NewPrompt | None
+    ) -> None:
         """Both commits in one: a turn that no engine works on.
 
         Raises:
@@ -239,7 +243,7 @@ class Store(StoreReader):
         async def work(connection: AsyncConnection) -> None:
             await sessions.ensure_user(connection, session.user_id, session.created_at)
             await quotas.admit_session(connection, session.user_id)
-            await self._insert_front(
+            await self._insert_system_prefix(
                 connection, session.user_id, session, prompt, session.created_at
             )
 
@@ -253,7 +257,7 @@ class Store(StoreReader):
         """
 
         async def work(connection: AsyncConnection) -> None:
-            await bases.hold_all(connection, user_id)
+            await sessions.hold_all(connection, user_id)
             await ownership.hold(connection, self._replica, user_id, session_id, epoch)
             tip_id = await sessions.tip(connection, session_id)
             await sessions.reset(connection, user_id, session_id, now)
@@ -278,7 +282,7 @@ class Store(StoreReader):
         """
 
         async def work(connection: AsyncConnection) -> bool:
-            await bases.hold_all(connection, user_id)
+            await sessions.hold_all(connection, user_id)
             await ownership.hold(connection, self._replica, user_id, session_id, epoch)
             if not await sessions.rewind(connection, user_id, session_id, tip_id, turn, now):
                 return False
@@ -297,7 +301,7 @@ class Store(StoreReader):
         """
 
         async def work(connection: AsyncConnection) -> bool:
-            await bases.hold_all(connection, user_id)
+            await sessions.hold_all(connection, user_id)
             was_open = await sessions.close(connection, user_id, session_id, now)
             await erasing.erase(connection, user_id, session_id, now, _keep_s(session_id))
             return was_open
@@ -352,7 +356,7 @@ class Store(StoreReader):
             )
         )
 
-    async def _keep(self, connection: AsyncConnection, turn: KeptTurn) -> bool:
+    async def _keep(self, connection: AsyncConnection, turn: CommittedTurn) -> bool:
         """Whether the turn was kept just now: not if it had been before."""
         try:
             await self._hold(connection, turn)
@@ -365,10 +369,10 @@ class Store(StoreReader):
         await sessions.advance(connection, turn)
         return True
 
-    async def _hold(self, connection: AsyncConnection, turn: NewTurn | KeptTurn) -> None:
+    async def _hold(self, connection: AsyncConnection, turn: NewTurn | CommittedTurn) -> None:
         await ownership.hold(connection, self._replica, turn.user_id, turn.session_id, turn.epoch)
 
-    async def _insert_front(
+    async def _insert_system_prefix(
         self,
         connection: AsyncConnection,
         user_id: str,
@@ -380,7 +384,7 @@ class Store(StoreReader):
         if prompt is not None:
             await sessions.insert_prompt(connection, user_id, prompt)
         if session is not None:
-            await bases.hold(connection, session, prompt)
+            await sessions.hold(connection, session, prompt)
             await sessions.insert(connection, session, owner=self._replica.id, epoch=FIRST_EPOCH)
 
 

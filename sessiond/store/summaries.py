@@ -4,9 +4,9 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from sessiond.store.chains import chain_of
+from sessiond.store.context_layout import SummaryRef
 from sessiond.store.records import NewSummary, StoredSummary
 from sessiond.store.schema import summaries, turns
-from sessiond.store.shape import SummaryRef
 from sessiond.store.token_ids import pack
 
 _ADDED = turns.c.context_tokens - turns.c.start_tokens

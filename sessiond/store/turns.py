@@ -6,14 +6,14 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from sessiond.facts import SessionUsage, TurnError, TurnUsage
+from sessiond.domain import SessionUsage, TurnError, TurnUsage
 from sessiond.store import items
 from sessiond.store.chains import VIEW_SUMMARY_TOKENS, chain_of, view_of
 from sessiond.store.errors import StoreError
-from sessiond.store.padding import padded
-from sessiond.store.records import KeptTurn, LostTurn, NewTurn, Prompt, TurnRecord
+from sessiond.store.records import AbortedTurn, CommittedTurn, NewTurn, Prompt, TurnRecord
 from sessiond.store.replicas import is_alive
 from sessiond.store.schema import is_running, sessions, summaries, system_prompts, turns
+from sessiond.store.text_padding import padded
 from sessiond.store.token_ids import pack
 
 # A starting server assumes that every running turn belongs to a dead server. When that is wrong,
@@ -77,7 +77,7 @@ async def insert(connection: AsyncConnection, turn: NewTurn) -> None:
     await items.insert(connection, turn.user_id, turn.items)
 
 
-async def keep(connection: AsyncConnection, turn: KeptTurn) -> bool:
+async def keep(connection: AsyncConnection, turn: CommittedTurn) -> bool:
     """Commit a running turn: its ids join the context.
 
     Returns:
@@ -102,7 +102,7 @@ async def keep(connection: AsyncConnection, turn: KeptTurn) -> bool:
     return changed
 
 
-async def lose(connection: AsyncConnection, turn: LostTurn) -> None:
+async def lose(connection: AsyncConnection, turn: AbortedTurn) -> None:
     """Abort a running turn: it joins no context.
 
     Raises:
@@ -118,7 +118,9 @@ async def lose(connection: AsyncConnection, turn: LostTurn) -> None:
         raise StoreError(f"turn {turn.id} is not running")
 
 
-async def _end(connection: AsyncConnection, turn: KeptTurn | LostTurn, **values: Any) -> bool:
+async def _end(
+    connection: AsyncConnection, turn: CommittedTurn | AbortedTurn, **values: Any
+) -> bool:
     changed = await connection.execute(
         turns.update()
         .where(turns.c.id == turn.id, turns.c.user_id == turn.user_id, _has_not_ended())
@@ -144,7 +146,7 @@ def _has_not_ended() -> sa.ColumnElement[bool]:
     return sa.or_(turns.c.status == "running", marked)
 
 
-async def is_kept(connection: AsyncConnection, turn: KeptTurn) -> bool:
+async def is_kept(connection: AsyncConnection, turn: CommittedTurn) -> bool:
     """Whether the turn was kept by just this ending."""
     found = await connection.scalar(
         sa.select(turns.c.id).where(

@@ -18,8 +18,8 @@ from sessiond.store.account_records import (
     UserRecord,
     UserRole,
 )
-from sessiond.store.padding import padded
 from sessiond.store.schema import audit_log, keys, sessions, users
+from sessiond.store.text_padding import padded
 from sessiond.store.user_salt import new_salt
 
 _USER = sa.select(users.c.id, users.c.name, users.c.role, users.c.created_at, users.c.revoked_at)

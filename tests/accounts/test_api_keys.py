@@ -61,7 +61,7 @@ def test_texts_lose_their_secrets_and_keep_the_rest():
 
 
 def test_the_log_keeps_no_key_in_messages_arguments_or_tracebacks():
-    from sessiond.cli.logs import KeylessFormatter
+    from sessiond.cli.serve import KeylessFormatter
 
     key = new_api_key()
     try:

@@ -1,7 +1,7 @@
 """Page tables by hand."""
 
 from engine.ids import BlockId
-from engine.memory.page_table import PageEntry
+from engine.kv.page_table import PageEntry
 from tests.model.support import table
 
 

@@ -6,12 +6,12 @@ import os
 
 import torch
 
-from engine.memory.kv_store import KvStore
+from engine.kv.step import SequenceStep
+from engine.kv.tensors import KvStore
 from engine.model.attention.triton.backend import TritonAttention
 from engine.model.batch import build_batch
-from engine.model.law import law_spec
 from engine.model.layers import Arithmetic, RotaryTable, TorchOps
-from engine.step import SequenceStep
+from tests.laws.law_model import law_spec
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = torch.device("cpu" if INTERPRETED else "cuda")

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from engine.errors import ConfigError
-from engine.model.attention.declaration import Facts, candidate, choose_attention
+from engine.model.attention.declaration import AttentionRequirements, candidate, choose_attention
 from engine.model.attention.triton.declaration import DECLARATIONS
-from engine.model.law import law_model
+from tests.laws.law_model import law_model
 
 ROOT = Path(__file__).parents[2]
 
 
-def facts(**changes):
+def requirements(**changes):
     usual = {
         "device_type": "cuda",
         "capability": (9, 0),
@@ -27,11 +27,11 @@ def facts(**changes):
         "has_windows": True,
         "installed": {"triton": (3, 7, 1)},
     }
-    return Facts(**usual | changes)
+    return AttentionRequirements(**usual | changes)
 
 
 def chosen(**changes):
-    candidates = [candidate(each, facts(**changes)) for each in DECLARATIONS]
+    candidates = [candidate(each, requirements(**changes)) for each in DECLARATIONS]
     return choose_attention("triton", candidates).declaration
 
 

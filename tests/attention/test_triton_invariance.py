@@ -48,7 +48,7 @@ def test_alone_is_batched_to_the_bit(page_size):
 
 
 @pytest.mark.parametrize("page_size", [16, 17])
-def test_guessed_is_decoded_to_the_bit(page_size):
+def test_drafts_are_decoded_to_the_bit(page_size):
     """Tokens of one step, of which the later are guesses, and the same token by token."""
     count, length = 8, 70
     paged = Paged(spec_of(group=3), straight([length], page_size), [count], page_size=page_size)

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.model.attention.gather import GatherAttention
-from engine.model.attention.torch_paged import attend_with_sdpa
+from engine.model.attention.reference.backend import attend_with_sdpa
 from tests.attention.entries import entry, straight
 from tests.attention.paged import DEVICE, TOLERANCE, Paged, arithmetic_of, spec_of
 from tests.soak import SOAK

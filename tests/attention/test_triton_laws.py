@@ -12,17 +12,17 @@ import torch
 
 from engine.device.cpu import CpuDevice
 from engine.device.cuda import CudaDevice
-from engine.messages import Edit
+from engine.ipc.messages import Edit
 from engine.model.attention.triton.backend import TritonAttention
 from engine.model.batch import build_batch
 from engine.model.graph_buckets import Bucket
 from engine.model.graphs import DecodeGraphs
-from engine.model.law import law_spec, random_weights
 from engine.model.llama import Llama
 from engine.model.runner import LoadedModel, TorchRunner
 from tests.attention.paged import DEVICE, arithmetic_of
-from tests.engine.harness import Engine
+from tests.core.harness import Engine
 from tests.laws.backend import reply_alone
+from tests.laws.law_model import law_spec, random_weights
 from tests.laws.shifted import ShiftedContext
 from tests.model.support import GREEDY, draw, prefill_logits, random_ids, step, tiny_model
 

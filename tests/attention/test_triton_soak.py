@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from engine.messages import Sampling
+from engine.ipc.messages import Sampling
 from engine.model.runner import TorchRunner
 from tests.attention.entries import straight
 from tests.attention.paged import Paged, spec_of

@@ -167,6 +167,6 @@ def test_splits_depend_on_the_own_context_only(lengths, queries):
         assert mine[4:].tolist() == alone[4:].tolist()
 
 
-def test_a_token_and_its_guesses_are_decoded():
+def test_a_token_and_its_drafts_are_decoded():
     batch = batch_of(straight([40, 40, 40], 4), [1, MAX_DECODE_TOKENS, MAX_DECODE_TOKENS + 1])
     assert decoding(batch).tolist() == [True, True, False]

@@ -17,13 +17,13 @@ from benchmarks.fidelity.playing import (
 )
 from engine.config import EngineConfig
 from engine.files.spec_reader import read_spec
-from engine.messages import Edit
+from engine.ipc.messages import Edit
 from engine.model.native import prepare_native_model
 from tests.kernels.tiny_model import write_tiny_model
 from tests.laws.shifted import ShiftedContext
 
 VOCAB = 203
-FRONT = list(range(100, 121))  # not whole blocks
+PREFIX = list(range(100, 121))  # not whole blocks
 
 
 class KeepsLogits:
@@ -48,7 +48,7 @@ class Words:
         self._ids = {}
 
     def open(self):
-        return FRONT
+        return PREFIX
 
     def message(self, _role, text):
         return [4, *self.encode(text), 2, 3]
@@ -78,18 +78,18 @@ def ids(length, seed):
 
 
 def test_exact_is_a_fresh_prefill_of_the_kept_ids(contexts):
-    context = contexts.open("a", FRONT)
+    context = contexts.open("a", PREFIX)
     context.feed(ids(90, 0))
-    context.restart(len(FRONT), ids(40, 1))
-    fresh = contexts.open("b", [*FRONT, *ids(40, 1)])
+    context.restart(len(PREFIX), ids(40, 1))
+    fresh = contexts.open("b", [*PREFIX, *ids(40, 1)])
     assert context.ids == fresh.ids
     assert (context.logits(ids(9, 2)) == fresh.logits(ids(9, 2))).all()
 
 
 def test_shifted_is_the_kv_there_was_at_its_new_place(contexts, model):
-    context, runner = contexts.open("a", FRONT), KeepsLogits(model.runner(40))
+    context, runner = contexts.open("a", PREFIX), KeepsLogits(model.runner(40))
     apart = ShiftedContext(runner, 16)
-    apart.feed(FRONT)
+    apart.feed(PREFIX)
     for number in range(3):
         for one in (context, apart):
             one.feed(ids(50, number))
@@ -102,11 +102,11 @@ def test_shifted_is_the_kv_there_was_at_its_new_place(contexts, model):
 
 
 def test_a_sealed_front_puts_what_follows_in_other_slots_and_changes_no_id(contexts):
-    plain = contexts.open("a", FRONT)
-    moved = contexts.open("b", FRONT, seals_front=True)
+    plain = contexts.open("a", PREFIX)
+    moved = contexts.open("b", PREFIX, seals_front=True)
     for one in (plain, moved):
         one.feed(ids(60, 0))
-        one.restart(len(FRONT), ids(30, 1))
+        one.restart(len(PREFIX), ids(30, 1))
     assert moved.ids == plain.ids
     ours, theirs = plain.logits(ids(20, 2)), moved.logits(ids(20, 2))
     assert not (ours == theirs).all()
@@ -114,7 +114,7 @@ def test_a_sealed_front_puts_what_follows_in_other_slots_and_changes_no_id(conte
 
 
 def test_a_question_leaves_no_trace(contexts):
-    context, other = contexts.open("a", FRONT), contexts.open("b", FRONT)
+    context, other = contexts.open("a", PREFIX), contexts.open("b", PREFIX)
     reply = context.continued(ids(20, 0), 8, [])
     assert len(reply) == 8
     assert context.continued(ids(20, 0), 8, [reply[3]]) == reply[: reply.index(reply[3])]

@@ -14,8 +14,8 @@ from benchmarks.device.measures import Goal
 from benchmarks.device.shapes import decode_bytes, matrix_parameters, prefill_operations, shape_of
 from benchmarks.gpu import Result, main
 from engine.config import EngineConfig
+from engine.kv.offload import KvTransfer
 from engine.model.runner import TorchRunner
-from engine.movement import Movement
 from tests.model.flash_models import flash_model
 
 CONFIG = EngineConfig(model="random", device="cpu", dtype="float32", cpu_threads=1)
@@ -24,7 +24,7 @@ CONFIG = EngineConfig(model="random", device="cpu", dtype="float32", cpu_threads
 @pytest.fixture(autouse=True)
 def _restoring_pays(monkeypatch):
     """Measured times decide whether KV is brought back or computed again: not those of here."""
-    monkeypatch.setattr(Movement, "_pays", lambda _self: True)
+    monkeypatch.setattr(KvTransfer, "_pays", lambda _self: True)
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ from sessiond.capacity.observations import ServerSeen, StageBegun, TurnSeen, enc
 from sessiond.capacity.page import check_lines, html_page, stage_table
 from sessiond.capacity.picture import draw
 from sessiond.capacity.report import Report, answer, check, ramp, users_around
-from sessiond.capacity.stages import Stage, sum_up
+from sessiond.capacity.stages import LoadStage, sum_up
 
-QUIET = Stage(
+QUIET = LoadStage(
     users=0, seconds=20.0, turns_per_s=1.0, tokens_per_s=0.0, ttft_warm_p50_s=0.05,
     ttft_warm_p95_s=0.1, ttft_cold_p95_s=0.3, inter_token_p95_s=0.02, pool_use=0.1,
     kv_bytes=2**20, waiting=0.0, refusals=0, lost=0, evictions=0.0, preemptions=0.0,

@@ -10,15 +10,15 @@ from types import ModuleType
 
 import msgspec
 
-import engine.tiers.disk
+import engine.kv.tiers.disk
 from engine.config import EngineConfig
-from engine.loop import EngineLoop
-from engine.messages import EngineInfo
-from engine.step import NOT_FINITE, SequenceStep
-from engine.tiers.build import open_tiers
+from engine.core.loop import EngineLoop
+from engine.ipc.messages import EngineInfo
+from engine.kv.step import NOT_FINITE, SequenceStep
+from engine.kv.tiers.build import open_tiers
 from tests.chaos.orders import Orders
 from tests.fakes.fake_model import Draw, FakeModel, FakeText
-from tests.link.loops import INFO, Emit
+from tests.ipc.loops import INFO, Emit
 
 DRAW = Draw(stop_every=24)
 NUM_BLOCKS = 48

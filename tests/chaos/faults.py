@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from engine.tiers.disk import FILE_NAME
+from engine.kv.tiers.disk import FILE_NAME
 from sessiond.store.errors import StoreError
 from tests.chaos.engine import STEP_FAULTS
 from tests.chaos.stack import DB_TIMEOUT_S, ChaosStack

@@ -16,7 +16,7 @@ import httpx
 from websockets.frames import Opcode
 from websockets.protocol import State
 
-from sessiond.gateway.websocket_protocol import GatewayWebSocketProtocol
+from sessiond.api.websocket_protocol import GatewayWebSocketProtocol
 from tests.chaos.client import FAULTS, RUNNING, Ledger
 from tests.chaos.engine import HELD
 from tests.chaos.guest import body_of, close, text_of
@@ -93,7 +93,7 @@ class Reader:
                 peer.send(_create(asked, session_id))
             await _until(lambda: not gone & self._served.server.server_state.connections)
             for session_id in sessions:
-                await self._check_given_back(session_id, asked)
+                await self._check_released(session_id, asked)
                 await close(self._wire, session_id)
         return True
 
@@ -182,7 +182,7 @@ class Reader:
         assert answer.status_code == 200, answer.text
         return answer.json()
 
-    async def _check_given_back(self, session_id: str, asked: Asked) -> None:
+    async def _check_released(self, session_id: str, asked: Asked) -> None:
         """Nothing of it is held; its turn is there as a whole, or not at all."""
         async with asyncio.timeout(PATIENCE_S):
             while True:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from engine.questions import AuditReport, EngineStats, GetAudit, GetStats
-from sessiond.gateway.auth import LOCAL
+from engine.ipc.queries import AuditReport, EngineStats, GetAudit, GetStats
+from sessiond.api.auth import LOCAL
 from tests.chaos.client import Client, Ledger
 from tests.chaos.faults import Fault, when_possible
 from tests.chaos.guest import Guest

@@ -6,20 +6,20 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.worker_client import Backoff, WorkerEngine
-from sessiond.gateway.audit_watch import AuditWatch
-from sessiond.gateway.auth import NoAuth
-from sessiond.gateway.connections import Connections
-from sessiond.gateway.limits import GatewayLimits
-from sessiond.gateway.parts import Gateway
-from sessiond.metrics.metrics import Metrics
+from engine.ipc.worker_client import Backoff, WorkerEngine
+from sessiond.api.audit_watch import AuditWatch
+from sessiond.api.auth import NoAuth
+from sessiond.api.connections import Connections
+from sessiond.api.limits import GatewayLimits
+from sessiond.api.parts import Gateway
+from sessiond.observability.metrics import Metrics
+from sessiond.sessions.hooks import Hooks
 from sessiond.sessions.service import ServiceLimits, SessionService
-from sessiond.sessions.watchers import Watchers
 from sessiond.store.store import Store
+from tests.api.real_stack import NO_POLICY, ByteFormat
+from tests.api.serving import Served, serving
 from tests.chaos.engine import config, orders_of
 from tests.chaos.orders import Orders
-from tests.gateway.real_stack import NO_POLICY, ByteFormat
-from tests.gateway.serving import Served, serving
 
 DB_TIMEOUT_S = 2.0
 HEARTBEAT_S = 0.05
@@ -72,7 +72,7 @@ async def chaos_stack(url: str, folder: Path, step_timeout_s: float):
         ticks=time.monotonic,
         new_id=lambda prefix: f"{prefix}_{secrets.token_hex(8)}",
         new_seed=lambda: 7,
-        watchers=Watchers(turn_ended=metrics.turn_ended),
+        hooks=Hooks(turn_ended=metrics.turn_ended),
         default_policy=NO_POLICY,
     )
     gateway = Gateway(

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass, field, replace
 
-from engine.messages import Edit, Sampling
+from engine.ipc.messages import Edit, Sampling
+from tests.api.real_stack import ByteFormat
 from tests.chaos.engine import BLOCK_SIZE, DRAW
 from tests.fakes.fake_model import FakeModel, FakeText, expected_reply
-from tests.gateway.real_stack import ByteFormat
 from tests.laws.shifted import ShiftedContext
 
 GREEDY = Sampling(temperature=0)
@@ -84,27 +84,29 @@ class Talk:
 
     def _shifted_reply(self, asked: Asked) -> str:
         """What is dropped leaves the sight of later tokens only: so all turns are told again."""
-        front = _FORMAT.open(INSTRUCTIONS)
+        system_prefix = _FORMAT.open(INSTRUCTIONS)
         turns = [_turn_ids(turn) for turn in self.said]
         blocks = sum(map(len, turns)) // BLOCK_SIZE + len(turns) + len(self.prompt(asked.user))
         model = FakeModel(num_blocks=blocks, block_size=BLOCK_SIZE, draw=DRAW)
         context = ShiftedContext(model, BLOCK_SIZE)
-        context.feed(front)
+        context.feed(system_prefix)
         sizes: list[int] = []
         for ids in turns:
-            sizes = self._drop_old(context, len(front), sizes)
+            sizes = self._drop_old(context, len(system_prefix), sizes)
             context.feed(ids)
             sizes.append(len(ids))
-        self._drop_old(context, len(front), sizes)
+        self._drop_old(context, len(system_prefix), sizes)
         prompt = [*_FORMAT.message("user", asked.user), *_FORMAT.generation_prompt]
         reply = context.reply(prompt, GREEDY, FakeText.STOP, asked.max_output_tokens, [])
         return bytes(reply).decode()
 
-    def _drop_old(self, context: ShiftedContext, front: int, sizes: list[int]) -> list[int]:
+    def _drop_old(self, context: ShiftedContext, system_prefix: int, sizes: list[int]) -> list[int]:
         """Drop those before the last turns; returns how long the kept ones are."""
         kept = sizes[-self.last_turns :]
         if gone := sum(sizes) - sum(kept):
-            context.edit(Edit(at=len(context.ids), dropped=((front, front + gone),)))
+            context.edit(
+                Edit(at=len(context.ids), dropped=((system_prefix, system_prefix + gone),))
+            )
         return kept
 
     def up_to(self, count: int, session_id: str) -> "Talk":

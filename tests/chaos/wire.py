@@ -11,8 +11,8 @@ import httpx
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage
 
-from tests.gateway.real_stack import MODEL
-from tests.gateway.serving import Served
+from tests.api.real_stack import MODEL
+from tests.api.serving import Served
 
 TERMINAL = ("response.completed", "response.incomplete", "response.failed", "error")
 PATIENCE_S = 120.0

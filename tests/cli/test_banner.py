@@ -5,10 +5,10 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from engine.tier_reports import TierInfo
+from engine.ipc.queries import TierInfo
 from sessiond.cli.banner import Banner, program_name
 from sessiond.settings import Settings
-from tests.link.loops import INFO
+from tests.ipc.loops import INFO
 
 README = Path(__file__).parents[2] / "README.md"
 URL = "http://127.0.0.1:8080"

@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from sessiond.cli.policy_words import read_policy
-from sessiond.gateway.auth import LOCAL
-from tests.gateway.real_stack import real_stack
+from sessiond.api.auth import LOCAL
+from sessiond.cli.chat import read_policy
+from tests.api.real_stack import real_stack
 
 
 @pytest.fixture

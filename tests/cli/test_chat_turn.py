@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from sessiond.cli.chat_turn import Notice, ProtocolFaultError, ReplyText, Turn
+from sessiond.cli.chat_turn import ChatTurn, Notice, ProtocolFaultError, ReplyText
 from tests.cli.scripted_server import reply
 
 
@@ -14,7 +14,7 @@ def feed_all(turn, frames, step_s=0.5):
 
 
 def test_text_and_end_come_out_of_a_whole_turn():
-    turn = Turn(sent_at_s=0.0)
+    turn = ChatTurn(sent_at_s=0.0)
     parts = feed_all(turn, reply("a b c", cached=6, inputs=10, outputs=3))
     assert parts[:3] == [ReplyText(text="a"), ReplyText(text=" b"), ReplyText(text=" c")]
     assert parts[3:] == [turn.end]
@@ -22,7 +22,7 @@ def test_text_and_end_come_out_of_a_whole_turn():
 
 
 def test_numbers_are_those_of_the_usage_and_of_the_clients_clock():
-    turn = Turn(sent_at_s=0.0)
+    turn = ChatTurn(sent_at_s=0.0)
     feed_all(turn, reply("a b c", cached=6, inputs=10, outputs=3))
     stats = turn.end.stats
     assert (stats.reused_tokens, stats.new_tokens, stats.output_tokens) == (6, 4, 3)
@@ -32,7 +32,7 @@ def test_numbers_are_those_of_the_usage_and_of_the_clients_clock():
 
 
 def test_recomputed_tokens_are_not_called_new():
-    turn = Turn(sent_at_s=0.0)
+    turn = ChatTurn(sent_at_s=0.0)
     feed_all(turn, reply("a", inputs=100, sessiond={"recomputed_tokens": 90}))
     assert (turn.end.stats.recomputed_tokens, turn.end.stats.new_tokens) == (90, 10)
 
@@ -40,13 +40,13 @@ def test_recomputed_tokens_are_not_called_new():
 def test_text_that_came_without_deltas_is_shown_once():
     output = [{"type": "message", "content": [{"type": "output_text", "text": "whole reply"}]}]
     frames = reply("whole", output=output)
-    turn = Turn(sent_at_s=0.0)
+    turn = ChatTurn(sent_at_s=0.0)
     feed_all(turn, frames)
     assert turn.text == "whole reply"
 
 
 def test_incomplete_turn_keeps_its_reason_and_moves_the_tip():
-    turn = Turn(sent_at_s=0.0)
+    turn = ChatTurn(sent_at_s=0.0)
     frames = reply("a", status="incomplete", incomplete_details={"reason": "cancelled"})
     feed_all(turn, frames)
     assert (turn.end.outcome, turn.end.detail, turn.end.tip) == (
@@ -57,14 +57,14 @@ def test_incomplete_turn_keeps_its_reason_and_moves_the_tip():
 
 
 def test_failed_turn_leaves_the_tip():
-    turn = Turn(sent_at_s=0.0)
+    turn = ChatTurn(sent_at_s=0.0)
     error = {"code": "engine_restarted", "message": "the engine was restarted"}
     feed_all(turn, reply("a", status="failed", error=error))
     assert (turn.end.outcome, turn.end.code, turn.end.tip) == ("failed", "engine_restarted", None)
 
 
 def test_error_event_ends_the_turn():
-    turn = Turn(sent_at_s=0.0)
+    turn = ChatTurn(sent_at_s=0.0)
     feed_all(turn, [{"type": "error", "error": {"code": "queue_full", "message": "full"}}])
     assert (turn.end.outcome, turn.end.code, turn.end.detail) == ("refused", "queue_full", "full")
 
@@ -78,7 +78,7 @@ def test_error_event_ends_the_turn():
     ],
 )
 def test_what_the_server_does_to_the_context_is_never_silent(event):
-    (part,) = Turn(sent_at_s=0.0).feed(json.dumps(event), at_s=0.0)
+    (part,) = ChatTurn(sent_at_s=0.0).feed(json.dumps(event), at_s=0.0)
     assert isinstance(part, Notice)
     assert part.text
 
@@ -96,14 +96,14 @@ def test_what_the_server_does_to_the_context_is_never_silent(event):
     ],
 )
 def test_unknown_or_oddly_shaped_events_are_passed_over(event):
-    turn = Turn(sent_at_s=0.0)
+    turn = ChatTurn(sent_at_s=0.0)
     assert turn.feed(json.dumps(event), at_s=0.0) == []
     assert turn.end is None
 
 
 @pytest.mark.parametrize("response", [{}, {"usage": 4}, {"usage": {"input_tokens": True}}, "x"])
 def test_an_end_without_numbers_is_still_an_end(response):
-    turn = Turn(sent_at_s=0.0)
+    turn = ChatTurn(sent_at_s=0.0)
     turn.feed(json.dumps({"type": "response.completed", "response": response}), at_s=1.0)
     assert turn.end.outcome == "completed"
 
@@ -111,4 +111,4 @@ def test_an_end_without_numbers_is_still_an_end(response):
 @pytest.mark.parametrize("frame", ["{", "", "[]", "3", "null", b"\xff\xfe", '"text"'])
 def test_a_frame_that_is_no_object_is_a_fault(frame):
     with pytest.raises(ProtocolFaultError):
-        Turn(sent_at_s=0.0).feed(frame, at_s=0.0)
+        ChatTurn(sent_at_s=0.0).feed(frame, at_s=0.0)

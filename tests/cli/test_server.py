@@ -10,8 +10,8 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from sessiond.api.limits import GatewayLimits
 from sessiond.cli.server import PortTakenError, ServerHooks, bind, serve_until_signal, url_of
-from sessiond.gateway.limits import GatewayLimits
 
 
 class SmallApp:

@@ -5,7 +5,7 @@ from rich.console import Console, ConsoleDimensions
 
 from sessiond.cli.scrape import Between, Sample, read_values
 from sessiond.cli.top.keys import split_keys
-from sessiond.cli.top.page import History, View, spark, top_page
+from sessiond.cli.top.page import TopHistory, TopView, spark, top_page
 from sessiond.cli.top.state import Order, TopState, on_key, shown
 
 SCRAPE = """\
@@ -68,8 +68,8 @@ def sample(at_s=102.0, *, tokens=100, reused=30, new=10, counts=(0, 0, 0), sessi
 
 def view_of(now, before=None, detail=None):
     between = Between(before, now)
-    history = History().with_sample(now, between)
-    return View(where="http://x", sample=now, between=between, history=history, detail=detail)
+    history = TopHistory().with_sample(now, between)
+    return TopView(where="http://x", sample=now, between=between, history=history, detail=detail)
 
 
 def page(state=None, *, width=160, height=40, before=None, detail=None, now=None):

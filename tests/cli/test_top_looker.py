@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from sessiond.cli.server_api import ServerError
-from sessiond.cli.top.looker import Looker
+from sessiond.cli.top.poller import Poller
 from sessiond.cli.top.state import Order
 
 
@@ -37,33 +37,33 @@ def server():
     return Server()
 
 
-def ended(looker):
+def ended(poller):
     """What a look came to."""
-    looker._thread.join(60)
-    return looker.collect()
+    poller._thread.join(60)
+    return poller.collect()
 
 
 def test_nobody_waits_for_a_server_that_says_nothing(server):
-    looker = Looker(server, 5)
-    assert looker.start(chosen="conv_a")
-    assert looker.collect() is None
-    assert looker.waiting_s > 0
-    assert not looker.start()  # one look at a time
+    poller = Poller(server, 5)
+    assert poller.start(chosen="conv_a")
+    assert poller.collect() is None
+    assert poller.waiting_s > 0
+    assert not poller.start()  # one look at a time
     server.may_answer.set()
-    found = ended(looker)
+    found = ended(poller)
     assert (found.detail, found.sample.sessions, found.refusal) == (
         {"id": "conv_a"}, [{"id": "conv_a"}], "",
     )  # fmt: skip
-    assert looker.collect() is None
-    assert looker.waiting_s == 0
+    assert poller.collect() is None
+    assert poller.waiting_s == 0
 
 
 def test_a_fault_is_what_a_look_came_to(server):
     server.may_answer.set()
     server.fault = ServerError("no server answers")
-    looker = Looker(server, 5)
-    looker.start()
-    assert str(ended(looker)) == "no server answers"
+    poller = Poller(server, 5)
+    poller.start()
+    assert str(ended(poller)) == "no server answers"
 
 
 @pytest.mark.parametrize("action", ["reset", "park", "close"])
@@ -74,9 +74,9 @@ def test_an_order_is_carried_out_before_the_look(server, monkeypatch, action):
         asked.append(session_id)
         raise ServerError("the server answered 409: busy")
 
-    monkeypatch.setitem(Looker.look.__globals__["_ORDER"], action, refuse)
+    monkeypatch.setitem(Poller.poll.__globals__["_ORDER"], action, refuse)
     server.may_answer.set()
-    looker = Looker(server, 5)
-    looker.start(order=Order(action, "conv_a"))
-    assert ended(looker).refusal == "the server answered 409: busy"
+    poller = Poller(server, 5)
+    poller.start(order=Order(action, "conv_a"))
+    assert ended(poller).refusal == "the server answered 409: busy"
     assert asked == ["conv_a"]

@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from sessiond.__main__ import build_cli
+from sessiond.api.auth import LOCAL, KeyAuth
 from sessiond.api_keys import read_api_key
-from sessiond.gateway.auth import LOCAL, KeyAuth
 from sessiond.store import migrate
 from sessiond.store.store import Store
 

@@ -3,8 +3,8 @@
 import pytest
 from playwright.async_api import expect
 
+from tests.api.tenants import Person
 from tests.console.console import Console
-from tests.gateway.tenants import Person
 
 pytestmark = [pytest.mark.second, pytest.mark.asyncio(loop_scope="session")]
 

@@ -6,10 +6,10 @@ import re
 import pytest
 from playwright.async_api import expect
 
-from sessiond.facts import PolicyChoice
+from sessiond.domain import PolicyChoice
+from tests.api.hooks import Cancels, Steps
+from tests.api.test_tiers import tiers
 from tests.console.console import memory_of
-from tests.gateway.hooks import Cancels, Steps
-from tests.gateway.test_tiers import tiers
 
 pytestmark = [pytest.mark.second, pytest.mark.asyncio(loop_scope="session")]
 

@@ -7,10 +7,10 @@ import time
 import pytest
 from playwright.async_api import expect
 
-from engine.client import GetStats
+from engine.ipc.client import GetStats
+from tests.api.test_tiers import tiers
 from tests.console.console import number
 from tests.fakes.fake_model import Draw
-from tests.gateway.test_tiers import tiers
 
 pytestmark = [pytest.mark.second, pytest.mark.asyncio(loop_scope="session")]
 

@@ -5,10 +5,10 @@ import torch
 
 from engine.device.faults import is_sticky
 from engine.errors import DeviceLostError
-from engine.messages import TurnFailed
-from engine.model.law import law_model
-from tests.engine.harness import Engine
+from engine.ipc.messages import TurnFailed
+from tests.core.harness import Engine
 from tests.fakes.fake_model import FakeModel
+from tests.laws.law_model import law_model
 from tests.model.support import draw, step
 
 STICKY = [

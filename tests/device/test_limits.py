@@ -4,15 +4,15 @@ import pytest
 
 from engine.config import EngineConfig
 from engine.device.limits import CONTEXT_BYTES, free_within, memory_limit
-from engine.device.protocol import MemoryFacts
-from engine.pool_size import Measured, plan_pool
+from engine.device.protocol import DeviceMemoryState
+from engine.planning.pool_size import Measured, plan_pool
 
 GIB = 2**30
 MIB = 2**20
 
 
-def facts(free: int, total: int, reserved: int = 0) -> MemoryFacts:
-    return MemoryFacts(free=free, total=total, reserved=reserved)
+def facts(free: int, total: int, reserved: int = 0) -> DeviceMemoryState:
+    return DeviceMemoryState(free=free, total=total, reserved=reserved)
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from sessiond.__main__ import build_cli
+from tests.api import real_stack as stacks
+from tests.api.real_stack import real_stack
 from tests.diagnosis import own_server as own
-from tests.gateway import real_stack as stacks
-from tests.gateway.real_stack import real_stack
 
 pytestmark = pytest.mark.second
 
@@ -83,7 +83,7 @@ async def test_at_rest_there_is_nothing_to_explain(server):
 async def test_blocks_that_nobody_has_are_a_fault(stack):
     blocks = stack.pool.try_take(3)
     code, findings, _ = await doctor(stack.served.http_url)
-    stack.pool.give(blocks)
+    stack.pool.free(blocks)
     assert code == 1
     found = told(findings, "kv_not_freed", "3 blocks are counted as used")
     assert found["fault"]

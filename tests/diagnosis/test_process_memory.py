@@ -4,7 +4,7 @@ import ctypes
 import mmap
 from pathlib import Path
 
-from engine.process_memory import keep_out_of_dumps, process_memory
+from engine.system.process_memory import keep_out_of_dumps, process_memory
 from tests.fresh_process import in_fresh_process
 
 MIB = 2**20

@@ -35,7 +35,7 @@ def talk(url):
     async def go():
         store = Store(url)
         await store.begin_turn(turn(), session=session(), prompt=prompt())
-        await store.keep_turn(kept())
+        await store.commit_turn(kept())
         await store.close()
 
     asyncio.run(go())

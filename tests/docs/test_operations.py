@@ -7,13 +7,12 @@ from typing import get_args
 
 from msgspec import structs
 
-from engine.histogram import MOVE_SECONDS, Buckets, empty
-from engine.messages import EngineInfo
-from engine.questions import EngineStats, ReclaimCause
-from engine.tier_reports import TierInfo, TierStats
+from engine.ipc.messages import EngineInfo
+from engine.ipc.queries import EngineStats, ReclaimCause, TierInfo, TierStats
+from engine.system.histogram import MOVE_SECONDS, Buckets, empty
+from sessiond.domain import IncompleteReason
 from sessiond.errors import STATUS
-from sessiond.facts import IncompleteReason
-from sessiond.metrics.metrics import Metrics, Poll
+from sessiond.observability.metrics import Metrics, Poll
 from tests.docs.blocks import ROOT, table_column, table_rows
 
 PAGE = "docs/operations.md"

@@ -9,7 +9,7 @@ from benchmarks.load_client import LoadClient
 from benchmarks.server_process import NO_REUSE, running_server
 from engine.files.catalog import resolve_model
 from sessiond.assembly import load_text_format
-from sessiond.sessions.summary_request import QUESTION
+from sessiond.sessions.compaction import QUESTION
 from sessiond.store.store import Store
 from tests.e2e.support import BLOCK, assert_all_blocks_come_back, held_blocks, total_input
 from tests.soak import SOAK
@@ -94,11 +94,11 @@ async def test_a_long_chat_is_summarised_and_goes_on(server, folder):
     assert set(reasons) == {"summarized"}
     assert 3 <= len(reasons) <= TURNS / 5
     text = load_text_format(resolve_model("smollm2-135m-instruct"))
-    front = [*text.open(SYSTEM)]
-    assert ids[: len(front)] == front, "the system prompt is first, and whole"
+    system_prefix = [*text.open(SYSTEM)]
+    assert ids[: len(system_prefix)] == system_prefix, "the system prompt is first, and whole"
     pair = [*text.message("user", QUESTION), *text.generation_prompt]
-    assert ids[len(front) : len(front) + len(pair)] == pair, "then the summary"
-    seen = ids[len(front) + told[-1]["summary_tokens"] :]
+    assert ids[len(system_prefix) : len(system_prefix) + len(pair)] == pair, "then the summary"
+    seen = ids[len(system_prefix) + told[-1]["summary_tokens"] :]
     kept = [
         number
         for number in range(TURNS)

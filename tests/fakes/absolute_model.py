@@ -6,9 +6,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from engine.ids import BlockId
-from engine.memory.page_move import PageMove
-from engine.memory.page_table import PageEntry
-from engine.step import SequenceStep
+from engine.kv.page_table import PageEntry, PageMove
+from engine.kv.step import SequenceStep
 from tests.fakes.fake_model import Draw, FakeModel
 
 

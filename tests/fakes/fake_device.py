@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from engine.device.protocol import Event, Graph, MemoryFacts, Stream
+from engine.device.protocol import DeviceEvent, DeviceMemoryState, Graph, Stream
 
-Work = Callable[[], None]
+LaunchWork = Callable[[], None]
 
 
 def copy(target: Tensor, source: Tensor) -> None:
@@ -56,12 +56,12 @@ class FakeStream:
         self.eager = eager
         self.copies = 0
         self.waits = 0
-        self._queue: deque[Work | _Wait] = deque()
+        self._queue: deque[LaunchWork | _Wait] = deque()
 
     def __len__(self) -> int:
         return len(self._queue)
 
-    def run(self, work: Work) -> None:
+    def run(self, work: LaunchWork) -> None:
         self._put(work)
 
     def copy(self, target: Tensor, source: Tensor) -> None:
@@ -82,7 +82,7 @@ class FakeStream:
         self._put(come_by)
         return event
 
-    def wait(self, event: Event) -> None:
+    def wait(self, event: DeviceEvent) -> None:
         assert isinstance(event, FakeEvent), f"not an event of this device: {event!r}"
         self.waits += 1
         self._put(_Wait(event))
@@ -104,7 +104,7 @@ class FakeStream:
         if not isinstance(head, _Wait):
             head()
 
-    def _put(self, operation: Work | _Wait) -> None:
+    def _put(self, operation: LaunchWork | _Wait) -> None:
         self._queue.append(operation)
         while self.eager and self._queue:
             if self.is_ready:
@@ -140,7 +140,9 @@ class FakeDevice:
     seed: int = 0
     eager_compute: bool = False
     pace: int = 0
-    facts: MemoryFacts = field(default_factory=lambda: MemoryFacts(free=0, total=0, reserved=0))
+    facts: DeviceMemoryState = field(
+        default_factory=lambda: DeviceMemoryState(free=0, total=0, reserved=0)
+    )
     queries: int = 0
     graphs: list[FakeGraph] = field(default_factory=list)
 
@@ -162,10 +164,10 @@ class FakeDevice:
         self.graphs.append(FakeGraph(self, work))
         return self.graphs[-1]
 
-    def memory(self) -> MemoryFacts:
+    def memory(self) -> DeviceMemoryState:
         return self.facts
 
-    def give_back(self) -> None:
+    def release_cached(self) -> None:
         """Nothing is kept."""
 
     # --- what the test decides -------------------------------------------------------------------

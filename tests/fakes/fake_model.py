@@ -27,9 +27,9 @@ from hashlib import blake2b
 import numpy as np
 
 from engine.ids import BlockId
-from engine.memory.page_table import PageEntry
-from engine.messages import Sampling
-from engine.step import NOT_FINITE, SequenceStep
+from engine.ipc.messages import Sampling
+from engine.kv.page_table import PageEntry
+from engine.kv.step import NOT_FINITE, SequenceStep
 
 PRINTABLE = tuple(range(32, 127))
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from engine.memory.page_table import PageEntry
-from engine.messages import Sampling
-from engine.step import SampleAt, SequenceStep
+from engine.ipc.messages import Sampling
+from engine.kv.page_table import PageEntry
+from engine.kv.step import SampleAt, SequenceStep
 from tests.fakes.fake_model import Draw, FakeModel, InjectedFaultError, expected_reply
 
 IDS = list(range(10, 17))

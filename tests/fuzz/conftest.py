@@ -1,7 +1,7 @@
 import pytest
 
 from sessiond.store.migrate import upgrade
-from tests.gateway.real_stack import real_stack
+from tests.api.real_stack import real_stack
 
 
 @pytest.fixture

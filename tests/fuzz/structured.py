@@ -5,7 +5,7 @@ import json
 
 from hypothesis import strategies as st
 
-from sessiond.gateway.protocol.requests import BODY_KEYS
+from sessiond.api.protocol.requests import BODY_KEYS
 from tests.fuzz.seeds import BODIES, CHATS, FRAMES
 
 STRANGE_TEXTS = (

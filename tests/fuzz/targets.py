@@ -19,20 +19,27 @@ from engine.errors import ModelFileError, TemplateError
 from engine.files.gguf_header import read_gguf_header
 from engine.files.safetensors_header import read_safetensors_header
 from engine.files.spec_reader import read_spec
-from engine.framing import Ask, Batch, FrameError, encode, read_from_worker, read_to_worker
-from engine.messages import CancelTurn
-from engine.questions import GetStats
+from engine.ipc.framing import (
+    Ask,
+    FrameError,
+    OutputBatch,
+    encode,
+    read_from_worker,
+    read_to_worker,
+)
+from engine.ipc.messages import CancelTurn
+from engine.ipc.queries import GetStats
 from engine.text.folder_vocabulary import read_folder_vocabulary
 from engine.text.jinja_template import JinjaTemplate
+from sessiond.api.auth import bearer_key, choose_subprotocol, subprotocol_key
+from sessiond.api.protocol.chat import decode_chat_body
+from sessiond.api.protocol.json_text import parse_object
+from sessiond.api.protocol.policies import decode_policy, decode_session_update
+from sessiond.api.protocol.quotas import decode_limits
+from sessiond.api.protocol.requests import decode_create_body, decode_frame, lane_of
+from sessiond.api.security import HostOriginCheck
 from sessiond.api_keys import read_api_key, without_keys
 from sessiond.errors import RequestError
-from sessiond.gateway.auth import bearer_key, choose_subprotocol, subprotocol_key
-from sessiond.gateway.protocol.chat import decode_chat_body
-from sessiond.gateway.protocol.json_text import parse_object
-from sessiond.gateway.protocol.policies import decode_policy, decode_session_update
-from sessiond.gateway.protocol.quotas import decode_limits
-from sessiond.gateway.protocol.requests import decode_create_body, decode_frame, lane_of
-from sessiond.gateway.security import HostOriginCheck
 from tests.fuzz.seeds import BODIES, CHATS, FRAMES, TEMPLATES
 from tests.text.toy import write_folder, write_gguf
 
@@ -195,7 +202,7 @@ TARGETS = {
                                     b"responses,openai-insecure-api-key.sk-x"]),
         Target("to-engine", framing(read_to_worker),
                [encode(Ask(number=1, query=GetStats())), encode(CancelTurn(turn="t", keep=True))]),
-        Target("from-engine", framing(read_from_worker), [encode(Batch(outputs=[]))]),
+        Target("from-engine", framing(read_from_worker), [encode(OutputBatch(outputs=[]))]),
         Target("gguf", model_file("m.gguf", read_gguf_header), gguf_seeds()),
         Target("gguf-spec", model_file("m.gguf", read_spec), gguf_seeds()),
         Target("safetensors", model_file("m.safetensors", read_safetensors_header),

@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from sessiond.errors import STATUS
+from tests.api.tenants import Line
 from tests.fuzz.structured import STRUCTURED, as_bytes
-from tests.gateway.tenants import Line
 from tests.soak import SOAK
 
 COUNT = 3000 if SOAK else 180

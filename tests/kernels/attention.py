@@ -9,7 +9,7 @@ from engine.model.kernels.library import (
     PARTIAL_HEADER,
 )
 from engine.model.kernels.matrix import round_to_bfloat
-from engine.sizes.native import BLOCK_TOKENS
+from engine.planning.native_sizes import BLOCK_TOKENS
 from tests.kernels.support import AttentionTile, KvLayer, at
 
 

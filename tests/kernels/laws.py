@@ -5,9 +5,9 @@ from itertools import pairwise
 import numpy as np
 
 from engine.ids import BlockId
-from engine.memory.page_table import PageEntry
-from engine.messages import Sampling
-from engine.step import SampleAt, SequenceStep
+from engine.ipc.messages import Sampling
+from engine.kv.page_table import PageEntry
+from engine.kv.step import SampleAt, SequenceStep
 
 GREEDY = SampleAt(sampling=Sampling(temperature=0.0), output_index=0)
 

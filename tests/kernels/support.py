@@ -12,7 +12,7 @@ from engine.model.kernels.library import (
     load_library,
 )
 from engine.model.kernels.matrix import Matrix, quantize, round_to_bfloat
-from engine.sizes.native import GROUP
+from engine.planning.native_sizes import GROUP
 
 
 class Activations(Structure):

@@ -10,11 +10,11 @@ from engine.config import EngineConfig
 from engine.errors import ConfigError, Corruption
 from engine.files.spec_reader import read_spec
 from engine.ids import BlockId
-from engine.memory.page_table import PageEntry
-from engine.messages import Sampling
+from engine.ipc.messages import Sampling
+from engine.kv.page_table import PageEntry
+from engine.kv.step import SampleAt, SequenceStep
 from engine.model.kernels.library import LibraryMissingError, load_library
 from engine.model.native import prepare_native_model
-from engine.step import SampleAt, SequenceStep
 from tests.kernels.laws import GREEDY, by_chunks, entries, part, together
 from tests.kernels.tiny_model import write_tiny_model
 
@@ -29,7 +29,7 @@ def native(path, library_path, threads=2, **settings):
     return prepare_native_model(read_spec(path), config, threads=threads, library_path=library_path)
 
 
-class ChangingCrew:
+class ChangingThreadCount:
     threads = 3
 
     def note(self, **_effort):
@@ -115,7 +115,7 @@ def test_threads_give_the_same_bits(family, library_path):
 def test_threads_that_come_and_go_change_no_bit(family, library_path):
     whole = by_chunks(native(family, library_path, threads=1).runner(40), IDS, BLOCKS, [])
     runner = native(family, library_path, threads=3).runner(40)
-    runner._crew = ChangingCrew()
+    runner._thread_count = ChangingThreadCount()
     cuts = [*range(1, 12), 40, 200, 290]
     np.testing.assert_array_equal(by_chunks(runner, IDS, BLOCKS, cuts), whole)
 

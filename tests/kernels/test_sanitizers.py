@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.c_compiler import find_compiler
 from engine.model.kernels.build import HERE, LIBRARY_NAME, build
+from engine.system.c_compiler import find_compiler
 from tests.sanitizers import drive, sanitizer_runtime
 
 pytestmark = pytest.mark.second

@@ -1,6 +1,6 @@
 """What differs where K lies at its position: an edit moves KV up, so no part of a block is lost."""
 
-from engine.messages import Sampling
+from engine.ipc.messages import Sampling
 from tests.laws.edit_laws import EditLaws, Played
 
 

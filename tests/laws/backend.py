@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from engine.ids import BlockId
-from engine.memory.page_table import PageEntry
-from engine.messages import Sampling
+from engine.ipc.messages import Sampling
+from engine.kv.page_table import PageEntry
+from engine.kv.step import ModelRunner, SampleAt, SequenceStep
 from engine.model.native import NativeRunner
 from engine.model.runner import TorchRunner
-from engine.step import ModelRunner, SampleAt, SequenceStep
 from tests.fakes.absolute_model import AbsoluteFakeModel
 from tests.fakes.fake_model import Draw, FakeModel, FakeText, expected_reply
 

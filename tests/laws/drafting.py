@@ -4,16 +4,16 @@ about accepting and rejecting happens often."""
 import random
 from collections.abc import Mapping, Sequence
 
+from engine.core.slot import Slot
+from engine.core.step_cost import StepLoad, StepPrice
 from engine.ids import TurnId
-from engine.slot import Slot
-from engine.step_cost import StepLoad, StepPrice
 from tests.laws.backend import Backend
 
 _MOST = 6
 
 
 class OracleDrafts:
-    """Stands in for engine.speculation.Speculation: knows what a dense model replies."""
+    """Stands in for engine.core.speculation.Speculation: knows what a dense model replies."""
 
     def __init__(self, backend: Backend, seed: int = 0) -> None:
         self._backend = backend

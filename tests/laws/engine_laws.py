@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from engine.messages import Sampling, TurnFailed
+from engine.ipc.messages import Sampling, TurnFailed
 from tests.laws.edit_laws import EditLaws
 from tests.laws.random_operations import RandomOperations
 from tests.laws.tier_laws import TierLaws
@@ -153,8 +153,8 @@ class EngineLaws(EditLaws, TierLaws):
             engine.open("a")
             ids: list[int] = []
             for number, (prompt, following) in enumerate(pairwise(prompts)):
-                guess = following[:3] if right else [(token + 1) % 200 for token in following[:3]]
-                kept = self.turn(engine, "a", prompt, sampling, draft_ids=guess)
+                draft = following[:3] if right else [(token + 1) % 200 for token in following[:3]]
+                kept = self.turn(engine, "a", prompt, sampling, draft_ids=draft)
                 ids += prompt
                 assert kept == self.expected(ids, sampling), f"turn {number}"
                 ids += kept

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 
 from engine.ids import TurnId
-from engine.messages import Edit
-from engine.partition import kept_spans
+from engine.ipc.messages import Edit
+from engine.kv.partition import kept_spans
 
 
 @dataclass

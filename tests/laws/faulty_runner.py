@@ -1,6 +1,6 @@
 """A runner whose steps fail when a test wants it."""
 
-from engine.step import SequenceStep
+from engine.kv.step import SequenceStep
 
 
 class Faulty:

@@ -8,8 +8,8 @@ from typing import ClassVar
 import pytest
 
 from engine.ids import TurnId
-from engine.messages import Sampling
-from tests.engine.harness import Engine
+from engine.ipc.messages import Sampling
+from tests.core.harness import Engine
 from tests.laws.backend import Backend
 from tests.laws.drafting import OracleDrafts
 

@@ -3,9 +3,9 @@
 import random
 from collections.abc import Callable
 
-from engine.messages import Edit, Sampling, Terms, TurnDone, TurnFailed, TurnIncomplete
-from policies.placements import BUILT_IN
-from tests.engine.harness import Engine
+from engine.ipc.messages import Edit, Sampling, Terms, TurnDone, TurnFailed, TurnIncomplete
+from policies.registry import BUILT_IN
+from tests.core.harness import Engine
 from tests.fakes.fake_model import FakeText
 from tests.laws.backend import Backend, position_free
 from tests.laws.drafting import OracleDrafts
@@ -80,7 +80,7 @@ class RandomOperations:
             self.shorten: 1,
             self.shift: 5,
             self.hint: 2,
-            self.hurry: 1,
+            self.raise_priority: 1,
             self.cancel: 3,
             self.fail: 1,
         }
@@ -249,8 +249,8 @@ class RandomOperations:
             name = self.random.choice(sorted(self.sessions))
             self.engine.hint(name, ttl_s=ttl_s, priority=self.random.randrange(3))
 
-    def hurry(self) -> None:
-        self.engine.hurry(self.random.choice(_NAMES))
+    def raise_priority(self) -> None:
+        self.engine.raise_priority(self.random.choice(_NAMES))
 
     def settle(self) -> None:
         for name, session in self.sessions.items():

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from engine.ids import BlockId
-from engine.memory.page_table import PageEntry
-from engine.messages import Edit, Sampling
-from engine.step import ModelRunner, SampleAt, SequenceStep
+from engine.ipc.messages import Edit, Sampling
+from engine.kv.page_table import PageEntry
+from engine.kv.step import ModelRunner, SampleAt, SequenceStep
 
 
 class ShiftedContext:

@@ -11,10 +11,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from engine.messages import Sampling
+from engine.ipc.messages import Sampling
 from engine.model.sampler import candidates, uniform
 from engine.text.tokenizer import load_tokenizer
-from tests.engine.harness import Engine
+from tests.core.harness import Engine
 from tests.model.support import load, prefill_logits
 from tests.model.test_default_model import MODEL
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from engine.messages import Sampling
-from engine.step import ModelRunner
+from engine.ipc.messages import Sampling
+from engine.kv.step import ModelRunner
 from tests.laws.edit_laws import Played
 from tests.laws.law_suite import LawSuite
 from tests.laws.test_law_backend import LawBackend

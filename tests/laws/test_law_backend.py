@@ -5,12 +5,12 @@ from collections.abc import Iterator, Sequence
 import pytest
 import torch
 
-from engine.messages import Sampling
-from engine.model.law import law_runner
-from engine.step import ModelRunner
+from engine.ipc.messages import Sampling
+from engine.kv.step import ModelRunner
 from tests.laws.absolute_laws import AbsoluteLaws
 from tests.laws.backend import reply_alone
 from tests.laws.engine_laws import EngineLaws
+from tests.laws.law_model import law_runner
 from tests.soak import SOAK
 
 pytestmark = pytest.mark.second

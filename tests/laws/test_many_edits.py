@@ -9,14 +9,14 @@ import pytest
 import torch
 
 from engine.ids import BlockId, SessionId
-from engine.memory.page_table import PageEntry
-from engine.messages import Edit
-from engine.model.law import law_model, law_spec
+from engine.ipc.messages import Edit
+from engine.kv.page_table import PageEntry
+from engine.kv.step import SequenceStep
 from engine.model.layers import RotaryTable, TorchOps
 from engine.model.runner import LoadedModel
-from engine.step import SequenceStep
 from engine.text.tokenizer import load_tokenizer
-from tests.engine.harness import Engine
+from tests.core.harness import Engine
+from tests.laws.law_model import law_model, law_spec
 from tests.model.support import load
 from tests.model.test_default_model import MODEL
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.second
 BLOCK = 16
 EDITS = 64
 POOL = 80
-FRONT = 20
+PREFIX = 20
 
 
 class _Edited:
@@ -39,7 +39,7 @@ class _Edited:
         )  # fmt: skip
         self.draw_ids = draw_ids
         self.engine.open("a")
-        self.turn(FRONT)
+        self.turn(PREFIX)
 
     def turn(self, length):
         turn = self.engine.turn(
@@ -96,9 +96,9 @@ def compare(model, spec, draw_ids, dtype):
     for number in range(EDITS):
         edited.turn(7 + number % 12)
         if len(edited.context.ids) > 160:
-            edited.drop(FRONT + number % 3, FRONT + 30)
+            edited.drop(PREFIX + number % 3, PREFIX + 30)
         else:
-            edited.drop(FRONT, FRONT + 3)
+            edited.drop(PREFIX, PREFIX + 3)
     edited.turn(5)
     context = edited.context
     assert {entry.first for entry in context.table.entries} > {0}, "parts of blocks are left"
@@ -135,7 +135,7 @@ def test_an_edit_writes_no_block_and_leaves_shared_ones_shared():
     edited = _Edited(law_model(law_spec()), drawing(range(256)))
     edited.turn(100)
     edited.engine.fork("b", "a", len(edited.context.ids))
-    before = edited.drop(FRONT, 60)
+    before = edited.drop(PREFIX, 60)
     assert torch.equal(before, edited.runner.store._pool)
     pool = edited.engine.loop._memory.pool
     blocks = edited.context.table.blocks
@@ -162,7 +162,7 @@ def compare_forms(model, vocabulary, edits):
     for number in range(edits):
         for edited in (free, turned):
             edited.turn(40)
-            edited.drop(FRONT + number % 3, FRONT + 41)
+            edited.drop(PREFIX + number % 3, PREFIX + 41)
     free.turn(5)
     turned.turn(5)
     assert free.context.ids == turned.context.ids

@@ -13,11 +13,11 @@ from gguf import GGMLQuantizationType as Kind
 
 from engine.config import EngineConfig, KvDtype
 from engine.files.spec_reader import read_spec
-from engine.messages import Sampling
+from engine.ipc.messages import Sampling
+from engine.kv.step import ModelRunner, SequenceStep
 from engine.model.kernels.library import ISA_VARIABLE, load_library
 from engine.model.native import NativeModel, NativeRunner, prepare_native_model
-from engine.sizes.native import BLOCK_TOKENS
-from engine.step import ModelRunner, SequenceStep
+from engine.planning.native_sizes import BLOCK_TOKENS
 from tests.kernels.test_tensors import write_gguf
 from tests.kernels.tiny_model import write_tiny_model
 from tests.laws.backend import reply_alone

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from engine.tiers.store import Blocks
-from engine.tiers.tiers import Tiers
+from engine.kv.tiers.store import Blocks
+from engine.kv.tiers.tiers import Tiers
 from tests.laws.backend import FakeBackend, block_bytes
 from tests.laws.tier_laws import TierLaws
 from tests.laws.tiered_operations import TieredOperations

@@ -6,10 +6,10 @@ from typing import ClassVar
 
 import pytest
 
-from engine.messages import Edit, Sampling
-from engine.tiers.store import Blocks
-from engine.tiers.tiers import Tiers
-from tests.engine.harness import Engine
+from engine.ipc.messages import Edit, Sampling
+from engine.kv.tiers.store import Blocks
+from engine.kv.tiers.tiers import Tiers
+from tests.core.harness import Engine
 from tests.laws.backend import block_bytes
 from tests.laws.law_suite import LawSuite
 from tests.laws.tiered_operations import TieredOperations

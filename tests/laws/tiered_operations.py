@@ -4,10 +4,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from engine.ids import SessionId
-from engine.messages import Sampling, SetContext
-from engine.tiers.store import Blocks
-from engine.tiers.tiers import Tiers
-from tests.engine.harness import Engine
+from engine.ipc.messages import Sampling, SetContext
+from engine.kv.tiers.store import Blocks
+from engine.kv.tiers.tiers import Tiers
+from tests.core.harness import Engine
 from tests.laws.backend import Backend, block_bytes
 from tests.laws.random_operations import RandomOperations
 from tests.tiers.support import LateMover, tiers_of
@@ -58,9 +58,9 @@ class TieredOperations(RandomOperations):
 
     def kill(self) -> None:
         """The same without time to write anything: moves that had begun are lost."""
-        for moves in self.mover.moves.values():
-            moves.clear()
-        for tier in self.engine.loop._movement.tiers:
+        for transfers in self.mover.transfers.values():
+            transfers.clear()
+        for tier in self.engine.loop._kv_transfer.tiers:
             tier.store.close()
         self.begin_again()
 

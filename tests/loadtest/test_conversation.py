@@ -4,7 +4,7 @@ import pytest
 
 from loadtest.conversation import Conversation
 from loadtest.recorder import Recorder, inter_token_s, is_warm
-from loadtest.retry import PASSING, Patience, wait_before_retry
+from loadtest.retry import PASSING, RetryBudget, wait_before_retry
 from sessiond.capacity.observations import TurnSeen, read
 from tests.cli.scripted_server import Play, ScriptedServer, reply
 
@@ -60,7 +60,7 @@ def test_a_turn_that_was_shed_is_tried_again_and_its_clock_runs_on(talking):
 def test_a_turn_that_stays_refused_is_lost_and_says_why(talking):
     plays = [Play(frames=refused("queue_full", 4)) for _ in range(9)]
     with ScriptedServer(plays).running() as server:
-        met = talking(server, patience=Patience(seconds=10)).say("hi")
+        met = talking(server, retry_budget=RetryBudget(seconds=10)).say("hi")
         assert len(server.creates) == 3
     assert (met.lost, met.code, met.refusals, met.total_s) == (True, "queue_full", 3, 8)
 
@@ -91,7 +91,7 @@ def test_a_cut_turn_goes_on_over_a_new_socket_from_where_it_was(talking):
 
 def test_nobody_there_is_lost_after_patience(clock):
     conversation = Conversation(
-        "http://127.0.0.1:9", sleep=clock.sleep, clock=clock, patience=Patience(seconds=3)
+        "http://127.0.0.1:9", sleep=clock.sleep, clock=clock, retry_budget=RetryBudget(seconds=3)
     )
     met = conversation.say("hi")
     assert (met.lost, met.code) == (True, "cut")
@@ -124,11 +124,13 @@ def test_what_was_met_is_written_down(tmp_path, talking):
 
 class TestRetry:
     def test_waits_double_up_to_a_bound(self):
-        waits = [wait_before_retry("cut", n, 0.0, None, Patience(seconds=99)) for n in range(1, 8)]
+        waits = [
+            wait_before_retry("cut", n, 0.0, None, RetryBudget(seconds=99)) for n in range(1, 8)
+        ]
         assert waits == [0.5, 1.0, 2.0, 4.0, 8.0, 10.0, 10.0]
 
     @pytest.mark.parametrize("code", sorted(PASSING))
     def test_patience_ends(self, code):
-        assert wait_before_retry(code, 1, 59.4, None, Patience(seconds=60)) == 0.5
-        assert wait_before_retry(code, 1, 59.6, None, Patience(seconds=60)) is None
-        assert wait_before_retry(code, 1, 0.0, 61.0, Patience(seconds=60)) is None
+        assert wait_before_retry(code, 1, 59.4, None, RetryBudget(seconds=60)) == 0.5
+        assert wait_before_retry(code, 1, 59.6, None, RetryBudget(seconds=60)) is None
+        assert wait_before_retry(code, 1, 0.0, 61.0, RetryBudget(seconds=60)) is None

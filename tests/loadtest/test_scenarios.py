@@ -7,7 +7,7 @@ import pytest
 
 from loadtest.gate import Limits, Totals, broken_limits, parse_p95
 from loadtest.options import checked
-from loadtest.scenarios import SCENARIOS, Stage, parse_stages, stage_at, stages_of
+from loadtest.scenarios import SCENARIOS, CrowdStage, parse_stages, stage_at, stages_of
 
 
 @pytest.mark.parametrize("name", sorted(SCENARIOS))
@@ -24,7 +24,7 @@ def test_bursts_come_suddenly_and_go():
 
 def test_stages_follow_each_other():
     stages = parse_stages("5:30,10:20")
-    assert stages == [Stage(5, 30.0), Stage(10, 20.0)]
+    assert stages == [CrowdStage(5, 30.0), CrowdStage(10, 20.0)]
     assert [stage_at(stages, at) for at in (0, 29.9, 30, 49, 50)] == [
         stages[0], stages[0], stages[1], stages[1], None,
     ]  # fmt: skip

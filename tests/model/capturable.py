@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from engine.memory.kv_store import KvStore
+from engine.kv.tensors import KvStore
 from engine.model.attention.gather import GatherAttention
 from engine.model.attention.protocol import AttentionStep
 from engine.model.batch import Batch
-from engine.model.law import law_model
 from engine.model.llama import Llama
+from tests.laws.law_model import law_model
 
 
 class FilledStep:

@@ -11,10 +11,10 @@ from engine.model.attention.flash.declaration import (
     VERSION_4,
     VERSION_4_ON_HOPPER,
 )
-from engine.model.law import law_spec, random_weights
 from engine.model.layers import Arithmetic, RotaryTable, TorchOps
 from engine.model.llama import Llama
 from engine.model.runner import LoadedModel
+from tests.laws.law_model import law_spec, random_weights
 from tests.model import flash_libraries
 
 LIBRARIES = {

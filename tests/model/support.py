@@ -7,15 +7,15 @@ import torch
 from engine.config import EngineConfig
 from engine.files.spec_reader import read_spec
 from engine.ids import BlockId
-from engine.memory.page_table import PageEntry
-from engine.messages import Sampling
+from engine.ipc.messages import Sampling
+from engine.kv.page_table import PageEntry
+from engine.kv.step import SampleAt, SequenceStep
 from engine.model.attention.gather import GatherAttention
-from engine.model.attention.torch_paged import attend_with_sdpa
-from engine.model.law import law_spec, random_weights
+from engine.model.attention.reference.backend import attend_with_sdpa
 from engine.model.layers import Arithmetic, RotaryTable, TorchOps
 from engine.model.llama import Llama
 from engine.model.runner import LoadedModel, prepare_model
-from engine.step import SampleAt, SequenceStep
+from tests.laws.law_model import law_spec, random_weights
 
 GREEDY = Sampling(temperature=0.0)
 

@@ -9,17 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.ids import BlockId
-from engine.memory.kv_store import KvStore
-from engine.memory.page_table import PageEntry
+from engine.kv.page_table import PageEntry
+from engine.kv.step import SequenceStep
+from engine.kv.tensors import KvStore
 from engine.model.attention import gather
 from engine.model.attention.gather import GatherAttention
-from engine.model.attention.law import attend_in_fixed_order
-from engine.model.attention.torch_paged import attend_with_sdpa
+from engine.model.attention.reference.backend import attend_with_sdpa
 from engine.model.batch import build_batch
-from engine.model.fixed_order import FixedOrderOps
-from engine.model.law import law_spec
 from engine.model.layers import Arithmetic, RotaryTable, TorchOps
-from engine.step import SequenceStep
+from tests.laws.law_model import FixedOrderOps, attend_in_fixed_order, law_spec
 from tests.model.support import table
 
 SPEC = dataclasses.replace(law_spec(), sliding_window=11, window_layers=(False, True))

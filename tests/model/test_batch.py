@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from engine.errors import Corruption
 from engine.ids import BlockId
-from engine.memory.kv_store import KvStore
-from engine.memory.page_table import PageEntry
+from engine.kv.page_table import PageEntry
+from engine.kv.step import SequenceStep
+from engine.kv.tensors import KvStore
 from engine.model.batch import build_batch
-from engine.model.law import law_spec
-from engine.step import SequenceStep
+from tests.laws.law_model import law_spec
 from tests.model.support import draw, step
 
 STORE = KvStore(

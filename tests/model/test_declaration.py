@@ -7,9 +7,9 @@ import pytest
 
 from engine.errors import ConfigError
 from engine.model.attention.declaration import (
-    Candidate,
+    AttentionRequirements,
+    BackendCandidate,
     Declaration,
-    Facts,
     Obstacle,
     Package,
     candidate,
@@ -56,7 +56,7 @@ HOPPER = replace(
     packages=(Package(name="lib-4", at_least=(4,)),),
 )
 ALL = (KERNEL, HOPPER, PAGES, PLAIN)
-CARD = Facts(
+CARD = AttentionRequirements(
     device_type="cuda",
     capability=(9, 0),
     block_size=16,
@@ -68,8 +68,8 @@ CARD = Facts(
 )
 
 
-def choose(wish, facts, declarations=ALL):
-    return choose_attention(wish, [candidate(each, facts) for each in declarations])
+def choose(wish, requirements, declarations=ALL):
+    return choose_attention(wish, [candidate(each, requirements) for each in declarations])
 
 
 @pytest.mark.parametrize(
@@ -176,9 +176,9 @@ def test_the_reason_names_what_was_in_the_way_of_each_better_one():
 
 
 def test_auto_that_finds_nothing_says_each_ones_reasons():
-    facts = replace(CARD, kv_dtype="int8", block_size=3)
+    requirements = replace(CARD, kv_dtype="int8", block_size=3)
     with pytest.raises(ConfigError, match=r"kernel with --kv-cache-dtype .*; lib 4 .*; lib 2.8 "):
-        choose("auto", facts)
+        choose("auto", requirements)
 
 
 def test_what_is_chosen_has_no_obstacle_and_every_other_wish_is_refused():
@@ -194,8 +194,8 @@ def test_what_is_chosen_has_no_obstacle_and_every_other_wish_is_refused():
     }
     served = set()
     for combination in product(*values.values()):
-        facts = Facts(**dict(zip(values, combination, strict=True)))
-        candidates = [candidate(each, facts) for each in ALL]
+        requirements = AttentionRequirements(**dict(zip(values, combination, strict=True)))
+        candidates = [candidate(each, requirements) for each in ALL]
         able = [each.declaration for each in candidates if not each.obstacles]
         for wish in ("auto", "kernel", "lib", "plain"):
             fitting = [each for each in able if wish in ("auto", each.name)]
@@ -209,7 +209,7 @@ def test_what_is_chosen_has_no_obstacle_and_every_other_wish_is_refused():
 
 
 def test_obstacles_of_one_that_is_not_asked_here_are_taken_as_given():
-    blocked = Candidate(declaration=PLAIN, obstacles=(Obstacle(reason="was not built"),))
+    blocked = BackendCandidate(declaration=PLAIN, obstacles=(Obstacle(reason="was not built"),))
     chosen = choose_attention("auto", [blocked, candidate(KERNEL, CARD)])
     assert chosen.reason == "the first that can serve (plain was not built)"
     with pytest.raises(ConfigError, match=r"kernel \(plain was not built\)"):

@@ -8,12 +8,12 @@ import torch
 
 from engine.errors import ConfigError, Corruption
 from engine.ids import BlockId
-from engine.memory.page_table import PageEntry
-from engine.model.attention.declaration import Facts, candidate, choose_attention
+from engine.kv.page_table import PageEntry
+from engine.kv.step import SequenceStep
+from engine.model.attention.declaration import AttentionRequirements, candidate, choose_attention
 from engine.model.attention.flash.declaration import DECLARATIONS, VERSION_2, VERSION_3, VERSION_4
 from engine.model.attention.flash.library import find_library
-from engine.model.law import law_model, law_spec
-from engine.step import SequenceStep
+from tests.laws.law_model import law_model, law_spec
 from tests.model.flash_libraries import Version2, Version3, Version4, module
 from tests.model.flash_models import flash_model
 from tests.model.support import prefill_logits, random_ids, step
@@ -100,7 +100,7 @@ INSTALLED = {"flash-attn": (2, 8, 3), "flash-attn-3": (3, 0, 0), "flash-attn-4":
 
 
 def chosen(capability, block_size, *packages, head_dim=128):
-    facts = Facts(
+    requirements = AttentionRequirements(
         device_type="cuda",
         capability=capability,
         block_size=block_size,
@@ -110,7 +110,7 @@ def chosen(capability, block_size, *packages, head_dim=128):
         has_windows=False,
         installed={name: INSTALLED[name] for name in packages},
     )
-    return choose_attention("flash", [candidate(each, facts) for each in DECLARATIONS])
+    return choose_attention("flash", [candidate(each, requirements) for each in DECLARATIONS])
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import torch
 from engine.model.batch import build_batch
 from engine.model.graph_buckets import Bucket
 from engine.model.graphs import DecodeGraphs
-from engine.model.law import law_spec
 from tests.fakes.fake_device import FakeDevice
+from tests.laws.law_model import law_spec
 from tests.model.flash_models import flash_model
 from tests.model.support import draw, prefill_logits, random_ids, step
 

@@ -4,12 +4,12 @@ import pytest
 import torch
 
 from engine.errors import ConfigError
-from engine.memory.kv_store import KvStore
+from engine.kv.tensors import KvStore
 from engine.model.graph_buckets import make_buckets
 from engine.model.graphs import DecodeGraphs, graph_bytes
-from engine.model.law import law_model
 from engine.model.runner import TorchRunner
 from tests.fakes.fake_device import FakeDevice, FakeStream
+from tests.laws.law_model import law_model
 from tests.model.capturable import capturable_llama
 from tests.model.support import draw, random_ids, step
 
@@ -136,7 +136,7 @@ def test_other_steps_are_computed_as_ever(case, eager):
     assert stack.replays == 0
 
 
-def test_guesses_are_checked_in_a_graph(stack, eager):
+def test_drafts_are_checked_in_a_graph(stack, eager):
     ids, blocks = random_ids(24), range(2)
     for runner in (stack.runner, eager):
         runner.execute([step(ids[:20], 0, blocks)])

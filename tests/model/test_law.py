@@ -6,11 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.ids import BlockId
-from engine.memory.page_table import PageEntry
-from engine.messages import Sampling
-from engine.model.fixed_order import fixed_exp, fixed_sum
-from engine.model.law import law_model, law_runner
-from engine.step import SequenceStep
+from engine.ipc.messages import Sampling
+from engine.kv.page_table import PageEntry
+from engine.kv.step import SequenceStep
+from tests.laws.law_model import fixed_exp, fixed_sum, law_model, law_runner
 from tests.model.support import draw, greedy_reply, prefill_logits, random_ids, step, tiny_model
 
 IDS = random_ids(90)

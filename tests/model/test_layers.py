@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from engine.files.model_spec import RopeSpec
-from engine.model.fixed_order import FixedOrderOps
 from engine.model.layers import RotaryTable, TorchOps
+from tests.laws.law_model import FixedOrderOps
 
 CPU = torch.device("cpu")
 

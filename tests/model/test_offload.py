@@ -14,7 +14,7 @@ from engine.model import runner as runner_module
 from engine.model.choice import prepare
 from engine.model.weights.layers import LayerWeights
 from engine.model.weights.offload import OffloadedLayers, pack
-from engine.sizes.offload import offloaded_layers
+from engine.planning.offload_sizes import offloaded_layers
 from tests.fakes.fake_device import FakeDevice
 from tests.model import gguf_files
 from tests.model.gguf_files import Kind

@@ -10,13 +10,13 @@ from engine.config import EngineConfig
 from engine.errors import ConfigError
 from engine.files.spec_reader import read_spec
 from engine.ids import BlockId
-from engine.memory.page_move import PageMove
-from engine.messages import Sampling
-from engine.model.law import law_model, law_runner
+from engine.ipc.messages import Sampling
+from engine.kv.page_table import PageMove
+from engine.kv.step import NOT_FINITE
 from engine.model.resolve import resolve
 from engine.model.runner import TorchRunner, prepare_model
-from engine.step import NOT_FINITE
 from tests.fakes.fake_device import FakeDevice
+from tests.laws.law_model import law_model, law_runner
 from tests.model.gguf_files import Kind, weights, write
 from tests.model.support import draw, load, prefill_logits, random_ids, step, tiny_model
 

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.overrides import TorchFunctionMode
 
-from engine.messages import Sampling
+from engine.ipc.messages import Sampling
+from engine.kv.step import NOT_FINITE, SampleAt
 from engine.model.sampler import candidates, sample, uniform
-from engine.step import NOT_FINITE, SampleAt
 
 LOGITS = st.lists(
     st.floats(-20, 20, width=32) | st.sampled_from([-1.0, 0.0, 3.5]), min_size=1, max_size=30

@@ -9,9 +9,9 @@ from typing import get_args
 import pytest
 import sqlalchemy as sa
 
-from engine.messages import Degradation
-from engine.questions import GetStats
-from sessiond.facts import Rung
+from engine.ipc.messages import Degradation
+from engine.ipc.queries import GetStats
+from sessiond.domain import DegradationLevel
 from sessiond.sessions.service import ServiceLimits
 from tests.observability.conftest import samples_of
 from tests.observability.scenario import ENDINGS
@@ -24,7 +24,7 @@ SEEDED = {
     "sessiond_swap_bytes_total": {"direction": {"in", "out"}, "tier": {"host", "disk"}},
     "sessiond_preemptions_total": {"kind": {"swap", "recompute", "pause"}},
     "sessiond_evictions_total": {"policy": {"lru"}, "action": {"drop", "swap"}},
-    "sessiond_degradations_total": {"step": {*get_args(Rung), *get_args(Degradation)}},
+    "sessiond_degradations_total": {"step": {*get_args(DegradationLevel), *get_args(Degradation)}},
     "sessiond_quota_rejections_total": {"reason": {"max_concurrent_turns", "tokens_per_minute",
                                                    "tokens_per_day", "max_sessions"}},
     "sessiond_sessions": {"state": {"running", "waiting", "idle", "parked", "cold"}},

@@ -18,10 +18,17 @@ from typer.testing import CliRunner
 
 from engine.errors import ConfigError
 from sessiond.__main__ import build_cli
-from sessiond.facts import ToldTurn, TurnAccepted, TurnError, TurnFinished, TurnRequest, TurnUsage
-from sessiond.gateway.trace_parent import TraceParent
-from sessiond.tracing.export import spans_to
-from sessiond.tracing.spans import TurnSpans
+from sessiond.api.trace_parent import TraceParent
+from sessiond.domain import (
+    TurnAccepted,
+    TurnError,
+    TurnFinished,
+    TurnReport,
+    TurnRequest,
+    TurnUsage,
+)
+from sessiond.observability.span_export import spans_to
+from sessiond.observability.spans import TurnSpans
 from tests.observability.scenario import say
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -52,7 +59,7 @@ def told(usage, **changes):
         request=TurnRequest(temperature=0.5, max_output_tokens=9, seed=3),
     )
     finished = TurnFinished(**{"status": "completed", "text": "hush", "usage": usage, **changes})
-    return ToldTurn(accepted=accepted, finished=finished, received_at=98.0, ended_at=102.0)
+    return TurnReport(accepted=accepted, finished=finished, received_at=98.0, ended_at=102.0)
 
 
 USAGE = TurnUsage(
@@ -73,7 +80,7 @@ def seconds(span):
 
 
 def test_a_turn_is_a_span_with_its_phases(spans, exporter):
-    spans.turn_told(told(USAGE))
+    spans.turn_reported(told(USAGE))
     *phases, turn = exporter.get_finished_spans()
     assert (turn.name, turn.kind) == ("chat fake", SpanKind.SERVER)
     assert seconds(turn) == (98.0, 102.0)
@@ -92,7 +99,7 @@ def test_a_turn_is_a_span_with_its_phases(spans, exporter):
 
 
 def test_attributes_are_those_of_the_conventions_and_none_has_a_text(spans, exporter):
-    spans.turn_told(told(USAGE))
+    spans.turn_reported(told(USAGE))
     turn = exporter.get_finished_spans()[-1]
     found = dict(turn.attributes)
     assert found == {
@@ -122,7 +129,7 @@ def test_attributes_are_those_of_the_conventions_and_none_has_a_text(spans, expo
 def test_a_turn_that_failed_in_the_queue_says_why(spans, exporter):
     error = TurnError(code="queue_timeout", message="no place came free")
     usage = TurnUsage(queue_ms=2000.0, total_ms=2000.0)
-    spans.turn_told(told(usage, status="failed", text="", error=error))
+    spans.turn_reported(told(usage, status="failed", text="", error=error))
     *phases, turn = exporter.get_finished_spans()
     assert turn.status.status_code is StatusCode.ERROR
     assert turn.attributes["error.type"] == "queue_timeout"

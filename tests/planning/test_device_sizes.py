@@ -13,9 +13,9 @@ from engine.files.spec_reader import read_spec
 from engine.model.kernels.build import HERE
 from engine.model.native import prepare_native_model
 from engine.model.runner import prepare_model
+from engine.planning import native_sizes
 from engine.planning.device_sizes import Placing, size_up
 from engine.planning.shape_reader import read_planned_model
-from engine.sizes import native
 from tests.model import gguf_files
 from tests.model.gguf_files import weights, write
 
@@ -55,7 +55,7 @@ def test_the_limits_are_those_of_the_kernels():
     header = (HERE / "kernels.h").read_text()
     for name in ("TILE_ROWS", "GROUP", "BLOCK_TOKENS", "MAX_VECTORS", "MAX_HEAD_DIM"):
         found = re.search(rf"#define {name} (\d+)", header)
-        assert int(found[1]) == getattr(native, name)
+        assert int(found[1]) == getattr(native_sizes, name)
 
 
 def assert_as_torch(path, **settings):

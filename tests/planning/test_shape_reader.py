@@ -5,8 +5,8 @@ import json
 import pytest
 
 from engine.errors import ModelFileError
+from engine.planning.shape import num_parameters
 from engine.planning.shape_reader import read_planned_model
-from engine.sizes.shape import num_parameters
 from tests.planning.test_memory_plan import LLAVA, SEVEN_B
 
 

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from policies.laws import check_placement
 from policies.protocol import PlacementPolicy
-from policies.returns import NOTHING_SEEN, ReturnCounts, TurnKind
-from policies.views import ContextFacts, PlacementView
+from policies.views import NOTHING_SEEN, ContextFacts, PlacementView, ReturnCounts, TurnKind
 
 NOW_S = 100.0
 

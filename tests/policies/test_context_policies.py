@@ -2,13 +2,13 @@
 
 import pytest
 
-from policies.keep_all import KeepAllPolicy
 from policies.last_turns import LastTurns
-from policies.parameters import ParameterError
 from policies.plan import KeepAll, KeepTurns, Summarize
+from policies.registry import KeepAllPolicy
 from policies.sliding_window import SlidingWindow
 from policies.summarize import Compaction
 from policies.token_budget import TokenBudget
+from policies.toolkit import ParameterError
 from policies.views import ConversationView
 from tests.policies.context_laws import ContextLaws
 

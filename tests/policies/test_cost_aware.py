@@ -1,7 +1,7 @@
 """What is worth least per block goes first: chance of a return, cost to restore, size."""
 
 from policies.cost_aware import CostAware
-from policies.returns import NOTHING_SEEN, ReturnCounts, turn_kind
+from policies.views import NOTHING_SEEN, ReturnCounts, turn_kind
 from tests.policies.contexts import facts, order
 from tests.policies.placement_laws import PlacementLaws
 

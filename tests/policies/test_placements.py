@@ -4,10 +4,10 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
-from policies import placements
+from policies import registry
 from policies.cost_aware import CostAware
-from policies.placements import UnknownPlacementPolicyError, placement_names, placement_policy
 from policies.plan import PlacementPlan
+from policies.registry import UnknownPlacementPolicyError, placement_names, placement_policy
 from policies.views import PlacementView
 from tests.docs.blocks import code_blocks
 from tests.policies.contexts import facts, order
@@ -31,10 +31,10 @@ def test_an_unknown_name_is_told_with_those_there_are() -> None:
 
 def test_an_installed_package_adds_a_policy_but_replaces_none(monkeypatch) -> None:
     points = [
-        EntryPoint(name, f"{__name__}:Mine", placements.ENTRY_POINTS) for name in ("mine", "lru")
+        EntryPoint(name, f"{__name__}:Mine", registry.ENTRY_POINTS) for name in ("mine", "lru")
     ]
     monkeypatch.setattr(
-        placements,
+        registry,
         "entry_points",
         lambda group, name=None: [point for point in points if name in (None, point.name)],
     )

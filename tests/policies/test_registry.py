@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from policies.parameters import ParameterError
 from policies.plan import KeepAll, KeepTurns
 from policies.registry import (
     ContextPolicyRegistry,
@@ -14,6 +13,7 @@ from policies.registry import (
     installed_context_policies,
 )
 from policies.sliding_window import SlidingWindow
+from policies.toolkit import ParameterError
 from policies.views import ConversationView
 
 VIEW = ConversationView(

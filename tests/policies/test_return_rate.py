@@ -2,8 +2,8 @@
 
 import pytest
 
-from policies.return_rate import ReturnRates
-from policies.returns import NOTHING_SEEN, ReturnCounts, TurnKind, turn_kind
+from policies.cost_aware import ReArrivalRates
+from policies.views import NOTHING_SEEN, ReturnCounts, TurnKind, turn_kind
 
 
 def test_kinds_go_by_turns_and_by_powers_of_two_of_new_tokens() -> None:
@@ -21,7 +21,7 @@ def test_the_rate_is_the_best_ratio_of_returns_to_time_held() -> None:
         watched={kind: (10**9, 10**9, 10**9)},
         returned={kind: (0, 5 * 10**8, 0)},
     )
-    rates = ReturnRates(seen)
+    rates = ReArrivalRates(seen)
     # From the first span: held 10 s for nothing, then 7.5 s on average for a return in two.
     assert rates.per_second(kind, 0) == pytest.approx(0.5 / 17.5, rel=1e-3)
     assert rates.per_second(kind, 10) == pytest.approx(0.5 / 7.5, rel=1e-3)
@@ -30,7 +30,7 @@ def test_the_rate_is_the_best_ratio_of_returns_to_time_held() -> None:
 
 
 def test_without_counts_half_of_those_who_return_do_so_within_the_median() -> None:
-    rates = ReturnRates(NOTHING_SEEN)
+    rates = ReArrivalRates(NOTHING_SEEN)
     kind = TurnKind(1, 0)
     early, late = rates.per_second(kind, 60), rates.per_second(kind, 1000)
     assert early > 5 * late > 0

@@ -4,7 +4,7 @@ from itertools import count
 
 import pytest
 
-from engine.questions import GetAudit, GetStats
+from engine.ipc.queries import GetAudit, GetStats
 from tests.sessions.fake_engine import FakeEngine
 from tests.sessions.world import SOCKET, World, until
 
@@ -34,7 +34,7 @@ async def start(url):
             await until(lambda world=world: not world.service._compaction._works)
             stats = await rig.engine.ask(GetStats())
             assert stats.active_blocks == 0
-            assert stats.contexts <= len(list(world.service._parts.sessions))
+            assert stats.contexts <= len(list(world.service._deps.sessions))
             await world.stop()
             await rig.engine.stop()
 

@@ -22,10 +22,10 @@ from zlib import crc32
 
 from msgspec.structs import replace
 
-from engine.client import ContextCommand
 from engine.errors import EngineUnavailableError
 from engine.ids import SessionId
-from engine.messages import (
+from engine.ipc.client import ContextCommand
+from engine.ipc.messages import (
     CancelTurn,
     CloseContext,
     Edit,
@@ -46,8 +46,7 @@ from engine.messages import (
     TurnIncomplete,
     TurnStarted,
 )
-from engine.questions import (
-    Answer,
+from engine.ipc.queries import (
     ContextView,
     ContextViews,
     GetContext,
@@ -55,9 +54,10 @@ from engine.questions import (
     GetResidency,
     PageView,
     Query,
+    QueryResult,
     Residency,
 )
-from tests.link.loops import INFO
+from tests.ipc.loops import INFO
 
 ENDINGS = TurnDone | TurnIncomplete | TurnFailed
 
@@ -217,7 +217,7 @@ class FakeEngine:
         else:
             events.put(self._cut(events, command.reason, rolled_back=True))
 
-    async def ask(self, query: Query) -> Answer:
+    async def ask(self, query: Query) -> QueryResult:
         self._need()
         self.asked.append(query)
         if self.hangs:

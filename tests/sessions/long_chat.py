@@ -1,8 +1,8 @@
 """One conversation on the real engine loop, turn by turn."""
 
-from sessiond.facts import ContextChanged
+from sessiond.domain import ContextChanged
 from tests.sessions.rig import greedy
-from tests.sessions.world import facts, until
+from tests.sessions.world import entries, until
 
 
 class Chat:
@@ -16,9 +16,9 @@ class Chat:
     async def say(self, text, **fields):
         turn = await self.world.begin(greedy(text, conversation=self.session, **fields))
         self.session = turn.accepted.session_id
-        told = await facts(turn)
+        told = await entries(turn)
         assert told[-1].status != "failed", told[-1].error
-        self.changes.append([fact for fact in told if isinstance(fact, ContextChanged)])
+        self.changes.append([entry for entry in told if isinstance(entry, ContextChanged)])
         self.replies.append(told[-1].text)
         self.usages.append(told[-1].usage)
         self.visible = await self.world.context(self.session)

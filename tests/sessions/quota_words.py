@@ -8,7 +8,7 @@ from sessiond.errors import RequestError
 from sessiond.quota import windows_at
 from tests.sessions.world import ANN, ByteFormat
 
-FRONT = len(ByteFormat().open(None))
+PREFIX = len(ByteFormat().open(None))
 
 
 async def limit(world, user_id="ann", **limits):

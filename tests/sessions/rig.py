@@ -6,10 +6,10 @@ import time
 import msgspec
 
 from engine.config import EngineConfig
-from engine.inprocess import InProcessEngine
-from engine.loop import EngineLoop
+from engine.core.loop import EngineLoop
+from engine.ipc.in_process import InProcessEngine
 from tests.fakes.fake_model import Draw, FakeModel, FakeText, expected_reply
-from tests.link.loops import INFO
+from tests.ipc.loops import INFO
 from tests.sessions.world import ask
 
 DRAW = Draw(stop_every=9)

@@ -3,19 +3,17 @@
 import msgspec
 import pytest
 
-from engine.messages import (
-    SubmitTurn,
-)
-from sessiond.facts import PolicyChoice
-from sessiond.sessions.summary_request import QUESTION, REQUEST
-from tests.link.loops import INFO
+from engine.ipc.messages import SubmitTurn
+from sessiond.domain import PolicyChoice
+from sessiond.sessions.compaction import QUESTION, REQUEST
+from tests.ipc.loops import INFO
 from tests.sessions.fake_engine import FakeEngine
 from tests.sessions.trimmed import changes
 from tests.sessions.world import (
     ROLES,
     World,
     ask,
-    facts,
+    entries,
     message,
     until,
 )
@@ -50,7 +48,7 @@ class Talk:
 
     async def say(self, text=TEXT, **fields):
         """What was told of a turn."""
-        return await facts(await self.begin(text, **fields))
+        return await entries(await self.begin(text, **fields))
 
     async def begin(self, text=TEXT, **fields):
         turn = await self.world.begin(ask(text, conversation=self.session, **fields))

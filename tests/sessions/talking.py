@@ -2,7 +2,7 @@
 
 import pytest
 
-from sessiond.facts import AttachmentId
+from sessiond.domain import AttachmentId
 from tests.sessions.world import (
     SOCKET,
     ask,

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.capacity import worst_case_blocks
+from engine.kv.partition import worst_case_blocks
 from sessiond.errors import RequestError
-from sessiond.sessions.admission import Room, admit_prefill, admit_reply
+from sessiond.sessions.turn_size import Room, admit_prefill, admit_reply
 
 BLOCK = 16
 

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from engine.messages import CancelTurn, ReleaseContext
+from engine.ipc.messages import CancelTurn, ReleaseContext
 from tests.sessions.world import ANN, SOCKET, World, ask, finish, until
 
 
@@ -34,10 +34,10 @@ async def test_a_background_turn_of_a_request_outlives_its_reader(world, engine)
     engine.auto = False
     turn = await world.begin(ask("a", background=True), attachment=None)
     name = turn.accepted.response_id
-    facts = turn.facts()
+    entries = turn.entries()
     engine.begin(name)
-    await anext(facts)
-    await facts.aclose()
+    await anext(entries)
+    await entries.aclose()
     assert engine.sent(CancelTurn) == []
     engine.say(name, "hi")
     engine.finish(name)
@@ -94,12 +94,12 @@ async def test_t50_turns_that_are_written_hold_no_connection(world, engine):
     assert finished.status == "completed"
     for name in names:
         engine.finish(name)
-    ends = [facts[-1].status for facts in await asyncio.gather(*readers)]
+    ends = [entries[-1].status for entries in await asyncio.gather(*readers)]
     assert ends == ["completed"] * 50
 
 
 async def whole(replay):
-    return [fact async for fact in replay.facts()]
+    return [entry async for entry in replay.entries()]
 
 
 async def auto(world, engine):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sessiond.sessions.message_digest import EMPTY, extended, of_front, of_prefixes, with_items
+from sessiond.sessions.transcript import EMPTY, extended, of_prefixes, of_system_prefix, with_items
 from tests.sessions.world import ANN, BOB, ask, finish, items, settled
 
 
@@ -27,10 +27,10 @@ class TestDigests:
     def test_a_list_of_messages_is_what_the_context_of_it_is(self):
         said = items(("system", "s"), "a", ("assistant", "b"), "c")
         digests = of_prefixes(said)
-        assert digests[0] == of_front("s", None) == of_front(None, "s")
-        assert digests[-1] == with_items(of_front("s", None), said[1:])
+        assert digests[0] == of_system_prefix("s", None) == of_system_prefix(None, "s")
+        assert digests[-1] == with_items(of_system_prefix("s", None), said[1:])
         assert with_items(None, said) is None
-        assert of_front(None, None) == EMPTY
+        assert of_system_prefix(None, None) == EMPTY
 
     def test_where_texts_end_makes_a_difference(self):
         assert extended(EMPTY, "user", "ab") != extended(extended(EMPTY, "user", "a"), "user", "b")

@@ -5,9 +5,9 @@ from itertools import count
 
 import pytest
 
-from engine.messages import ReleaseContext
-from sessiond.sessions.calm_clock import CalmClock
-from sessiond.sessions.watchers import Watchers
+from engine.ipc.messages import ReleaseContext
+from sessiond.sessions.expiry_clock import ExpiryClock
+from sessiond.sessions.hooks import Hooks
 from tests.fakes.fake_clock import FakeClock
 from tests.sessions.fake_engine import FakeEngine
 from tests.sessions.quota_words import limit, refusal_of, use_of
@@ -39,41 +39,41 @@ def pass_time(seconds, *clocks):
         clock.advance(seconds)
 
 
-class TestCalmClock:
+class TestExpiryClock:
     @pytest.fixture
     def clocks(self):
         return FakeClock(START_S), FakeClock()
 
     @pytest.mark.parametrize("jump_s", JUMPS)
     def test_nothing_is_over_until_those_that_live_could_say_so(self, clocks, jump_s):
-        calm = CalmClock(*clocks, calm_s=10.0)
-        assert calm() == START_S
+        expiry = ExpiryClock(*clocks, settle_s=10.0)
+        assert expiry() == START_S
         clocks[0].advance(jump_s)
-        assert calm() == 0
+        assert expiry() == 0
         pass_time(9.5, *clocks)
-        assert calm() == 0
+        assert expiry() == 0
         pass_time(0.5, *clocks)
-        assert calm() == START_S + jump_s + 10
+        assert expiry() == START_S + jump_s + 10
 
-    def test_each_jump_begins_the_calm_anew(self, clocks):
-        calm = CalmClock(*clocks, calm_s=10.0)
+    def test_each_jump_restarts_the_settle_time(self, clocks):
+        expiry = ExpiryClock(*clocks, settle_s=10.0)
         for _ in range(3):
             clocks[0].advance(60)
-            assert calm() == 0
+            assert expiry() == 0
             pass_time(9, *clocks)
-            assert calm() == 0
+            assert expiry() == 0
 
     def test_a_clock_that_is_slewed_has_not_jumped(self, clocks):
-        calm = CalmClock(*clocks, calm_s=10.0)
+        expiry = ExpiryClock(*clocks, settle_s=10.0)
         for _ in range(100):
             pass_time(1, *clocks)
             clocks[0].advance(0.01)
-            assert calm() == clocks[0]()
+            assert expiry() == clocks[0]()
 
 
 async def test_a_turn_is_told_of_with_times_of_the_wall_clock(url):
     told = []
-    async with servers(url, watchers=Watchers(turn_told=told.append)) as (clock, ticks, world):
+    async with servers(url, hooks=Hooks(turn_reported=told.append)) as (clock, ticks, world):
         world.engine.auto = False
         turn = await world.begin(ask("1"))
         pass_time(2, clock, ticks)
@@ -225,9 +225,9 @@ async def test_residency_is_charged_for_the_time_that_passed(url):
     async with servers(url, reap_every_s=1000.0) as (clock, ticks, world):
         await world.turn(ask("1"))
         pass_time(5, clock, ticks)
-        await world.service.quotas._residency.look()
+        await world.service.quotas._residency.sample()
         clock.advance(YEAR_S)
         pass_time(5, clock, ticks)
-        await world.service.quotas._residency.look()
+        await world.service.quotas._residency.sample()
         held = sum(world.engine.cached.values())
         assert 0 < (await use_of(world)).byte_seconds <= 12 * held

@@ -2,7 +2,7 @@
 
 import pytest
 
-from engine.messages import TruncateContext
+from engine.ipc.messages import TruncateContext
 from sessiond.errors import RequestError
 from sessiond.store.errors import StoreError
 from tests.sessions.talking import speaking, talk
@@ -18,7 +18,7 @@ __all__ = ["talk"]
 class TestCommitTwo:
     @pytest.fixture
     def pauses(self, monkeypatch):
-        monkeypatch.setattr("sessiond.sessions.driver._COMMIT_PAUSES_S", (0.0, 0.0, None))
+        monkeypatch.setattr("sessiond.sessions.stream._COMMIT_PAUSES_S", (0.0, 0.0, None))
 
     def failing(self, world, monkeypatch, name, times, *, after=False):
         real = getattr(world.store, name)
@@ -35,7 +35,7 @@ class TestCommitTwo:
         monkeypatch.setattr(world.store, name, fail)
 
     async def test_is_tried_again(self, world, engine, talk, monkeypatch, pauses):
-        self.failing(world, monkeypatch, "keep_turn", 2)
+        self.failing(world, monkeypatch, "commit_turn", 2)
         turn = await speaking(world, engine, conversation=talk[0])
         engine.finish(turn.accepted.response_id)
         assert (await finish(turn)).status == "completed"
@@ -44,7 +44,7 @@ class TestCommitTwo:
     async def test_that_held_although_it_raised_is_not_done_twice(
         self, world, engine, talk, monkeypatch, pauses
     ):
-        self.failing(world, monkeypatch, "keep_turn", 1, after=True)
+        self.failing(world, monkeypatch, "commit_turn", 1, after=True)
         turn = await speaking(world, engine, conversation=talk[0])
         engine.finish(turn.accepted.response_id)
         assert (await finish(turn)).status == "completed"
@@ -55,7 +55,7 @@ class TestCommitTwo:
         self, world, engine, talk, monkeypatch, pauses
     ):
         session, _, before = talk
-        self.failing(world, monkeypatch, "keep_turn", 3)
+        self.failing(world, monkeypatch, "commit_turn", 3)
         turn = await speaking(world, engine, conversation=session)
         engine.finish(turn.accepted.response_id)
         finished = await finish(turn)
@@ -73,8 +73,8 @@ class TestCommitTwo:
         self, world, engine, talk, monkeypatch, pauses
     ):
         session = talk[0]
-        self.failing(world, monkeypatch, "keep_turn", 3, after=True)
-        self.failing(world, monkeypatch, "lose_turn", 1)
+        self.failing(world, monkeypatch, "commit_turn", 3, after=True)
+        self.failing(world, monkeypatch, "abort_turn", 1)
         turn = await speaking(world, engine, conversation=session)
         engine.finish(turn.accepted.response_id)
         assert (await finish(turn)).status == "failed"

@@ -2,14 +2,8 @@
 
 import asyncio
 
-from engine.messages import (
-    ForkContext,
-    HurryContext,
-    Sampling,
-    SetContext,
-    SubmitTurn,
-)
-from sessiond.facts import PolicyChoice
+from engine.ipc.messages import ForkContext, RaisePriority, Sampling, SetContext, SubmitTurn
+from sessiond.domain import PolicyChoice
 from tests.sessions.summing_up import (
     ASKED,
     CLOSE,
@@ -23,10 +17,10 @@ from tests.sessions.summing_up import (
     talk,
     talk_of,
 )
-from tests.sessions.trimmed import FRONT
+from tests.sessions.trimmed import PREFIX
 from tests.sessions.world import (
     ROLES,
-    facts,
+    entries,
     message,
     until,
 )
@@ -56,7 +50,7 @@ class TestInTheBackground:
         talk.write(turn)
         await talk.idle()
         stored = await talk.world.store.newest_summary(
-            "ann", talk.world.service._parts.sessions.get(talk.session).tip_id
+            "ann", talk.world.service._deps.sessions.get(talk.session).tip_id
         )
         assert (stored.ref.id, stored.ref.tokens) == (turn, len(pair()))
         talk.assert_nothing_left()
@@ -64,8 +58,8 @@ class TestInTheBackground:
         told = await talk.say()
         assert reasons(told) == ["summarized"]
         assert told[-1].usage.summary_tokens == len(pair())
-        turn_tokens = (len(before) - len(FRONT)) // 5
-        start = [*FRONT, *pair(), *before[-KEPT * turn_tokens :]]
+        turn_tokens = (len(before) - len(PREFIX)) // 5
+        start = [*PREFIX, *pair(), *before[-KEPT * turn_tokens :]]
         assert talk.visible[: len(start)] == start
 
     async def test_nothing_is_written_of_a_chat_that_is_short(self, talk):
@@ -85,23 +79,23 @@ class TestInTheBackground:
             told = await talk.say("meanwhile")
             assert reasons(told) == []
             assert told[-1].status == "completed"
-        assert engine.sent(HurryContext) == []
+        assert engine.sent(RaisePriority) == []
         assert len(talk.submitted) == 1
         talk.write(turn)
         await talk.idle()
         assert reasons(await talk.say("later")) == ["summarized"]
-        start = [*FRONT, *pair(), *message("user", "meanwhile")]
+        start = [*PREFIX, *pair(), *message("user", "meanwhile")]
         assert talk.visible[: len(start)] == start
 
     async def test_a_turn_that_must_have_it_waits(self, talk, engine):
         await talk.grow()
         turn = await talk.writing()
         waiting = asyncio.create_task(talk.need_room())
-        await until(lambda: engine.sent(HurryContext))
-        assert engine.sent(HurryContext) == [HurryContext(session=turn)]
+        await until(lambda: engine.sent(RaisePriority))
+        assert engine.sent(RaisePriority) == [RaisePriority(session=turn)]
         assert len(engine.running()) == 1, "the turn itself has not begun"
         talk.write(turn)
-        told = await facts(await waiting)
+        told = await entries(await waiting)
         assert reasons(told) == ["summarized"]
 
     async def test_there_are_so_many_at_a_time(self, talk_of):
@@ -125,7 +119,7 @@ class TestInTheBackground:
         await talk.idle()
         talk.assert_nothing_left()
         engine.by_hand = lambda _: False
-        assert reasons(await facts(await talk.need_room())) == ["summarized"], "no failure"
+        assert reasons(await entries(await talk.need_room())) == ["summarized"], "no failure"
 
     async def test_one_for_which_no_blocks_are_free_is_no_failure(self, talk, engine):
         await talk.grow()
@@ -135,7 +129,7 @@ class TestInTheBackground:
         turn = await talk.writing()
         assert not talk.submitted[-1].background, "a turn waits for it"
         talk.write(turn)
-        assert reasons(await facts(await waiting)) == ["summarized"]
+        assert reasons(await entries(await waiting)) == ["summarized"]
 
 
 class TestWithoutOne:
@@ -144,7 +138,7 @@ class TestWithoutOne:
         await talk.grow()
         assert talk.submitted == []
         engine.by_hand = lambda _: False
-        told = await facts(await talk.need_room())
+        told = await entries(await talk.need_room())
         assert reasons(told) == ["summarized"]
         assert len(engine.sent(ForkContext)) == 1
 
@@ -159,7 +153,7 @@ class TestWithoutOne:
         assert engine.sent(ForkContext) == []
         assert engine.sent(SetContext)[-1].session == turn
         talk.write(turn)
-        assert reasons(await facts(await waiting)) == ["summarized"]
+        assert reasons(await entries(await waiting)) == ["summarized"]
 
     async def test_it_is_written_from_fewer_turns_where_all_leave_no_room(self, talk_of, engine):
         talk = await talk_of(max_background_summaries=0)
@@ -175,4 +169,4 @@ class TestWithoutOne:
         assert before[len(read)] == ROLES["user"], "whole turns"
         assert len(read) + len(ASKED) + TOKENS - len(HEAD) <= LIMIT
         talk.write(turn)
-        assert reasons(await facts(await waiting)) == ["summarized"]
+        assert reasons(await entries(await waiting)) == ["summarized"]

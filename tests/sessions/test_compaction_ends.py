@@ -4,22 +4,17 @@ import asyncio
 
 import pytest
 
-from engine.messages import (
-    CancelTurn,
-    CloseContext,
-    HurryContext,
-    SetContext,
-)
+from engine.ipc.messages import CancelTurn, CloseContext, RaisePriority, SetContext
 from sessiond.sessions.compaction import RETRY_AFTER_TURNS
 from sessiond.store.errors import StoreError
 from tests.sessions.summing_up import TEXT, TOKENS, engine, is_summary, reasons, talk, talk_of
-from tests.sessions.trimmed import FRONT, changes
+from tests.sessions.trimmed import PREFIX, changes
 from tests.sessions.world import (
     ANN,
     ROLES,
     SOCKET,
     ask,
-    facts,
+    entries,
     finish,
     settled,
     until,
@@ -56,7 +51,7 @@ class TestEnds:
     async def test_it_ends_with(self, talk, engine, end):
         await talk.grow()
         turn = await talk.writing()
-        tip = talk.world.service._parts.sessions.get(talk.session).tip_id
+        tip = talk.world.service._deps.sessions.get(talk.session).tip_id
         await getattr(self, end)(talk)
         await talk.idle()
         await until(lambda: CloseContext(session=turn, erase=True) in engine.commands)
@@ -71,7 +66,7 @@ class TestEnds:
         await talk.world.service.detach(SOCKET)
         talk.write(turn)
         await talk.idle()
-        tip = talk.world.service._parts.sessions.get(talk.session).tip_id
+        tip = talk.world.service._deps.sessions.get(talk.session).tip_id
         assert await talk.world.store.newest_summary("ann", tip) is not None
 
     async def test_an_engine_that_hangs_keeps_nobody(self, talk_of, engine):
@@ -79,7 +74,7 @@ class TestEnds:
         await talk.grow()
         await talk.writing()
         engine.hangs = True
-        told = await facts(await talk.need_room())
+        told = await entries(await talk.need_room())
         assert reasons(told) == ["summary_failed"]
         engine.hangs = False
         for command in talk.open_turns:
@@ -93,7 +88,7 @@ class TestEnds:
         engine.by_hand = lambda _: True
         bound = await talk.world.bind(ask(TEXT, conversation=talk.session, max_output_tokens=3600))
         waiting = asyncio.create_task(talk.world.service.run(bound))
-        await until(lambda: engine.sent(HurryContext))
+        await until(lambda: engine.sent(RaisePriority))
         await talk.world.service.cancel(ANN, bound.response_id, attachment=None, keep=keep)
         finished = await finish(await waiting)
         assert (finished.status, finished.reason) == ("incomplete", "cancelled")
@@ -105,7 +100,7 @@ class TestEnds:
         await talk.grow()
         await talk.writing()
         waiting = asyncio.create_task(talk.need_room())
-        await until(lambda: engine.sent(HurryContext))
+        await until(lambda: engine.sent(RaisePriority))
         engine.by_hand = lambda _: True
         closing = asyncio.create_task(self.close(talk))
         await settled(waiting, closing)
@@ -119,7 +114,7 @@ class TestEnds:
         turn = await talk.need_room(deadline_ms=20)
         assert (await finish(turn)).reason == "deadline"
         engine.by_hand = lambda _: False
-        assert reasons(await facts(await talk.need_room())) == ["summarized"], "no failure"
+        assert reasons(await entries(await talk.need_room())) == ["summarized"], "no failure"
 
 
 class TestDisk:
@@ -127,7 +122,7 @@ class TestDisk:
         """An engine that is lost would leave there what nobody can erase."""
         await talk.grow()
         await talk.writing()
-        live = talk.world.service._parts.sessions.get(talk.session)
+        live = talk.world.service._deps.sessions.get(talk.session)
         talk.world.service._retention.unplace(live)
         await until(lambda: not talk.open_turns)
         waiting = asyncio.create_task(talk.need_room())
@@ -135,7 +130,7 @@ class TestDisk:
         (command,) = filter(is_summary, engine.sent(SetContext))
         assert command.volatile
         talk.write(turn)
-        assert reasons(await facts(await waiting)) == ["summarized"]
+        assert reasons(await entries(await waiting)) == ["summarized"]
 
 
 class TestFailures:
@@ -164,18 +159,18 @@ class TestFailures:
         turn = await talk.writing()
         if waits:
             waiting = asyncio.create_task(talk.need_room())
-            await until(lambda: engine.sent(HurryContext))
+            await until(lambda: engine.sent(RaisePriority))
             getattr(self, kind)(engine, turn)
-            told = await facts(await waiting)
+            told = await entries(await waiting)
         else:
             getattr(self, kind)(engine, turn)
             await talk.idle()
-            told = await facts(await talk.need_room())
+            told = await entries(await talk.need_room())
         (change,) = changes(told)
         assert (change.reason, change.context) == ("summary_failed", "trimmed")
         assert told[-1].status == "completed"
-        assert talk.visible[: len(FRONT)] == FRONT
-        assert talk.visible[len(FRONT)] == ROLES["user"]
+        assert talk.visible[: len(PREFIX)] == PREFIX
+        assert talk.visible[len(PREFIX)] == ROLES["user"]
         assert len(talk.submitted) == 1
 
     async def test_the_next_try_comes_some_turns_later(self, talk, engine):
@@ -196,9 +191,9 @@ class TestFailures:
         await talk.grow()
         await talk.writing()
         waiting = asyncio.create_task(talk.need_room())
-        await until(lambda: engine.sent(HurryContext))
+        await until(lambda: engine.sent(RaisePriority))
         engine.lose()
-        told = await facts(await waiting)
+        told = await entries(await waiting)
         assert reasons(told) == ["summary_failed"]
         assert told[-1].status == "completed"
         assert await talk.world.context(talk.session) == talk.visible
@@ -207,7 +202,7 @@ class TestFailures:
         talk = await talk_of(summary_wait_s=0.02)
         await talk.grow()
         await talk.writing()
-        told = await facts(await talk.need_room())
+        told = await entries(await talk.need_room())
         assert reasons(told) == ["summary_failed"]
         talk.assert_nothing_left()
 
@@ -219,7 +214,7 @@ class TestFailures:
         await talk.grow()
         talk.write(await talk.writing())
         await talk.idle()
-        assert reasons(await facts(await talk.need_room())) == ["summary_failed"]
+        assert reasons(await entries(await talk.need_room())) == ["summary_failed"]
 
     async def test_a_fault_of_ours(self, talk, engine, monkeypatch, caplog):
         async def fail(_summary):
@@ -230,9 +225,9 @@ class TestFailures:
         talk.write(await talk.writing())
         await talk.idle()
         assert "met a fault" in caplog.text
-        assert reasons(await facts(await talk.need_room())) == ["summary_failed"]
+        assert reasons(await entries(await talk.need_room())) == ["summary_failed"]
 
-    async def test_a_policy_that_fails_in_foresight_harms_no_turn(self, talk, caplog):
+    async def test_a_policy_that_fails_in_look_ahead_harms_no_turn(self, talk, caplog):
         def fail(_name, _parameters):
             raise ZeroDivisionError
 

@@ -3,20 +3,17 @@
 import msgspec
 import pytest
 
+from sessiond.domain import UNSET, PolicyChoice
 from sessiond.errors import RequestError
-from sessiond.facts import (
-    UNSET,
-    PolicyChoice,
-)
-from tests.link.loops import INFO
+from tests.ipc.loops import INFO
 from tests.sessions.fake_engine import FakeEngine
-from tests.sessions.trimmed import EXACT, FRONT, SHIFTED, changes, chat, keep
+from tests.sessions.trimmed import EXACT, PREFIX, SHIFTED, changes, chat, keep
 from tests.sessions.world import (
     ANN,
     BOB,
     World,
     ask,
-    facts,
+    entries,
     finish,
     rendered,
 )
@@ -126,7 +123,7 @@ class TestLimits:
         with pytest.raises(RequestError) as error:
             await world.begin(ask("x" * 1100, conversation=session))
         assert error.value.code == "context_length_exceeded"
-        seen = len(FRONT + rendered(("user", "x" * 1100))) + 1
+        seen = len(PREFIX + rendered(("user", "x" * 1100))) + 1
         assert f"{seen} tokens" in error.value.message
         assert "1024" in error.value.message
 
@@ -152,7 +149,7 @@ class TestLimits:
         await world.service.conversations.add_items(ANN, session, (said,))
         before = await world.context(session)
         assert len(before) > 1024
-        told = await facts(await world.begin(ask(conversation=session)))
+        told = await entries(await world.begin(ask(conversation=session)))
         assert [change.reason for change in changes(told)] == ["trimmed"]
         assert changes(told)[0].tokens_before == len(before)
         with pytest.raises(RequestError) as error:

@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from policies.plan import KeepTurns
+from sessiond.domain import PolicyChoice
 from sessiond.errors import RequestError
-from sessiond.facts import PolicyChoice
 from tests.sessions.fake_engine import FakeEngine, reply_to
 from tests.sessions.world import ANN, DEFAULT, SOCKET, World, ask, finish, items, message, until
 from tests.soak import SOAK
@@ -30,8 +30,10 @@ class Conversation:
 
     @property
     def ids(self) -> list[int]:
-        front = message("system", DEFAULT if self.instructions is None else self.instructions)
-        return front + [token for ids in self.turns for token in ids]
+        system_prefix = message(
+            "system", DEFAULT if self.instructions is None else self.instructions
+        )
+        return system_prefix + [token for ids in self.turns for token in ids]
 
     @property
     def finished(self) -> int:
@@ -128,10 +130,10 @@ class Life:
 
     async def placed(self, session):
         """What the service takes the engine to hold: it does, and would make it again from SQL."""
-        live = self.world.service._parts.sessions.get(session)
-        if live is None or not live.is_placed(self.engine.epoch):
+        live = self.world.service._deps.sessions.get(session)
+        if live is None or not live.is_resident(self.engine.epoch):
             return None
-        placed, engine = live.placement, self.engine
+        placed, engine = live.residency, self.engine
         assert len(engine.contexts[session]) == placed.tokens
         if placed.tip_id is not None:
             stored = await self.world.store.context(
@@ -155,7 +157,7 @@ class Life:
             **where,
             **({} if step.instructions is None else {"instructions": step.instructions}),
         )
-        expected = change_front(expected, step.instructions)
+        expected = change_system_prefix(expected, step.instructions)
         if not request.input and request.generate and not expected.awaits_reply:
             with pytest.raises(RequestError, match="unless a message awaits a reply"):
                 await self.world.begin(request)
@@ -197,8 +199,8 @@ class Life:
         rebuilt = rebuilt and bool(self.engine.edits[session])
         self.engine.begin(name, rebuilt_exact=rebuilt)
         if rebuilt:
-            live = self.world.service._parts.sessions.get(session)
-            await until(lambda: live.placement.view and live.placement.view.fidelity == "exact")
+            live = self.world.service._deps.sessions.get(session)
+            await until(lambda: live.residency.view and live.residency.view.fidelity == "exact")
             await self.placed(session)
 
     def place(self, step):
@@ -308,7 +310,7 @@ class Life:
             self.note(session, record.tip_id, at, kept)
 
 
-def change_front(at, instructions):
+def change_system_prefix(at, instructions):
     return at if instructions is None else replace(at, instructions=instructions or None)
 
 

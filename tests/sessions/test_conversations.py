@@ -2,7 +2,7 @@
 
 import pytest
 
-from engine.messages import CloseContext, SetContext, SubmitTurn
+from engine.ipc.messages import CloseContext, SetContext, SubmitTurn
 from sessiond.errors import RequestError
 from tests.sessions.world import ANN, BOB, DEFAULT, ask, finish, items, rendered
 

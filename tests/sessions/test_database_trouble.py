@@ -7,9 +7,9 @@ import msgspec
 import pytest
 
 from sessiond.errors import RequestError
-from sessiond.sessions import driver
+from sessiond.sessions import stream
 from sessiond.store import migrate
-from tests.link.loops import INFO
+from tests.ipc.loops import INFO
 from tests.sessions.fake_engine import FakeEngine
 from tests.sessions.world import World, ask, finish, rendered, settled, until
 
@@ -99,7 +99,7 @@ async def in_flight(world, sessions):
 async def test_turns_fail_clearly_while_the_database_does_and_go_on_after_it(
     large_world, database_kind, request, monkeypatch
 ):
-    monkeypatch.setattr(driver, "_COMMIT_PAUSES_S", (0.01, None))
+    monkeypatch.setattr(stream, "_COMMIT_PAUSES_S", (0.01, None))
     world, engine = large_world, large_world.engine
     opened = [await world.turn(ask(f"hi {n}"), lane=str(n)) for n in range(4)]
     sessions = [turn.accepted.session_id for turn, _ in opened]
@@ -130,7 +130,7 @@ async def test_turns_fail_clearly_while_the_database_does_and_go_on_after_it(
 
 
 async def test_a_short_failure_is_waited_out(large_world, database_kind, request, monkeypatch):
-    monkeypatch.setattr(driver, "_COMMIT_PAUSES_S", (0.05,) * 200)
+    monkeypatch.setattr(stream, "_COMMIT_PAUSES_S", (0.05,) * 200)
     world, engine = large_world, large_world.engine
     turn, _ = await world.turn(ask("hi"))
     engine.auto = False

@@ -5,8 +5,7 @@ import logging
 import pytest
 
 from sessiond.errors import RequestError
-from sessiond.sessions.demand import Demand
-from sessiond.sessions.drain_rate import DrainRate
+from sessiond.sessions.demand import DrainRate, PoolDemand
 from sessiond.sessions.limits import ServiceLimits
 from tests.fakes.fake_clock import FakeClock
 from tests.sessions.world import World, ask, finish
@@ -14,17 +13,17 @@ from tests.sessions.world import World, ask, finish
 POOL = 100
 
 
-def demand(warn: float = 0.0, high: float = 0.0, every_s: float = 1.0) -> Demand:
+def demand(warn: float = 0.0, high: float = 0.0, every_s: float = 1.0) -> PoolDemand:
     """Two turns have ended before, one in so many seconds."""
     clock = FakeClock()
     rate = DrainRate(clock)
     for _ in range(2):
         rate.ended()
         clock.advance(every_s)
-    return Demand(ServiceLimits(demand_warn_watermark=warn, demand_high_watermark=high), rate)
+    return PoolDemand(ServiceLimits(demand_warn_watermark=warn, demand_high_watermark=high), rate)
 
 
-def admit(of: Demand, turn: str, tokens: int, user: str | None = "ada") -> None:
+def admit(of: PoolDemand, turn: str, tokens: int, user: str | None = "ada") -> None:
     of.admit(turn, tokens, user_id=user, pool_tokens=POOL)
 
 

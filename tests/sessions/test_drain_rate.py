@@ -3,7 +3,7 @@
 import pytest
 
 from sessiond.errors import RequestError
-from sessiond.sessions.drain_rate import DrainRate
+from sessiond.sessions.demand import DrainRate
 from tests.fakes.fake_clock import FakeClock
 from tests.sessions.world import World, ask, finish
 

@@ -2,18 +2,16 @@
 
 import pytest
 
-from engine.messages import Edit, EditContext, ForkContext, SetContext
+from engine.ipc.messages import Edit, EditContext, ForkContext, SetContext
 from policies.plan import KeepTurns, Summarize
-from sessiond.facts import (
-    TurnUsage,
-)
+from sessiond.domain import TurnUsage
 from sessiond.store.records import NewSummary
-from tests.sessions.trimmed import EXACT, FRONT, SHIFTED, changes, chat, keep
+from tests.sessions.trimmed import EXACT, PREFIX, SHIFTED, changes, chat, keep
 from tests.sessions.world import (
     ANN,
     World,
     ask,
-    facts,
+    entries,
     finish,
     rendered,
     until,
@@ -36,7 +34,7 @@ class TestForks:
         keep(world, 1)
         await world.turn(ask("three", conversation=session, policy=policy))
         turn = await world.begin(ask("fork", previous_response_id=tip, policy=policy))
-        told = await facts(turn)
+        told = await entries(turn)
         assert changes(told) == []
         assert told[-1].usage.context == "full"
         assert engine.sent(ForkContext) == []  # what the engine holds is not what the parent saw
@@ -71,8 +69,8 @@ class TestForks:
         turn, _ = await world.turn(ask("a", conversation=session, policy=SHIFTED))
         trimmed, tip = await world.context(session), turn.accepted.response_id
         (edit,) = engine.edits[session]
-        assert edit == Edit(at=len(FRONT + added[0]), dropped=((len(FRONT), edit.at),))
-        assert len(FRONT) < len(trimmed) < edit.at
+        assert edit == Edit(at=len(PREFIX + added[0]), dropped=((len(PREFIX), edit.at),))
+        assert len(PREFIX) < len(trimmed) < edit.at
         engine.by_hand = lambda command: running and command.session == session
         trunk = await world.begin(ask("more", conversation=session, policy=SHIFTED))
         if not running:
@@ -98,7 +96,7 @@ class TestForks:
         engine.auto = False
         turn = await world.begin(ask("four", conversation=session, policy=SHIFTED))
         engine.begin(turn.accepted.response_id, rebuilt_exact=True)
-        await until(lambda: world.service._parts.sessions.get(session).placement.view)
+        await until(lambda: world.service._deps.sessions.get(session).residency.view)
         fork = await world.begin(ask("fork", previous_response_id=tip, policy=SHIFTED))
         assert engine.sent(ForkContext) == []
         assert len(engine.edits[fork.accepted.session_id]) == 1
@@ -186,7 +184,7 @@ class TestSummaries:
         pair = rendered(("user", "so far?"), ("assistant", "short"))
         await self.stored(world, session, pair)
         self.plan(world)
-        told = await facts(await world.begin(ask("three", conversation=session, policy=policy)))
+        told = await entries(await world.begin(ask("three", conversation=session, policy=policy)))
         (change,) = changes(told)
         assert (change.reason, change.context, change.fidelity, change.dropped_turns) == (
             "summarized",
@@ -196,7 +194,7 @@ class TestSummaries:
         )
         usage = told[-1].usage
         assert (usage.summary_tokens, usage.context) == (len(pair), "summarized")
-        start = FRONT + pair + added[1]
+        start = PREFIX + pair + added[1]
         assert engine.contexts[session][: len(start)] == start
         for text in ("four", "five", "six"):
             _turn, finished = await world.turn(ask(text, conversation=session, policy=policy))
@@ -216,7 +214,7 @@ class TestSummaries:
         keep(world, 1, summary=False)
         _turn, finished = await world.turn(ask("four", conversation=session, policy=SHIFTED))
         (edit,) = engine.edits[session]
-        start = len(FRONT)
+        start = len(PREFIX)
         assert edit.dropped == ((start, start + len(pair) + len(added[1])),)
         assert (finished.usage.context, finished.usage.summary_tokens) == ("trimmed", 0)
         assert await world.context(session) == engine.contexts[session]
@@ -230,10 +228,10 @@ class TestSummaries:
         if too_long:
             await self.stored(world, session, [9] * 41)
         self.plan(world, tokens=40)
-        told = await facts(await world.begin(ask("three", conversation=session)))
+        told = await entries(await world.begin(ask("three", conversation=session)))
         (change,) = changes(told)
         assert (change.reason, change.context) == ("summary_failed", "trimmed")
-        assert engine.contexts[session][: len(FRONT + added[1])] == FRONT + added[1]
+        assert engine.contexts[session][: len(PREFIX + added[1])] == PREFIX + added[1]
 
     async def test_what_its_making_took_counts_in_the_sessions_sums(self, world):
         session, _ = await chat(world, "one")

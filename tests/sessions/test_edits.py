@@ -2,18 +2,14 @@
 
 import pytest
 
-from engine.messages import Edit, EditContext, SetContext
-from sessiond.facts import (
-    ContextChanged,
-    TurnBegun,
-    TurnFinished,
-)
-from tests.sessions.trimmed import EXACT, FRONT, SHIFTED, changes, chat, keep
+from engine.ipc.messages import Edit, EditContext, SetContext
+from sessiond.domain import ContextChanged, TurnBegun, TurnFinished
+from tests.sessions.trimmed import EXACT, PREFIX, SHIFTED, changes, chat, keep
 from tests.sessions.world import (
     ANN,
     World,
     ask,
-    facts,
+    entries,
     finish,
     message,
     rendered,
@@ -30,7 +26,7 @@ class TestEdits:
     async def test_a_policy_sees_whole_turns_and_what_the_next_one_needs(self, world):
         _session, added = await chat(world, "one", "two", "three", max_output_tokens=9)
         view = world.policies.scripted.views[-1]
-        assert view.system_tokens == len(FRONT)
+        assert view.system_tokens == len(PREFIX)
         assert list(view.turns) == [len(ids) for ids in added[:2]]
         assert view.prompt_tokens == len(rendered(("user", "three"))) + 1
         assert view.output_tokens == 9 + 2
@@ -40,8 +36,8 @@ class TestEdits:
         session, added = await chat(world, "one", "two", "three")
         keep(world, 2)
         turn = await world.begin(ask("four", conversation=session))
-        told = await facts(turn)
-        before, after = sum(map(len, [FRONT, *added])), len(FRONT + added[2])
+        told = await entries(turn)
+        before, after = sum(map(len, [PREFIX, *added])), len(PREFIX + added[2])
         assert changes(told) == [
             ContextChanged(
                 session_id=session,
@@ -53,9 +49,9 @@ class TestEdits:
                 fidelity="exact",
             )
         ]
-        assert engine.sent(SetContext)[-1].ids == FRONT + added[2]
+        assert engine.sent(SetContext)[-1].ids == PREFIX + added[2]
         last = rendered(("user", "four"), ("assistant", told[-1].text))
-        assert await world.context(session) == FRONT + added[2] + last == engine.contexts[session]
+        assert await world.context(session) == PREFIX + added[2] + last == engine.contexts[session]
         assert engine.sent(EditContext) == []
         usage = told[-1].usage
         assert (usage.context, usage.fidelity) == ("trimmed", "exact")
@@ -66,7 +62,7 @@ class TestEdits:
         keep(world, 1)
         await world.turn(ask("three", conversation=session))
         sets = len(engine.sent(SetContext))
-        told = await facts(await world.begin(ask("four", conversation=session)))
+        told = await entries(await world.begin(ask("four", conversation=session)))
         assert changes(told) == []
         assert told[-1].usage.context == "trimmed"
         assert len(engine.sent(SetContext)) == sets
@@ -75,7 +71,7 @@ class TestEdits:
     async def test_a_plan_that_keeps_all_changes_nothing(self, world, engine):
         session, _ = await chat(world, "one", "two")
         keep(world, 0, 1)
-        told = await facts(await world.begin(ask("three", conversation=session)))
+        told = await entries(await world.begin(ask("three", conversation=session)))
         assert changes(told) == []
         assert len(engine.sent(SetContext)) == 1
 
@@ -84,22 +80,22 @@ class TestEdits:
     ):
         session, _ = await chat(world, "one", "two")
         keep(world)
-        told = await facts(await world.begin(ask("three", conversation=session)))
-        kinds = [type(fact) for fact in told]
+        told = await entries(await world.begin(ask("three", conversation=session)))
+        kinds = [type(entry) for entry in told]
         assert kinds.index(ContextChanged) < kinds.index(TurnBegun)
 
     async def test_a_shifted_edit_drops_spans_and_keeps_the_kv(self, world, engine):
         session, added = await chat(world, "one", "two", "three")
         keep(world, 0, 2)
         turn = await world.begin(ask("four", conversation=session, policy=SHIFTED))
-        told = await facts(turn)
-        start = len(FRONT + added[0])
-        edit = Edit(at=sum(map(len, [FRONT, *added])), dropped=((start, start + len(added[1])),))
+        told = await entries(turn)
+        start = len(PREFIX + added[0])
+        edit = Edit(at=sum(map(len, [PREFIX, *added])), dropped=((start, start + len(added[1])),))
         assert engine.sent(EditContext) == [EditContext(session=session, edit=edit)]
         assert len(engine.sent(SetContext)) == 1
         assert (changes(told)[0].fidelity, told[-1].usage.fidelity) == ("shifted", "shifted")
         last = rendered(("user", "four"), ("assistant", told[-1].text))
-        context = FRONT + added[0] + added[2] + last
+        context = PREFIX + added[0] + added[2] + last
         assert await world.context(session) == context == engine.contexts[session]
 
     async def test_a_lost_shifted_context_is_set_with_its_edits(self, world, engine):
@@ -112,7 +108,7 @@ class TestEdits:
         engine.lose()
         await world.turn(ask("six", conversation=session, policy=SHIFTED))
         (again,) = engine.sent(SetContext)[1:]
-        assert again.ids[: len(FRONT + added[0])] == FRONT + added[0]
+        assert again.ids[: len(PREFIX + added[0])] == PREFIX + added[0]
         assert again.edits == tuple(edits)
         assert len(edits) == 2
         assert engine.contexts[session][: len(before)] == before
@@ -124,15 +120,15 @@ class TestEdits:
         await world.turn(ask("three", conversation=session, policy=SHIFTED))
         assert engine.sent(EditContext) == []
         sent = engine.sent(SetContext)[-1]
-        assert sent.ids == [*FRONT, *added[0], *added[1]]
-        assert [edit.dropped for edit in sent.edits] == [((len(FRONT), len(FRONT + added[0])),)]
+        assert sent.ids == [*PREFIX, *added[0], *added[1]]
+        assert [edit.dropped for edit in sent.edits] == [((len(PREFIX), len(PREFIX + added[0])),)]
 
     async def test_a_policy_that_is_exact_again_rebuilds_what_was_shifted(self, world, engine):
         session, _added = await chat(world, "one", "two")
         keep(world, 1)
         await world.turn(ask("three", conversation=session, policy=SHIFTED))
         before = await world.context(session)
-        told = await facts(await world.begin(ask("four", conversation=session)))
+        told = await entries(await world.begin(ask("four", conversation=session)))
         (change,) = changes(told)
         assert (change.reason, change.dropped_turns, change.fidelity) == ("policy", 0, "exact")
         assert change.tokens_before == change.tokens_after == len(before)
@@ -144,14 +140,14 @@ class TestEdits:
         await world.turn(ask("three", conversation=session, policy=SHIFTED))
         before = await world.context(session)
         request = ask("four", conversation=session, policy=SHIFTED, instructions="be brief")
-        told = await facts(await world.begin(request))
+        told = await entries(await world.begin(request))
         (change,) = changes(told)
         assert (change.reason, change.context, change.fidelity) == (
             "instructions",
             "trimmed",
             "exact",
         )
-        seen = message("system", "be brief") + before[len(FRONT) :]
+        seen = message("system", "be brief") + before[len(PREFIX) :]
         assert (engine.sent(SetContext)[-1].ids, engine.edits[session]) == (seen, [])
         assert (await world.context(session))[: len(seen)] == seen
 
@@ -159,7 +155,7 @@ class TestEdits:
         session, added = await chat(world, "one", "two")
         keep(world, 1)
         request = ask("three", conversation=session, policy=SHIFTED, instructions="be brief")
-        told = changes(await facts(await world.begin(request)))
+        told = changes(await entries(await world.begin(request)))
         assert [change.reason for change in told] == ["instructions", "trimmed"]
         assert told[0].tokens_after == told[1].tokens_before
         assert told[1].tokens_after == len(message("system", "be brief") + added[1])
@@ -174,7 +170,7 @@ class TestEdits:
         turn = await world.begin(ask("four", conversation=session, policy=SHIFTED))
         engine.begin(turn.accepted.response_id, rebuilt_exact=True)
         engine.finish(turn.accepted.response_id)
-        told = await facts(turn)
+        told = await entries(turn)
         (change,) = changes(told)
         assert (change.reason, change.tokens_before, change.tokens_after, change.fidelity) == (
             "rebuilt_exact",
@@ -239,12 +235,12 @@ class TestEdits:
         keep(world)
         _turn, finished = await world.turn(ask(conversation=session))
         assert list(world.policies.scripted.views[-1].turns) == [len(added[0])]
-        context = FRONT + rendered(("user", "the question"), ("assistant", finished.text))
+        context = PREFIX + rendered(("user", "the question"), ("assistant", finished.text))
         assert await world.context(session) == context
         keep(world, 0)
         await world.turn(ask("more", conversation=session))
         view = world.policies.scripted.views[-1]
-        assert list(view.turns) == [len(context) - len(FRONT)]
+        assert list(view.turns) == [len(context) - len(PREFIX)]
 
 
 class TestInspection:
@@ -261,7 +257,7 @@ class TestInspection:
         view = await world.service.get_session(ANN, session)
         last = rendered(("user", "four"), ("assistant", finished.text))
         assert (view.policy, view.fidelity) == ("scripted", "shifted")
-        assert view.tokens_total == sum(map(len, [FRONT, *added, last]))
+        assert view.tokens_total == sum(map(len, [PREFIX, *added, last]))
         assert view.tokens_kept == view.tokens_total - len(added[1])
         assert sum(part.kept for part in view.turns) == view.tokens_kept
         assert [bool(part.kept) for part in view.turns] == [

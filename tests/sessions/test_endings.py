@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from engine.messages import CancelTurn, ReleaseContext
+from engine.ipc.messages import CancelTurn, ReleaseContext
+from sessiond.domain import TextDelta, TurnBegun, TurnFinished, TurnQueued
 from sessiond.errors import RequestError
-from sessiond.facts import TextDelta, TurnBegun, TurnFinished, TurnQueued
 from sessiond.store.errors import StoreError
 from tests.sessions.talking import OTHER, speaking, talk
 from tests.sessions.world import (
@@ -15,7 +15,7 @@ from tests.sessions.world import (
     SOCKET,
     World,
     ask,
-    facts,
+    entries,
     finish,
     rendered,
     settled,
@@ -58,7 +58,7 @@ class TestCancel:
         session, _, before = talk
         turn = await world.begin(ask("a", conversation=session))  # the engine does not begin it
         turn.cancel(keep=False)
-        assert [type(fact) for fact in await facts(turn)] == [TurnFinished]
+        assert [type(entry) for entry in await entries(turn)] == [TurnFinished]
         engine.auto = True
         await world.turn(ask("b", conversation=session))
         assert (await world.context(session))[: len(before)] == before
@@ -67,7 +67,7 @@ class TestCancel:
         turn = await speaking(world, engine, conversation=talk[0])
         for _ in range(2):
             await world.service.cancel(ANN, turn.accepted.response_id, attachment=SOCKET, keep=True)
-        endings = [fact for fact in await facts(turn) if isinstance(fact, TurnFinished)]
+        endings = [entry for entry in await entries(turn) if isinstance(entry, TurnFinished)]
         assert len(endings) == 1
         await world.service.cancel(ANN, turn.accepted.response_id, attachment=SOCKET, keep=True)
         turn.cancel(keep=False)
@@ -170,7 +170,7 @@ class TestDisconnect:
         turn = await world.begin(ask("a", conversation=talk[0]), attachment=None)
         engine.begin(turn.accepted.response_id)
         engine.say(turn.accepted.response_id, "x")
-        told = turn.facts()
+        told = turn.entries()
         assert await anext(told) == TurnBegun()
         await told.aclose()
         await until(lambda: not engine.running())
@@ -216,11 +216,11 @@ class TestBounds:
     async def test_a_turn_that_waits_is_told_to_be_queued(self, world, engine):
         engine.auto = False
         turn = await world.begin(ask("a"))
-        told = turn.facts()
+        told = turn.entries()
         assert await anext(told) == TurnQueued()
         engine.begin(turn.accepted.response_id)
         engine.finish(turn.accepted.response_id)
-        assert [type(fact) async for fact in told] == [TurnBegun, TurnFinished]
+        assert [type(entry) async for entry in told] == [TurnBegun, TurnFinished]
 
     async def test_a_slow_reader_finds_the_deltas_merged(self, world, engine):
         engine.auto = False
@@ -229,7 +229,7 @@ class TestBounds:
             engine.say(turn.accepted.response_id, "y")
         engine.finish(turn.accepted.response_id)
         await until(turn.bound.ended.is_set)
-        told = await facts(turn)
+        told = await entries(turn)
         assert len(told) == 3
         assert told[1] == TextDelta(text="half" + 100 * "y")
 
@@ -311,7 +311,7 @@ async def test_a_fault_of_ours_ends_the_turn_and_leaves_the_session_usable(
         monkeypatch.undo()
         raise ZeroDivisionError("as the test wants")
 
-    monkeypatch.setattr("sessiond.sessions.driver.end_of", break_once)
+    monkeypatch.setattr("sessiond.sessions.stream.end_of", break_once)
     engine.finish(turn.accepted.response_id)
     finished = await finish(turn)
     assert (finished.status, finished.error.code) == ("failed", "internal_error")

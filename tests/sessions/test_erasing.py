@@ -6,9 +6,8 @@ import pytest
 import sqlalchemy as sa
 from msgspec.structs import replace
 
-from engine.messages import CloseContext, SetContext
-from engine.questions import GetStats
-from engine.tier_reports import TierInfo
+from engine.ipc.messages import CloseContext, SetContext
+from engine.ipc.queries import GetStats, TierInfo
 from sessiond.store.schema import items, metadata, sessions, system_prompts, turns
 from tests.sessions.rig import Rig, StepGate, greedy
 from tests.sessions.world import ANN, BOB, SOCKET, World, ask, finish, until
@@ -48,8 +47,8 @@ async def test_text_and_ids_are_gone_from_sql(world, engine):
     assert await counts(world) == {"turns": 0, "items": 0, "summaries": 0}
     (tombstone,) = await rows(world, sessions)
     assert (tombstone.metadata, tombstone.tip_id) == ({}, None)
-    (front,) = await rows(world, system_prompts)
-    assert (front.text, front.token_ids) == (None, b"")
+    (system_prefix,) = await rows(world, system_prompts)
+    assert (system_prefix.text, system_prefix.token_ids) == (None, b"")
     view = await world.service.get_session(ANN, session)
     assert (view.state, view.turns, view.instructions) == ("closed", (), None)
 
@@ -109,7 +108,7 @@ async def test_the_engine_is_told_to_erase_what_it_holds(world, engine):
 async def test_an_engine_that_has_forgotten_the_ids_is_told_them_first(world, engine):
     session, _ = await told(world, "a")
     context = await world.context(session)
-    world.service._retention.forget(world.service._parts.sessions.get(session))
+    world.service._retention.forget(world.service._deps.sessions.get(session))
     engine.commands.clear()
     await world.service.close_session(ANN, session)
     assert [type(command) for command in engine.commands] == [SetContext, CloseContext]
@@ -156,7 +155,7 @@ async def test_an_engine_that_is_new_erases_what_the_last_may_have_left_on_disk(
     assert [type(command) for command in engine.commands] == [SetContext, CloseContext]
     assert engine.commands[0].ids == context
     assert engine.commands[1].erase
-    await until(lambda: not len(world.service._housekeeping._placer.unerased))
+    await until(lambda: not len(world.service._housekeeping._engine_sync.pending_deletes))
     assert len(engine.commands) == 2
 
 
@@ -185,7 +184,7 @@ async def test_no_slot_of_the_device_holds_anything_of_it(real, forgotten):
     session = turn.accepted.session_id
     if forgotten:
         await world.service.detach(SOCKET)
-        live = world.service._parts.sessions.get(session)
+        live = world.service._deps.sessions.get(session)
         world.service._retention.forget(live)
         assert (await rig.engine.ask(GetStats())).cached_blocks
     await world.service.close_session(ANN, session)

@@ -5,8 +5,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from engine.messages import CloseContext, ForkContext, SetContext, TruncateContext
-from engine.questions import GetStats
+from engine.ipc.messages import CloseContext, ForkContext, SetContext, TruncateContext
+from engine.ipc.queries import GetStats
 from sessiond.errors import RequestError
 from tests.sessions.rig import Rig, StepGate, greedy, reply_after
 from tests.sessions.world import ANN, BOB, SOCKET, World, ask, finish, message, settled

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from engine.messages import ReleaseContext
+from engine.ipc.messages import ReleaseContext
 from sessiond.sessions.service import ServiceLimits
 from tests.sessions.world import ANN, SOCKET, World, ask
 

@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
+from sessiond.domain import BlockCounts, ByteCounts, PageRow, SessionUsage
 from sessiond.errors import RequestError
-from sessiond.facts import BlockCounts, ByteCounts, PageRow, SessionUsage
 from tests.sessions.world import ANN, SOCKET, ask, finish
 
 

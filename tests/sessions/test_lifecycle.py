@@ -4,11 +4,11 @@ import itertools
 
 import pytest
 
-from sessiond.sessions.lifecycle import NEXT, Event, State, TransitionError, after, is_free
+from sessiond.sessions.lifecycle import NEXT, LifecycleEvent, State, TransitionError, after, is_free
 
 
 def test_what_the_table_lacks_is_a_bug():
-    for state, event in itertools.product(State, Event):
+    for state, event in itertools.product(State, LifecycleEvent):
         if (state, event) in NEXT:
             assert after(state, event) is NEXT[state, event]
         else:
@@ -16,14 +16,14 @@ def test_what_the_table_lacks_is_a_bug():
                 after(state, event)
 
 
-def test_whoever_claims_a_session_leaves_it_free_or_closed():
+def test_a_lock_holder_leaves_a_session_free_or_closed():
     endings = {after(State.RUNNING, event) for at, event in NEXT if at is State.RUNNING}
     assert endings == {State.IDLE, State.NEW, State.CLOSED}
 
 
 def test_free_states_are_those_that_can_be_claimed():
     assert {state for state in State if is_free(state)} == {
-        state for state, event in NEXT if event is Event.CLAIM
+        state for state, event in NEXT if event is LifecycleEvent.LOCK
     }
 
 

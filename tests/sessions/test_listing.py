@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 import sqlalchemy as sa
 
-from engine.questions import GetContexts
+from engine.ipc.queries import GetContexts
+from sessiond.domain import EVERYBODY, SessionFilter
 from sessiond.errors import RequestError
-from sessiond.facts import EVERYBODY, SessionFilter
 from tests.sessions.world import ANN, BOB, World, ask
 
 ADMIN = replace(ANN, user_id="root", is_admin=True)
@@ -42,7 +42,7 @@ async def all_states(world, engine):
     new = (await world.service.create_conversation(ANN, (), {})).id
     engine.auto = False
     turn = await world.begin(ask("running"))
-    world.service._retention.release(world.service._parts.sessions.get(cold))
+    world.service._retention.release(world.service._deps.sessions.get(cold))
     return {
         "closed": [closed],
         "cold": [cold],

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from engine.questions import GetStats
+from engine.ipc.queries import GetStats
+from sessiond.domain import PolicyChoice
 from sessiond.errors import RequestError
-from sessiond.facts import PolicyChoice
 from tests.sessions.long_chat import Chat, said
 from tests.sessions.rig import Rig, StepGate, greedy, reply_after
 from tests.sessions.world import (
@@ -21,7 +21,7 @@ from tests.sessions.world import (
 
 pytestmark = pytest.mark.second
 
-FRONT = message("system", DEFAULT)
+PREFIX = message("system", DEFAULT)
 WINDOW = 1024
 
 
@@ -36,8 +36,8 @@ async def test_300_turns_in_a_window_of_1024_tokens(start, fidelity):
     blocks = 0
     for number in range(300):
         finished = await chat.say(said(number))
-        assert chat.visible[: len(FRONT)] == FRONT
-        assert chat.visible[len(FRONT)] == ROLES["user"]
+        assert chat.visible[: len(PREFIX)] == PREFIX
+        assert chat.visible[len(PREFIX)] == ROLES["user"]
         assert len(chat.visible) <= WINDOW
         usage = finished.usage
         told = usage.reused_tokens + usage.restored_tokens
@@ -52,10 +52,10 @@ async def test_300_turns_in_a_window_of_1024_tokens(start, fidelity):
     trims = sum(bool(changes) for changes in chat.changes)
     assert 5 < trims <= 300 // 5
     assert blocks <= 2 * WINDOW // 16
-    live = chat.world.service._parts.sessions.get(chat.session)
-    assert len(live.shape.turns) < 50
-    assert live.shape.tokens == live.tokens == len(chat.visible)
-    assert live.shape == await chat.world.store.shape("ann", len(FRONT), live.tip_id)
+    live = chat.world.service._deps.sessions.get(chat.session)
+    assert len(live.layout.turns) < 50
+    assert live.layout.tokens == live.tokens == len(chat.visible)
+    assert live.layout == await chat.world.store.layout("ann", len(PREFIX), live.tip_id)
 
 
 @pytest.mark.parametrize("fidelity", ["exact", "shifted"])
@@ -100,8 +100,8 @@ async def test_a_fork_from_before_a_trim_replies_as_the_whole_would(start, fidel
     chat = Chat(await start(Rig(), policy=sliding(fidelity)))
     whole, number = None, 0
     while not any(chat.changes):
-        whole = getattr(chat, "visible", None), chat.world.service._parts.sessions
-        tip = number and chat.world.service._parts.sessions.get(chat.session).tip_id
+        whole = getattr(chat, "visible", None), chat.world.service._deps.sessions
+        tip = number and chat.world.service._deps.sessions.get(chat.session).tip_id
         await chat.say(said(number))
         number += 1
     ids, _ = whole
@@ -157,20 +157,20 @@ async def test_t20_whole_turns_go_and_the_first_kept_token_is_a_turns_header(sta
             for role, text in zip(("user", "assistant"), pair, strict=True)
         )
     )
-    assert whole == FRONT + kept
-    assert chat.visible[: change.tokens_after] == FRONT + kept[len(dropped) :]
-    assert chat.visible[len(FRONT)] == ROLES["user"]
+    assert whole == PREFIX + kept
+    assert chat.visible[: change.tokens_after] == PREFIX + kept[len(dropped) :]
+    assert chat.visible[len(PREFIX)] == ROLES["user"]
 
 
 async def test_t21_what_is_dropped_is_told_and_the_system_prompt_is_not(start):
     """Window 2,048, history of 3,000 tokens, a secret in the system prompt."""
     world = await start(Rig(max_model_len=2048), policy=sliding())
-    front = message("system", "the secret is 1234")
+    system_prefix = message("system", "the secret is 1234")
     chat = Chat(world)
     await chat.say("hi", instructions="the secret is 1234")
     while sum(usage.new_tokens for usage in chat.usages) < 3000:
         await chat.say("y" * 180, truncation="auto")
-        assert chat.visible[: len(front)] == front
+        assert chat.visible[: len(system_prefix)] == system_prefix
     told = [change for changes in chat.changes for change in changes]
     assert told
     for change in told:
@@ -186,7 +186,7 @@ async def test_t16_children_of_a_busy_parent_share_its_blocks(start):
     rig = Rig(blocks=1024, max_model_len=16384, max_num_batched_tokens=512, idle_prefill=False)
     world = await start(rig)
     rig.model.script([97, 256])
-    turn, _ = await world.turn(greedy("p" * (7403 - len(FRONT) - 7)))
+    turn, _ = await world.turn(greedy("p" * (7403 - len(PREFIX) - 7)))
     parent, tip = turn.accepted.session_id, turn.accepted.response_id
     assert len(await world.context(parent)) == 7403
     rig.model.gate = StepGate(1)

@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from engine.questions import GetResidency
-from sessiond.facts import AttachmentId, TurnAccepted
-from sessiond.sessions import housekeeping, replica, residency
-from sessiond.sessions.replays import Replays, stored_replay
+from engine.ipc.queries import GetResidency
+from sessiond.domain import AttachmentId, TurnAccepted
+from sessiond.sessions import housekeeping, quotas, replica
+from sessiond.sessions.event_log import EventLogs, stored_replay
 from tests.fakes.fake_clock import FakeClock
 from tests.sessions.world import ANN, BOB, SOCKET, World, ask, settled, until
 
@@ -37,13 +37,13 @@ class TestResidency:
     async def test_sessions_are_asked_for_some_at_a_time_and_all_are_charged(
         self, still, engine, monkeypatch
     ):
-        monkeypatch.setattr(residency, "_AT_A_TIME", 3)
+        monkeypatch.setattr(quotas, "_AT_A_TIME", 3)
         meter = still.service.quotas._residency
         await open_sessions(still)
         await open_sessions(still, caller=BOB)
         meter._ticks.advance(100)
         before = meter._looked_at
-        await meter.look()
+        await meter.sample()
         asked = [query.sessions for query in engine.asked if isinstance(query, GetResidency)]
         assert max(map(len, asked)) == 3
         assert sorted(name for names in asked for name in names) == sorted(engine.cached)
@@ -52,7 +52,7 @@ class TestResidency:
             held = sum(
                 kept
                 for session, kept in engine.cached.items()
-                if still.service._parts.sessions.get(session).user_id == user
+                if still.service._deps.sessions.get(session).user_id == user
             )
             assert await byte_seconds(still, user) == pytest.approx(held * since_s)
 
@@ -61,7 +61,7 @@ class TestResidency:
         meter = still.service.quotas._residency
         await open_sessions(still)
         meter._ticks.advance(100)
-        await meter.look()
+        await meter.sample()
         asked = [len(query.sessions) for query in engine.asked if isinstance(query, GetResidency)]
         assert asked == [7, 5, 3, 1]
         assert await byte_seconds(still, "ann") >= 100 * sum(engine.cached.values())
@@ -99,7 +99,7 @@ async def test_a_heartbeat_looks_at_some_sessions_and_the_next_at_the_others(
         await still.service._replica.beat()
     assert list(map(len, asked)) == [3, 3, 1]
     assert sorted(name for some in asked for name in some) == sorted(names)
-    assert len(still.service._parts.sessions) == 0
+    assert len(still.service._deps.sessions) == 0
 
 
 async def test_others_go_on_while_a_socket_with_many_sessions_leaves(still, monkeypatch):
@@ -144,8 +144,8 @@ async def test_a_session_that_came_anew_while_its_old_socket_left_is_not_release
     engine.auto = False
     await still.begin(ask("a", conversation=session))
     still.service.leave(SOCKET)
-    old = still.service._parts.sessions.get(session)
-    await until(lambda: not old.seat.is_taken)
+    old = still.service._deps.sessions.get(session)
+    await until(lambda: not old.turn_lock.is_locked)
     still.service._retention.forget(old)
     again = await still.begin(ask("b", conversation=session), attachment=None)
     before = len(engine.commands)
@@ -156,7 +156,7 @@ async def test_a_session_that_came_anew_while_its_old_socket_left_is_not_release
 
 
 def test_replays_of_a_session_are_found_by_its_name_and_not_kept_longer():
-    replays = Replays(ttl_s=60.0, max_bytes=10**6)
+    replays = EventLogs(ttl_s=60.0, max_bytes=10**6)
     for number in range(6):
         accepted = TurnAccepted(
             response_id=f"resp_{number}",

@@ -2,12 +2,12 @@
 
 import pytest
 
-from engine.messages import SubmitTurn
+from engine.ipc.messages import SubmitTurn
+from sessiond.domain import ContextChanged, InputItem, PolicyChoice
 from sessiond.errors import RequestError
-from sessiond.facts import ContextChanged, InputItem, PolicyChoice
-from sessiond.sessions.oversize import keep_end
-from tests.sessions.trimmed import FRONT, changes
-from tests.sessions.world import ANN, World, ask, facts, items, message, rendered
+from sessiond.sessions.fit import keep_end
+from tests.sessions.trimmed import PREFIX, changes
+from tests.sessions.world import ANN, World, ask, entries, items, message, rendered
 
 KEEP_END = PolicyChoice(type="sliding_window", oversize="keep_end")
 TEXT = "".join(chr(ord("a") + number % 26) for number in range(5000))
@@ -68,18 +68,18 @@ async def test_the_end_is_kept_where_policy_and_request_say_so_and_the_client_is
     world, engine
 ) -> None:
     turn = await world.begin(ask(TEXT, truncation="auto", max_output_tokens=40))
-    told = await facts(turn)
-    kept = 1024 - len(FRONT) - 2 - 40
+    told = await entries(turn)
+    kept = 1024 - len(PREFIX) - 2 - 40
     text = TEXT[-(kept - 4) :]
-    assert engine.sent(SubmitTurn)[-1].ids == [*FRONT, *message("user", text), 259]
+    assert engine.sent(SubmitTurn)[-1].ids == [*PREFIX, *message("user", text), 259]
     session = turn.accepted.session_id
     assert changes(told) == [
         ContextChanged(
             session_id=session,
             reason="oversize",
             dropped_turns=0,
-            tokens_before=len(FRONT) + len(message("user", TEXT)) + 1,
-            tokens_after=len(FRONT) + kept,
+            tokens_before=len(PREFIX) + len(message("user", TEXT)) + 1,
+            tokens_after=len(PREFIX) + kept,
             context="trimmed",
         )
     ]
@@ -95,7 +95,7 @@ async def test_earlier_turns_go_first_and_the_next_one_goes_on(world, engine) ->
     long = await world.begin(
         ask(TEXT, truncation="auto", max_output_tokens=40, conversation=session)
     )
-    told = changes(await facts(long))
+    told = changes(await entries(long))
     assert [change.reason for change in told] == ["trimmed", "oversize"]
     assert told[0].dropped_turns == 1
     assert engine.contexts[session] == await world.context(session)
@@ -120,5 +120,5 @@ async def test_else_it_is_refused_before_any_work(world, engine, policy, truncat
 
 async def test_what_fits_is_never_cut(world, engine) -> None:
     turn = await world.begin(ask("x" * 900, truncation="auto"))
-    assert changes(await facts(turn)) == []
-    assert len(engine.sent(SubmitTurn)[-1].ids) == len(FRONT) + 900 + 4
+    assert changes(await entries(turn)) == []
+    assert len(engine.sent(SubmitTurn)[-1].ids) == len(PREFIX) + 900 + 4

@@ -7,15 +7,15 @@ from random import Random
 
 import pytest
 
-from engine.messages import CloseContext
+from engine.ipc.messages import CloseContext
+from sessiond.domain import PolicyChoice
 from sessiond.errors import RequestError
-from sessiond.facts import PolicyChoice
 from tests.fakes.fake_clock import FakeClock
 from tests.sessions.fake_engine import FakeEngine
-from tests.sessions.world import ANN, World, ask, facts, finish, rendered, settled
+from tests.sessions.world import ANN, World, ask, entries, finish, rendered, settled
 
 LEASE_S = 15.0
-FRONT = ("system", "be good")
+PREFIX = ("system", "be good")
 
 
 @asynccontextmanager
@@ -55,7 +55,7 @@ def talked(*turns):
         for turn in turns
         for role, text in zip(("user", "assistant"), turn, strict=True)
     ]
-    return rendered(FRONT, *parts)
+    return rendered(PREFIX, *parts)
 
 
 async def test_an_idle_session_is_taken_over_and_taken_back(url):
@@ -229,7 +229,7 @@ async def test_a_session_that_is_busy_elsewhere_can_be_closed(url):
         a.engine.begin(turn.accepted.response_id)
         await b.service.close_session(ANN, turn.accepted.session_id)
         a.engine.finish(turn.accepted.response_id)
-        assert (await facts(turn))[-1].status == "failed"
+        assert (await entries(turn))[-1].status == "failed"
         for world in (a, b):
             with pytest.raises(RequestError) as error:
                 await world.begin(ask("2", conversation=turn.accepted.session_id))
@@ -244,7 +244,7 @@ async def test_what_was_said_of_a_session_at_one_server_holds_at_the_other(url):
         await b.service.update_session(ANN, session, policy=choice, priority="high")
         await b.service.conversations.add_items(ANN, session, ask("added").input)
         view = await a.service.update_session(ANN, session, retention="park")
-        live = a.service._parts.sessions.get(session)
+        live = a.service._deps.sessions.get(session)
         assert (live.policy, live.hints.priority, live.hints.retention) == (choice, "high", "park")
         assert live.tip_id == view.turns[-1].response_id
         await b.service.reset_session(ANN, session)

@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from engine.messages import ForkContext
+from engine.ipc.messages import ForkContext
+from sessiond.domain import AttachmentId
 from sessiond.errors import RequestError
-from sessiond.facts import AttachmentId
-from tests.sessions.world import ANN, SOCKET, World, ask, facts, finish, rendered, settled, until
+from tests.sessions.world import ANN, SOCKET, World, ask, entries, finish, rendered, settled, until
 
 OTHER = AttachmentId("sock_2")
 
@@ -72,7 +72,7 @@ async def test_a_fork_with_other_instructions_gets_its_own_front(world, engine):
     session, first = await opened(world)
     await world.turn(ask("a", conversation=session))
     turn = await world.begin(ask("b", previous_response_id=first, instructions="new"))
-    told = await facts(turn)
+    told = await entries(turn)
     assert told[0].reason == "instructions"
     assert engine.sent(ForkContext) == []
     context = await world.context(turn.accepted.session_id)

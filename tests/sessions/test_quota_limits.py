@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
+from sessiond.domain import AttachmentId, PolicyChoice
 from sessiond.errors import RequestError
-from sessiond.facts import AttachmentId, PolicyChoice
-from tests.sessions.quota_words import FRONT, limit, refusal_of, states, to_minute
+from tests.sessions.quota_words import PREFIX, limit, refusal_of, states, to_minute
 from tests.sessions.world import ANN, World, ask, finish
 
 
@@ -142,7 +142,7 @@ class TestHeaders:
         to_minute(world, 20)
         engine.auto = False
         turn = await world.begin(ask("hi", max_output_tokens=50))
-        taken = FRONT + 6 + 50
+        taken = PREFIX + 6 + 50
         assert turn.headers == {
             "x-ratelimit-limit-requests": "3",
             "x-ratelimit-remaining-requests": "2",
@@ -151,7 +151,7 @@ class TestHeaders:
             "x-ratelimit-remaining-tokens": str(300 - taken),
             "x-ratelimit-reset-tokens": "40s",
         }
-        refused = await refusal_of(world, ask("hi", max_output_tokens=280 - FRONT))
+        refused = await refusal_of(world, ask("hi", max_output_tokens=280 - PREFIX))
         assert refused.headers["x-ratelimit-remaining-tokens"] == str(300 - taken)
         assert await world.service.quotas.headers("ann") == turn.headers
         engine.finish(turn.accepted.response_id)

@@ -9,7 +9,7 @@ from sessiond.errors import RequestError
 from sessiond.quota import charged_tokens, windows_at
 from sessiond.store.errors import StoreError
 from sessiond.store.store import Store
-from tests.sessions.quota_words import FRONT, limit, refusal_of, to_minute, use_of, use_when
+from tests.sessions.quota_words import PREFIX, limit, refusal_of, to_minute, use_of, use_when
 from tests.sessions.world import ANN, BOB, SOCKET, ByteFormat, World, ask, finish, settled, until
 from tests.soak import SOAK
 
@@ -25,7 +25,7 @@ class TestCharges:
         engine.auto = False
         turn = await world.begin(ask("hi", max_output_tokens=50))
         use = await use_of(world)
-        assert (use.turns, use.minute_tokens) == (1, FRONT + len("hi") + 4 + 50)
+        assert (use.turns, use.minute_tokens) == (1, PREFIX + len("hi") + 4 + 50)
         engine.finish(turn.accepted.response_id)
         await finish(turn)
 
@@ -80,8 +80,8 @@ class TestCharges:
         async def broken(*_when):
             raise StoreError("no")
 
-        monkeypatch.setattr(world.store, "keep_turn", broken)
-        monkeypatch.setattr("sessiond.sessions.driver._COMMIT_PAUSES_S", (None,))
+        monkeypatch.setattr(world.store, "commit_turn", broken)
+        monkeypatch.setattr("sessiond.sessions.stream._COMMIT_PAUSES_S", (None,))
         _, finished = await world.turn(ask("hi"))
         assert finished.error.code == "internal_error"
         use = await use_of(world)
@@ -149,9 +149,9 @@ class TestWindows:
         await world.turn(ask("x" * 20, max_output_tokens=6), caller=BOB)
 
     async def test_nothing_is_tokenised_for_a_user_who_has_nothing_left(self, world, monkeypatch):
-        await limit(world, tokens_per_minute=FRONT + 15)
+        await limit(world, tokens_per_minute=PREFIX + 15)
         turn, _ = await world.turn(ask("12345", max_output_tokens=6))
-        assert (await use_of(world)).minute_tokens == FRONT + 15
+        assert (await use_of(world)).minute_tokens == PREFIX + 15
         rendered = []
         plain = ByteFormat.message
         monkeypatch.setattr(
@@ -178,7 +178,7 @@ class TestWindows:
         await limit(world, tokens_per_minute=100)
         engine.auto = False
         turn = await world.begin(ask("hi"))
-        assert turn.plan.max_output_tokens == 100 - FRONT - 6 - 2
+        assert turn.plan.max_output_tokens == 100 - PREFIX - 6 - 2
         engine.finish(turn.accepted.response_id)
         await finish(turn)
 

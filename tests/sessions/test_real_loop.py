@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from engine.questions import GetAudit, GetStats
-from sessiond.facts import TurnBegun
+from engine.ipc.queries import GetAudit, GetStats
+from sessiond.domain import TurnBegun
 from tests.fakes.fake_model import InjectedFaultError
 from tests.sessions.rig import Rig, StepGate, greedy, reply_after
 from tests.sessions.trimmed import SHIFTED, keep
@@ -99,7 +99,7 @@ async def test_a_fork_of_a_shifted_context_has_its_kv_and_can_be_made_again(star
     _, trunk = await world.turn(greedy("same", conversation=session))
     fork, forked = await world.turn(greedy("same", previous_response_id=tip))
     assert fork.accepted.session_id != session
-    for live in world.service._parts.sessions:
+    for live in world.service._deps.sessions:
         world.service._retention.unplace(live)
     _, again = await world.turn(greedy("same", previous_response_id=tip))
     assert forked.text == again.text == trunk.text
@@ -177,9 +177,9 @@ async def test_a_cancelled_turn_keeps_what_its_reader_saw(world, rig):
 
     async def read():
         last = None
-        async for fact in cancelled.facts():
-            last = fact
-            if not isinstance(fact, TurnBegun):
+        async for entry in cancelled.entries():
+            last = entry
+            if not isinstance(entry, TurnBegun):
                 seen.set()
         return last
 

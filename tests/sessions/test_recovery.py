@@ -6,7 +6,7 @@ from itertools import count
 import msgspec
 import pytest
 
-from engine.messages import SetContext
+from engine.ipc.messages import SetContext
 from sessiond.errors import RequestError
 from tests.sessions.fake_engine import FakeEngine
 from tests.sessions.world import ANN, World, ask, finish, settled, until

@@ -67,7 +67,7 @@ async def test_of_many_at_once_one_runs(world, engine):
     assert {one for one in found if isinstance(one, str)} <= {runs[0].response_id}
     await finish(await world.service.run(runs[0]))
     assert len(engine.turns) == 1
-    assert len(list(world.service._parts.sessions)) == 1
+    assert len(list(world.service._deps.sessions)) == 1
 
 
 async def test_a_users_key_is_nobody_elses(world):
@@ -106,7 +106,7 @@ async def test_a_key_outlives_the_server_and_is_forgotten_in_time(url, engine):
     assert second != first
     world.clock.advance(1000)
 
-    await world.service._repeats.reap()
+    await world.service._idempotency.reap()
     assert await world.store.used_keys.find("ann", "k", 0.0) is None
     await world.stop()
 
@@ -119,7 +119,7 @@ async def test_a_key_of_a_turn_that_a_crash_took_is_free(world):
 
 async def test_a_turn_that_is_not_stored_takes_no_key(world):
     await refused(once(world, ask("a", store=False)), "invalid_value", "idempotency_key")
-    assert list(world.service._parts.sessions) == []
+    assert list(world.service._deps.sessions) == []
 
 
 class TestNames:

@@ -5,8 +5,7 @@ from itertools import count
 
 import pytest
 
-from sessiond.errors import RequestError
-from sessiond.facts import (
+from sessiond.domain import (
     AttachmentId,
     TextDelta,
     TurnAccepted,
@@ -15,28 +14,35 @@ from sessiond.facts import (
     TurnRequest,
     TurnUsage,
 )
-from sessiond.sessions.fact_log import FACT_BYTES, FactLog, FactsLostError, SkippedFacts
-from sessiond.sessions.replays import Replay, Replays
-from tests.sessions.world import ANN, BOB, SOCKET, World, ask, facts, finish, until
+from sessiond.errors import RequestError
+from sessiond.sessions.event_log import (
+    ENTRY_BYTES,
+    EntriesLostError,
+    EventLog,
+    EventLogs,
+    LogReplay,
+    SkippedEntries,
+)
+from tests.sessions.world import ANN, BOB, SOCKET, World, ask, entries, finish, until
 
 DONE = TurnFinished(status="completed", text="abc", usage=TurnUsage())
 OTHER = AttachmentId("sock_2")
 
 
 def told(log, *given):
-    for fact in given:
-        log.put(TextDelta(text=fact) if isinstance(fact, str) else fact)
+    for entry in given:
+        log.put(TextDelta(text=entry) if isinstance(entry, str) else entry)
     return log
 
 
 async def whole(source):
-    told = source.facts() if isinstance(source, Replay) else source.read()
-    return [fact async for fact in told]
+    told = source.entries() if isinstance(source, LogReplay) else source.read()
+    return [entry async for entry in told]
 
 
-class TestFactLog:
+class TestEventLog:
     async def test_deltas_that_wait_are_one_and_the_end_is_the_end(self):
-        log = told(FactLog(), TurnBegun(), "a", "b")
+        log = told(EventLog(), TurnBegun(), "a", "b")
         reader = log.read()
         assert await anext(reader) == TurnBegun()
         assert await anext(reader) == TextDelta(text="ab")
@@ -44,10 +50,10 @@ class TestFactLog:
         await asyncio.sleep(0)
         told(log, "c", DONE)
         assert await waiting == TextDelta(text="c")
-        assert [fact async for fact in reader] == [DONE]
+        assert [entry async for entry in reader] == [DONE]
 
     async def test_every_reader_finds_the_same_facts_whenever_it_comes(self):
-        log = told(FactLog(), TurnBegun(), "a")
+        log = told(EventLog(), TurnBegun(), "a")
         first = log.read()
         seen = [await anext(first), await anext(first)]
         second = asyncio.create_task(whole(log))
@@ -55,43 +61,43 @@ class TestFactLog:
         told(log, "b")
         await asyncio.sleep(0)
         told(log, "c", DONE)
-        assert seen + [fact async for fact in first] == await second == await whole(log)
+        assert seen + [entry async for entry in first] == await second == await whole(log)
         assert await second == [TurnBegun(), *(TextDelta(text=text) for text in "abc"), DONE]
 
     async def test_the_oldest_that_were_given_make_room(self):
-        log = FactLog(max_facts=3)
+        log = EventLog(max_entries=3)
         reader = log.read()
         for text in "abcdef":
             told(log, text)
             assert await anext(reader) == TextDelta(text=text)
-        assert log.skipped == SkippedFacts(deltas=3, text="abc")
+        assert log.skipped == SkippedEntries(deltas=3, text="abc")
         told(log, DONE)
         assert await whole(log) == [TextDelta(text="e"), TextDelta(text="f"), DONE]
         assert await anext(reader) == DONE
 
     async def test_its_bytes_are_bounded(self):
-        log = FactLog(max_bytes=5 * FACT_BYTES)
+        log = EventLog(max_bytes=5 * ENTRY_BYTES)
         reader = log.read()
         for _ in range(100):
-            told(log, "x" * FACT_BYTES)
+            told(log, "x" * ENTRY_BYTES)
             await anext(reader)
-        assert log._bytes <= 5 * FACT_BYTES
+        assert log._bytes <= 5 * ENTRY_BYTES
         assert log.skipped.deltas == 98
 
     async def test_what_nobody_has_read_is_kept_as_one_fact(self):
-        log = FactLog(max_facts=3)
+        log = EventLog(max_entries=3)
         told(log, TurnBegun(), *"abcdefgh", DONE)
         assert await whole(log) == [TurnBegun(), TextDelta(text="abcdefgh"), DONE]
 
     async def test_a_reader_that_falls_behind_is_told_so(self):
-        log = told(FactLog(max_facts=2), "a")
+        log = told(EventLog(max_entries=2), "a")
         slow, fast = log.read(), log.read()
         await anext(slow)
         await anext(fast)
         for text in "bcde":
             told(log, text)
             await anext(fast)
-        with pytest.raises(FactsLostError):
+        with pytest.raises(EntriesLostError):
             await anext(slow)
 
 
@@ -106,12 +112,12 @@ def replay(response_id, session_id="conv_1"):
         created_at=1.0,
         request=TurnRequest(),
     )
-    return Replay(accepted=accepted, log=told(FactLog(), "abc", DONE))
+    return LogReplay(accepted=accepted, log=told(EventLog(), "abc", DONE))
 
 
-class TestReplays:
+class TestEventLogs:
     def test_t10_of_ten_thousand_ended_turns_few_are_kept(self):
-        replays = Replays(ttl_s=60.0, max_bytes=100_000)
+        replays = EventLogs(ttl_s=60.0, max_bytes=100_000)
         for number in range(10_000):
             one = replay(f"resp_{number}")
             replays.begin("ann", one)
@@ -125,7 +131,7 @@ class TestReplays:
         assert (len(replays), replays._bytes) == (0, 0)
 
     def test_t10_they_go_with_their_session_or_response(self):
-        replays = Replays(ttl_s=60.0, max_bytes=100_000)
+        replays = EventLogs(ttl_s=60.0, max_bytes=100_000)
         for name, session in (("resp_1", "conv_1"), ("resp_2", "conv_2"), ("resp_3", "conv_1")):
             replays.begin("ann", replay(name, session))
             replays.end(name, 0.0)
@@ -136,7 +142,7 @@ class TestReplays:
         assert (len(replays), replays._bytes) == (0, 0)
 
     def test_a_running_turn_is_nobody_elses(self):
-        replays = Replays(ttl_s=60.0, max_bytes=0)
+        replays = EventLogs(ttl_s=60.0, max_bytes=0)
         one = replay("resp_1")
         replays.begin("ann", one)
         assert replays.find("ann", "resp_1") is one
@@ -155,7 +161,7 @@ async def test_a_running_turn_is_followed_from_its_beginning_to_its_end(world, e
     engine.auto = False
     turn = await world.begin(ask("a"))
     name = turn.accepted.response_id
-    first = asyncio.create_task(facts(turn))
+    first = asyncio.create_task(entries(turn))
     engine.begin(name)
     engine.say(name, "one ")
     replay = await world.service.follow(ANN, name)

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from engine.messages import CancelTurn, CloseContext, ParkContext, ReleaseContext, SetContext
-from sessiond.facts import AttachmentId
+from engine.ipc.messages import CancelTurn, CloseContext, ParkContext, ReleaseContext, SetContext
+from sessiond.domain import AttachmentId
 from sessiond.sessions.lifecycle import State
 from sessiond.store.errors import StoreError
 from tests.sessions.world import ANN, SOCKET, World, ask, settled, until
@@ -43,9 +43,9 @@ async def test_each_http_turn_starts_the_time_anew(world, engine):
 
 async def test_a_hold_may_be_longer_or_end_at_once(world, engine):
     long, short = await over_http(world), await over_http(world)
-    await world.service.hold(long, 1000)
-    await world.service.hold(short, 0)
-    await world.service.hold("conv_none", 1)
+    await world.service.keep_alive(long, 1000)
+    await world.service.keep_alive(short, 0)
+    await world.service.keep_alive("conv_none", 1)
     world.clock.advance(900)
     world.service._retention.reap()
     assert engine.cached[long]
@@ -55,7 +55,7 @@ async def test_a_hold_may_be_longer_or_end_at_once(world, engine):
 async def test_a_socket_that_joins_ends_the_hold(world, engine):
     session = await over_http(world)
     await world.turn(ask("a", conversation=session))
-    await world.service.hold(session, 0)
+    await world.service.keep_alive(session, 0)
     world.clock.advance(1000)
     world.service._retention.reap()
     assert engine.cached[session]
@@ -67,7 +67,7 @@ async def test_a_session_whose_closing_fails_is_held_no_longer_than_any(world, e
     session = await over_http(world)
     world.clock.advance(1000)
     world.service._retention.reap()
-    world.service._retention.forget(world.service._parts.sessions.get(session))
+    world.service._retention.forget(world.service._deps.sessions.get(session))
 
     async def fail(*_):
         raise StoreError("database is locked")
@@ -75,8 +75,8 @@ async def test_a_session_whose_closing_fails_is_held_no_longer_than_any(world, e
     monkeypatch.setattr(world.store, "close_session", fail)
     with pytest.raises(StoreError):
         await world.service.close_session(ANN, session)
-    live = world.service._parts.sessions.get(session)
-    assert world.service._retention._holds.take_due(world.clock() + 1000) == [live.id]
+    live = world.service._deps.sessions.get(session)
+    assert world.service._retention._deadlines.take_due(world.clock() + 1000) == [live.id]
 
 
 async def test_the_last_of_several_sockets_releases(world, engine):
@@ -101,14 +101,14 @@ async def test_the_engine_has_all_kv_back_before_a_lost_turn_is_stored(
     engine.auto = False
     turn = await world.begin(ask("a", conversation=session))
     stored, gate = [], asyncio.Event()
-    lose = world.store.lose_turn
+    lose = world.store.abort_turn
 
     async def wait_and_lose(row):
         await gate.wait()
         stored.append(row.id)
         await lose(row)
 
-    monkeypatch.setattr(world.store, "lose_turn", wait_and_lose)
+    monkeypatch.setattr(world.store, "abort_turn", wait_and_lose)
     before = len(engine.commands)
     world.service.leave(SOCKET)  # nothing is awaited: no other task has run
     cancel, back = engine.commands[before:]
@@ -121,7 +121,7 @@ async def test_the_engine_has_all_kv_back_before_a_lost_turn_is_stored(
     await settled(leaving)
     assert stored == [turn.accepted.response_id]
     assert (
-        world.service._parts.sessions.get(session).state
+        world.service._deps.sessions.get(session).state
         is {"release": State.COLD, "park": State.PARKED}[retention]
     )
 
@@ -169,7 +169,7 @@ async def test_of_the_cold_sessions_only_so_many_are_remembered(url, engine):
     world.clock.advance(1)
     world.service._retention.reap()
     assert engine.sent(CloseContext) == [CloseContext(session=session) for session in sessions[:2]]
-    assert len(list(world.service._parts.sessions)) == 2
+    assert len(list(world.service._deps.sessions)) == 2
     _, finished = await world.turn(ask("e", conversation=sessions[0]))
     assert finished.status == "completed"
     assert await world.context(sessions[0]) == engine.contexts[sessions[0]]
@@ -196,9 +196,9 @@ async def test_an_engine_that_is_away_has_nothing_to_give_back(world, engine):
 async def test_forks_that_fail_before_they_are_stored_leave_nothing(world, engine):
     turn, _ = await world.turn(ask("hi"))
     await world.turn(ask("a", conversation=turn.accepted.session_id))
-    known = len(list(world.service._parts.sessions))
+    known = len(list(world.service._deps.sessions))
     bound = await world.bind(ask("b", previous_response_id=turn.accepted.response_id))
     await world.service.drop(bound)
-    assert len(list(world.service._parts.sessions)) == known
+    assert len(list(world.service._deps.sessions)) == known
     page = await world.service.list_sessions(ANN, 10, None)
     assert len(page.sessions) == 1

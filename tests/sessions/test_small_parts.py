@@ -9,15 +9,11 @@ from hypothesis import strategies as st
 
 from engine.errors import TemplateError
 from engine.ids import SessionId
+from sessiond.domain import AttachmentId, TurnRequest
 from sessiond.errors import RequestError
-from sessiond.facts import (
-    AttachmentId,
-    TurnRequest,
-)
-from sessiond.sessions.attachments import Attachments
-from sessiond.sessions.holds import Holds
+from sessiond.sessions.replica import Sweep
 from sessiond.sessions.request_form import pack_request, unpack_request
-from sessiond.sessions.rounds import Rounds
+from sessiond.sessions.retention import Attachments, KeepAliveDeadlines
 from sessiond.sessions.transcript import Transcript
 from tests.sessions.world import ByteFormat, items, rendered
 
@@ -53,38 +49,38 @@ class TestAttachments:
         assert attachments.leave(A) == []
 
 
-class TestHolds:
+class TestKeepAliveDeadlines:
     def test_each_deadline_is_told_once_and_the_last_word_holds(self):
-        holds = Holds()
-        holds.hold(S, 10)
-        holds.hold(T, 5)
-        holds.hold(S, 20)
-        assert holds.take_due(4.9) == []
-        assert holds.take_due(10) == [T]
-        assert holds.take_due(10) == []
-        holds.drop(S)
-        assert holds.take_due(99) == []
+        deadlines = KeepAliveDeadlines()
+        deadlines.keep_alive(S, 10)
+        deadlines.keep_alive(T, 5)
+        deadlines.keep_alive(S, 20)
+        assert deadlines.take_due(4.9) == []
+        assert deadlines.take_due(10) == [T]
+        assert deadlines.take_due(10) == []
+        deadlines.drop(S)
+        assert deadlines.take_due(99) == []
 
     def test_deadlines_that_hold_no_more_are_not_kept_for_ever(self):
-        holds = Holds()
+        deadlines = KeepAliveDeadlines()
         for number in range(10_000):
-            holds.hold(S, number)
-            holds.hold(T, number + 0.5)
-        assert holds.noted_count < 100
-        assert holds.take_due(9998.9) == []
-        assert holds.take_due(9999.6) == [S, T]
+            deadlines.keep_alive(S, number)
+            deadlines.keep_alive(T, number + 0.5)
+        assert deadlines.noted_count < 100
+        assert deadlines.take_due(9998.9) == []
+        assert deadlines.take_due(9999.6) == [S, T]
 
 
-class TestRounds:
+class TestSweep:
     def test_each_round_has_what_there_was_at_its_beginning(self):
         table = [1, 2, 3, 4, 5]
-        rounds = Rounds(lambda: table)
-        assert rounds.next(2) == [1, 2]
+        sweep = Sweep(lambda: table)
+        assert sweep.next(2) == [1, 2]
         table.append(6)
-        assert [rounds.next(2), rounds.next(2), rounds.next(9)] == [[3, 4], [5], table]
+        assert [sweep.next(2), sweep.next(2), sweep.next(9)] == [[3, 4], [5], table]
 
     def test_of_nothing_there_is_nothing(self):
-        assert Rounds(list).next(3) == []
+        assert Sweep(list).next(3) == []
 
 
 class TestRequestForm:
@@ -135,8 +131,8 @@ class TestTranscript:
         transcript = Transcript(Refusing())
         for work, param in (
             (transcript.delta(items("x"), generate=True), "input"),
-            (transcript.front("x", None), "instructions"),
-            (transcript.front(None, "x"), "input"),
+            (transcript.system_prefix("x", None), "instructions"),
+            (transcript.system_prefix(None, "x"), "input"),
         ):
             with pytest.raises(RequestError) as error:
                 await work

@@ -2,9 +2,9 @@
 
 import pytest
 
-from engine.messages import HintContext, ParkContext, ReleaseContext
+from engine.ipc.messages import HintContext, ParkContext, ReleaseContext
+from sessiond.domain import PolicyChoice
 from sessiond.errors import RequestError
-from sessiond.facts import PolicyChoice
 from tests.sessions.fake_engine import FakeEngine
 from tests.sessions.world import ANN, BOB, SOCKET, World, ask, finish
 

@@ -2,15 +2,15 @@
 
 import pytest
 
-from engine.questions import GetStats
-from sessiond.facts import PolicyChoice
-from sessiond.sessions.summary_request import QUESTION, REQUEST
+from engine.ipc.queries import GetStats
+from sessiond.domain import PolicyChoice
+from sessiond.sessions.compaction import QUESTION, REQUEST
 from tests.fakes.fake_model import expected_reply
 from tests.sessions.long_chat import Chat, said
 from tests.sessions.rig import DRAW, Rig, greedy, reply_after
 from tests.sessions.world import ANN, DEFAULT, ROLES, finish, message
 
-FRONT = message("system", DEFAULT)
+PREFIX = message("system", DEFAULT)
 HEAD = [*message("user", QUESTION), ROLES["assistant"]]
 CLOSE = [256, 10]
 WINDOW = 2048
@@ -45,7 +45,7 @@ class Twin:
 
     @property
     def visible(self):
-        return FRONT + self.summary + [token for turn in self.turns for token in turn]
+        return PREFIX + self.summary + [token for turn in self.turns for token in turn]
 
     def compact(self):
         self.summary = summary_of(self.visible)
@@ -86,9 +86,9 @@ async def test_t25_the_tail_survives_on_every_turn_after_a_summary(start):
     assert chat.usages[-1].fidelity == "exact"
     stats = await chat.world.engine.ask(GetStats())
     assert stats.contexts == 1, "no fork is left"
-    live = chat.world.service._parts.sessions.get(chat.session)
-    assert live.shape == await chat.world.store.shape("ann", len(FRONT), live.tip_id)
-    assert live.shape.dropped_turns == 60 - len(twin.turns)
+    live = chat.world.service._deps.sessions.get(chat.session)
+    assert live.layout == await chat.world.store.layout("ann", len(PREFIX), live.tip_id)
+    assert live.layout.dropped_turns == 60 - len(twin.turns)
 
 
 async def test_a_summary_is_written_without_computing_the_conversation_again(start):
@@ -121,7 +121,7 @@ async def test_what_was_lost_is_rebuilt_with_the_summary(start, what):
                 world = await start(rig(), policy=compaction())
                 chat.world = world
             else:
-                live = chat.world.service._parts.sessions.get(chat.session)
+                live = chat.world.service._deps.sessions.get(chat.session)
                 chat.world.service._retention.unplace(live)
         await twin.say(chat, said(number))
     assert chat.replies == undisturbed.replies
@@ -134,7 +134,7 @@ async def test_a_fork_sees_what_its_response_saw(start):
     tips = []
     while sum(map(bool, chat.changes)) < 2:
         await twin.say(chat, said(len(chat.replies)))
-        tips.append((world.service._parts.sessions.get(chat.session).tip_id, twin.visible))
+        tips.append((world.service._deps.sessions.get(chat.session).tip_id, twin.visible))
     first = next(number for number, changes in enumerate(chat.changes) if changes)
     for number in (first - 1, first, first + 1):
         tip, visible = tips[number]
@@ -154,7 +154,7 @@ async def test_a_fork_that_must_drop_turns_waits_for_a_summary_of_its_own(start)
     chat, twin = Chat(world), Twin()
     for number in range(12):
         await twin.say(chat, said(number))
-    tip, seen = world.service._parts.sessions.get(chat.session).tip_id, twin.visible
+    tip, seen = world.service._deps.sessions.get(chat.session).tip_id, twin.visible
     await twin.say(chat, "the trunk goes on")
     before = (await world.service.get_session(ANN, chat.session)).usage
     text = "x" * (WINDOW - len(seen) - 20)  # no room for all turns
@@ -162,8 +162,8 @@ async def test_a_fork_that_must_drop_turns_waits_for_a_summary_of_its_own(start)
     assert (await finish(turn)).usage.context == "summarized"
     fork = turn.accepted.session_id
     assert fork != chat.session
-    kept = seen[len(FRONT) + sum(map(len, twin.turns[: 12 - KEPT])) :]
-    visible = [*FRONT, *summary_of(seen), *kept]
+    kept = seen[len(PREFIX) + sum(map(len, twin.turns[: 12 - KEPT])) :]
+    visible = [*PREFIX, *summary_of(seen), *kept]
     assert (await world.context(fork))[: len(visible)] == visible
     after = (await world.service.get_session(ANN, chat.session)).usage
     assert after.output_tokens > before.output_tokens, "it is told where its turns were made"
@@ -180,12 +180,12 @@ async def test_a_summary_of_a_shifted_context_makes_it_exact(start, lost):
     assert chat.usages[-1].fidelity == "shifted"
     seen = chat.visible
     if lost:
-        world.service._retention.unplace(world.service._parts.sessions.get(chat.session))
+        world.service._retention.unplace(world.service._deps.sessions.get(chat.session))
     await chat.say("x" * 300, max_output_tokens=WINDOW - len(seen) - 200)
     assert [change.reason for change in chat.changes[-1]] == ["summarized"]
     for number in range(3):
-        assert chat.visible[: len(FRONT) + len(HEAD)] == FRONT + HEAD
-        tail = chat.prompt[len(FRONT) + chat.usages[-1].summary_tokens :]
+        assert chat.visible[: len(PREFIX) + len(HEAD)] == PREFIX + HEAD
+        tail = chat.prompt[len(PREFIX) + chat.usages[-1].summary_tokens :]
         assert tail[0] == ROLES["user"]
         assert chat.usages[-1].fidelity == "exact"
         assert chat.replies[-1] == reply_after(chat.prompt, len(chat.replies[-1]) or 24)

@@ -3,19 +3,19 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sessiond.sessions.summary_request import MIN_TOKENS, Reading, covered_by, reading_of
-from sessiond.store.shape import Shape, Span, SummaryRef
+from sessiond.sessions.compaction import MIN_TOKENS, Reading, covered_by, reading_of
+from sessiond.store.context_layout import ContextLayout, Span, SummaryRef
 
-FRONT = 10
+PREFIX = 10
 
 
-def shape(*sizes, awaits_reply=False, summary=0, gone=0):
+def layout(*sizes, awaits_reply=False, summary=0, gone=0):
     turns, at = [], gone
     for size in sizes:
         turns.append(Span(at, at + size))
         at += size
-    return Shape(
-        front_tokens=FRONT,
+    return ContextLayout(
+        prefix_tokens=PREFIX,
         summary=SummaryRef(id="sum_1", tokens=summary) if summary else None,
         turns=tuple(turns),
         awaits_reply=awaits_reply,
@@ -35,37 +35,37 @@ def read(of, *, keep_last=1, wanted=50, limit=1000, overhead=20):
 
 
 def test_all_is_read_where_there_is_room():
-    assert read(shape(100, 200, 300)) == Reading(length=610, read_tokens=600, most_tokens=50)
+    assert read(layout(100, 200, 300)) == Reading(length=610, read_tokens=600, most_tokens=50)
 
 
 def test_the_summary_that_is_there_is_read_too():
-    assert read(shape(100, summary=40, gone=700)) == Reading(
+    assert read(layout(100, summary=40, gone=700)) == Reading(
         length=150, read_tokens=800, most_tokens=50
     )
 
 
 def test_the_newest_turns_are_left_out_where_there_is_not():
-    assert read(shape(100, 200, 300), limit=600) == Reading(
+    assert read(layout(100, 200, 300), limit=600) == Reading(
         length=310, read_tokens=300, most_tokens=50
     )
 
 
 def test_what_it_shall_stand_for_is_read_in_any_case():
-    assert read(shape(100, 200, 300), limit=610, keep_last=0) is None
-    assert read(shape(100, 200, 300), limit=650, keep_last=0) == Reading(
+    assert read(layout(100, 200, 300), limit=610, keep_last=0) is None
+    assert read(layout(100, 200, 300), limit=650, keep_last=0) == Reading(
         length=610, read_tokens=600, most_tokens=20
     )
 
 
 def test_a_question_that_awaits_its_reply_is_not_read():
-    of = shape(100, 200, 30, awaits_reply=True)
+    of = layout(100, 200, 30, awaits_reply=True)
     assert read(of) == Reading(length=310, read_tokens=300, most_tokens=50)
     assert covered_by(of, 1) == 100
 
 
 def test_there_may_be_nothing_to_read_or_too_little_to_write():
-    assert read(shape()) is None
-    assert read(shape(100), wanted=MIN_TOKENS - 1) is None
+    assert read(layout()) is None
+    assert read(layout(100), wanted=MIN_TOKENS - 1) is None
 
 
 @given(
@@ -76,14 +76,14 @@ def test_there_may_be_nothing_to_read_or_too_little_to_write():
     st.integers(0, 60),
 )
 def test_it_always_fits_and_always_reads_what_it_stands_for(sizes, keep, wanted, limit, overhead):
-    of = shape(*sizes)
+    of = layout(*sizes)
     keep = min(keep, len(sizes))
     found = read(of, keep_last=keep, wanted=wanted, limit=limit, overhead=overhead)
     if found is None:
-        least = FRONT + sum(sizes[: max(1, len(sizes) - keep)])
+        least = PREFIX + sum(sizes[: max(1, len(sizes) - keep)])
         assert wanted < MIN_TOKENS or limit - least - overhead < MIN_TOKENS
         return
     assert found.length + found.most_tokens + overhead <= limit
     assert MIN_TOKENS <= found.most_tokens <= wanted
     assert found.read_tokens >= covered_by(of, keep)
-    assert found.length == FRONT + found.read_tokens
+    assert found.length == PREFIX + found.read_tokens

@@ -3,11 +3,11 @@
 import msgspec
 import pytest
 
-from engine.messages import SetContext, SubmitTurn
+from engine.ipc.messages import SetContext, SubmitTurn
+from sessiond.domain import ContextChanged, TextDelta, TurnBegun, TurnFinished
 from sessiond.errors import RequestError
-from sessiond.facts import ContextChanged, TextDelta, TurnBegun, TurnFinished
 from tests.sessions.fake_engine import reply_to, text_of
-from tests.sessions.world import ANN, BOB, DEFAULT, SOCKET, ask, facts, finish, message, rendered
+from tests.sessions.world import ANN, BOB, DEFAULT, SOCKET, ask, entries, finish, message, rendered
 
 
 async def test_a_first_turn_is_the_templates_own_rendering(world, engine):
@@ -23,8 +23,8 @@ async def test_a_first_turn_is_the_templates_own_rendering(world, engine):
 
 
 async def test_facts_come_in_order_and_end_with_the_one_ending(world):
-    told = await facts(await world.begin(ask("hi")))
-    assert [type(fact) for fact in told] == [TurnBegun, TextDelta, TurnFinished]
+    told = await entries(await world.begin(ask("hi")))
+    assert [type(entry) for entry in told] == [TurnBegun, TextDelta, TurnFinished]
 
 
 async def test_only_new_ids_are_sent_on_later_turns(world, engine):
@@ -68,8 +68,8 @@ async def test_a_reply_is_never_tokenised_again(world, engine):
 
 async def test_the_ending_is_told_after_commit_two_and_the_session_is_free_then(world):
     turn = await world.begin(ask("hi"))
-    async for fact in turn.facts():
-        if isinstance(fact, TurnFinished):
+    async for entry in turn.entries():
+        if isinstance(entry, TurnFinished):
             record = await world.store.find_session("ann", turn.accepted.session_id)
             assert record.tip_id == turn.accepted.response_id
             await world.turn(ask("more", conversation=turn.accepted.session_id))
@@ -158,7 +158,7 @@ class TestInstructions:
         session = turn.accepted.session_id
         before = await world.context(session)
         turn = await world.begin(ask("a", conversation=session, instructions="be very brief"))
-        told = await facts(turn)
+        told = await entries(turn)
         after = rendered(("system", "be very brief"), ("user", "hi"), ("assistant", finished.text))
         assert told[0] == ContextChanged(
             session_id=session,
@@ -178,8 +178,8 @@ class TestInstructions:
         turn, finished = await world.turn(ask("hi", instructions="be brief"))
         session = turn.accepted.session_id
         turn, _ = await world.turn(ask("a", conversation=session, instructions=""))
-        front = rendered(("system", DEFAULT), ("user", "hi"), ("assistant", finished.text))
-        assert (await world.context(session))[: len(front)] == front
+        system_prefix = rendered(("system", DEFAULT), ("user", "hi"), ("assistant", finished.text))
+        assert (await world.context(session))[: len(system_prefix)] == system_prefix
         assert turn.accepted.instructions is None
 
     async def test_a_turn_that_is_rolled_back_changes_them_not(self, world, engine):
@@ -207,8 +207,8 @@ class TestInstructions:
         page = await world.service.conversations.list_items(ANN, session, order="asc")
         assert [item.role for item in page.items] == ["developer", "user", "assistant"]
         await world.turn(ask("a", conversation=session, instructions="new"))
-        front = rendered(("system", "new"), ("system", "be brief"), *rest)
-        assert (await world.context(session))[: len(front)] == front
+        system_prefix = rendered(("system", "new"), ("system", "be brief"), *rest)
+        assert (await world.context(session))[: len(system_prefix)] == system_prefix
 
     async def test_later_system_messages_are_messages_at_their_place(self, world):
         turn, _ = await world.turn(ask("hi"))

@@ -3,14 +3,14 @@
 import pytest
 
 from sessiond.errors import RequestError
-from sessiond.sessions import driver
+from sessiond.sessions import stream
 from sessiond.store.errors import StoreError
 from tests.sessions.world import ask, rendered
 
 
 @pytest.fixture(autouse=True)
 def no_second_try(monkeypatch):
-    monkeypatch.setattr(driver, "_COMMIT_PAUSES_S", (None,))
+    monkeypatch.setattr(stream, "_COMMIT_PAUSES_S", (None,))
 
 
 def fail_once(world, monkeypatch, name, *, held=False):
@@ -29,9 +29,9 @@ def fail_once(world, monkeypatch, name, *, held=False):
 async def context_after_failed_commit(world, monkeypatch, *, held):
     """A turn, one whose commit fails, and one that names the first; the last one's context."""
     first, replied = await world.turn(ask("hi"))
-    fail_once(world, monkeypatch, "keep_turn", held=held)
+    fail_once(world, monkeypatch, "commit_turn", held=held)
     if held:
-        fail_once(world, monkeypatch, "lose_turn")
+        fail_once(world, monkeypatch, "abort_turn")
     session, tip = first.accepted.session_id, first.accepted.response_id
     _, lost = await world.turn(ask("lost", conversation=session))
     assert lost.status == "failed"

@@ -11,23 +11,23 @@ async def test_a_turn_that_could_not_be_marked_as_failed_is_marked_later(url, en
     world = await World.start(url, engine)
     engine.auto = False
     turn = await world.begin(ask("hi"))
-    name, lose = turn.accepted.response_id, world.store.lose_turn
+    name, lose = turn.accepted.response_id, world.store.abort_turn
 
     async def down(_row):
         world.store._database._failure = "down"
         raise StoreError("down")
 
-    monkeypatch.setattr(world.store, "lose_turn", down)
+    monkeypatch.setattr(world.store, "abort_turn", down)
     engine.fail(name, "internal_error")
     assert (await finish(turn)).status == "failed"
     for _ in range(2):
         await world.service._replica.beat()
         assert (await world.store.find_turn("ann", name)).status == "running"
-    monkeypatch.setattr(world.store, "lose_turn", lose)
+    monkeypatch.setattr(world.store, "abort_turn", lose)
     await world.service._replica.beat()
     assert (await world.store.find_turn("ann", name)).status == "failed"
     assert (await world.store.quotas.account("ann")).use.turns == 0
-    assert len(world.service._replica._unstored) == 0
+    assert len(world.service._replica._pending_endings) == 0
     await world.stop()
 
 
@@ -35,18 +35,18 @@ async def test_one_that_ended_otherwise_meanwhile_is_not_tried_for_ever(url, eng
     world = await World.start(url, engine)
     engine.auto = False
     turn = await world.begin(ask("hi"))
-    name, lose = turn.accepted.response_id, world.store.lose_turn
+    name, lose = turn.accepted.response_id, world.store.abort_turn
 
     async def lost_twice(row):
         await lose(row)
         raise StoreError("nobody knows whether it held")
 
-    monkeypatch.setattr(world.store, "lose_turn", lost_twice)
+    monkeypatch.setattr(world.store, "abort_turn", lost_twice)
     engine.fail(name, "internal_error")
     await finish(turn)
-    monkeypatch.setattr(world.store, "lose_turn", lose)
+    monkeypatch.setattr(world.store, "abort_turn", lose)
     await world.service._replica.beat()
-    assert len(world.service._replica._unstored) == 0
+    assert len(world.service._replica._pending_endings) == 0
     await world.stop()
 
 
@@ -99,7 +99,7 @@ async def test_what_a_volatile_turn_had_reserved_is_given_back_later(
     monkeypatch.setattr(world.store, "_settle", settle)
     await world.service._replica.beat()
     assert (await world.store.quotas.account("ann")).use.turns == 0
-    assert len(world.service._replica._unstored) == 0
+    assert len(world.service._replica._pending_endings) == 0
     await world.stop()
 
 

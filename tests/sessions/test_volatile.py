@@ -3,9 +3,9 @@
 import pytest
 import sqlalchemy as sa
 
-from engine.messages import CloseContext, ForkContext, SetContext
+from engine.ipc.messages import CloseContext, ForkContext, SetContext
+from sessiond.domain import AttachmentId
 from sessiond.errors import RequestError
-from sessiond.facts import AttachmentId
 from sessiond.store.schema import metadata
 from tests.sessions.world import ANN, BOB, SOCKET, World, ask, finish, items
 
@@ -87,7 +87,7 @@ async def test_it_dies_with_the_last_socket(world, engine):
     counts = await rows_in_memory(world)
     del counts["users"]
     assert set(counts.values()) == {0}
-    assert list(world.service._parts.sessions) == []
+    assert list(world.service._deps.sessions) == []
 
 
 async def test_a_fork_outlives_the_session_that_it_was_cut_from(world, engine):

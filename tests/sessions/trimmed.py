@@ -1,10 +1,7 @@
 """Short words for tests of chats whose turns a policy drops."""
 
 from policies.plan import KeepTurns
-from sessiond.facts import (
-    ContextChanged,
-    PolicyChoice,
-)
+from sessiond.domain import ContextChanged, PolicyChoice
 from tests.sessions.world import (
     DEFAULT,
     ask,
@@ -14,7 +11,7 @@ from tests.sessions.world import (
 
 EXACT = PolicyChoice(type="scripted")
 SHIFTED = PolicyChoice(type="scripted", fidelity="shifted")
-FRONT = message("system", DEFAULT)
+PREFIX = message("system", DEFAULT)
 
 
 async def chat(world, *texts, **fields):
@@ -32,4 +29,4 @@ def keep(world, *turns, **fields):
 
 
 def changes(told):
-    return [fact for fact in told if isinstance(fact, ContextChanged)]
+    return [entry for entry in told if isinstance(entry, ContextChanged)]

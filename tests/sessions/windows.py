@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from policies.parameters import ParameterError
 from policies.plan import KeepAll, KeepTurns, Summarize
 from policies.summarize import Compaction
+from policies.toolkit import ParameterError
 
 
 class Window:

@@ -5,18 +5,18 @@ from collections.abc import Awaitable, Callable
 from itertools import count
 from typing import Any
 
-from engine.client import EngineClient
-from sessiond.facts import (
+from engine.ipc.client import EngineClient
+from sessiond.domain import (
     AttachmentId,
     Caller,
     InputItem,
     PolicyChoice,
-    TurnFact,
     TurnFinished,
+    TurnLogEntry,
     TurnRequest,
 )
+from sessiond.sessions.hooks import Hooks
 from sessiond.sessions.service import BoundTurn, ServiceLimits, SessionService, Turn
-from sessiond.sessions.watchers import Watchers
 from sessiond.store.database import CONNECTIONS
 from sessiond.store.store import Store
 from tests.databases import PATIENCE_S
@@ -65,7 +65,7 @@ def ask(*texts: str | tuple[str, str], **fields: Any) -> TurnRequest:
     return TurnRequest(input=items(*texts), **fields)
 
 
-_NOBODY = Watchers()
+_NOBODY = Hooks()
 
 
 class World:
@@ -82,7 +82,7 @@ class World:
         ticks: FakeClock | None = None,
         replica: str = "",
         connections: int = CONNECTIONS,
-        watchers: Watchers = _NOBODY,
+        hooks: Hooks = _NOBODY,
         **limits: Any,
     ) -> None:
         self.engine = engine
@@ -99,7 +99,7 @@ class World:
             ticks=ticks,
             new_id=lambda prefix: f"{prefix}_{next(ids)}",
             new_seed=lambda: next(ids),
-            watchers=watchers,
+            hooks=hooks,
             default_policy=policy or PolicyChoice(type="none"),
             make_policy=self.policies,
         )
@@ -141,12 +141,12 @@ class World:
         return ids
 
 
-async def facts(turn: Turn) -> list[TurnFact]:
-    return [fact async for fact in turn.facts()]
+async def entries(turn: Turn) -> list[TurnLogEntry]:
+    return [entry async for entry in turn.entries()]
 
 
 async def finish(turn: Turn) -> TurnFinished:
-    last = (await facts(turn))[-1]
+    last = (await entries(turn))[-1]
     assert isinstance(last, TurnFinished)
     return last
 

@@ -4,34 +4,34 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.auditor import audit
+from engine.kv.auditor import audit
 from engine.simulation.hints import Hints, cuts
 from engine.simulation.reference import hits_of
-from engine.simulation.replay import Replay, replay
+from engine.simulation.replay import TraceReplay, replay
 from engine.simulation.synthetic import SyntheticSessions
 from engine.simulation.trace import Request
-from policies.placements import BUILT_IN, placement_policy
+from policies.registry import BUILT_IN, placement_policy
 from tests.simulation.requests import request, requests
 
 
-def tally(policy: str, capacity: int, asked: list[Request], hints: Hints | None = None):
+def stats(policy: str, capacity: int, asked: list[Request], hints: Hints | None = None):
     said = cuts(asked, hints) if hints else {}
     return replay(asked, placement_policy(policy), capacity, said)
 
 
 def test_what_was_used_longest_ago_is_gone() -> None:
     # c takes b's place (a was used later): then a hits both blocks, b none
-    result = tally("lru", 4, requests("b12", "a34", "a34", "c56", "a34", "b12"))
+    result = stats("lru", 4, requests("b12", "a34", "a34", "c56", "a34", "b12"))
     assert (result.hits, result.lookups, result.evictions) == (4, 12, 2)
 
 
 def test_a_prefix_that_another_session_holds_is_hit() -> None:
-    assert tally("lru", 8, requests("a123", "b124")).hits == 2
+    assert stats("lru", 8, requests("a123", "b124")).hits == 2
 
 
 def test_a_released_session_is_hit_until_its_blocks_are_taken_deepest_first() -> None:
     # c needs one block: a gives way, and only its last block is taken
-    assert tally("lru", 4, requests("a123", "b4", "c5", "a123")).hits == 2
+    assert stats("lru", 4, requests("a123", "b4", "c5", "a123")).hits == 2
 
 
 def test_blocks_that_had_been_there_count_as_moved_back() -> None:
@@ -39,12 +39,12 @@ def test_blocks_that_had_been_there_count_as_moved_back() -> None:
         Request(at_s=at, session=name, blocks=[ord(name)], known_blocks=known, new_tokens=9)
         for at, (name, known) in enumerate([("a", 0), ("b", 0), ("a", 1)])
     ]
-    assert tally("lru", 1, asked).returned_blocks == 1
-    assert tally("lru", 2, asked).returned_blocks == 0
+    assert stats("lru", 1, asked).returned_blocks == 1
+    assert stats("lru", 2, asked).returned_blocks == 0
 
 
 def test_a_prompt_larger_than_the_pool_is_refused_and_the_others_go_on() -> None:
-    result = tally("lru", 3, requests("a1", "b23456", "a1"))
+    result = stats("lru", 3, requests("a1", "b23456", "a1"))
     assert (result.refused, result.requests) == (1, 3)
 
 
@@ -52,14 +52,14 @@ def test_first_turns_give_way_to_long_chats_under_cost_aware() -> None:
     asked = [request(60 * at, "chat", [1, *range(2, 2 + at)]) for at in range(1, 5)]
     asked += [request(245 + 3 * at, f"visit{at}", [100 + at]) for at in range(8)]
     asked += [request(300, "chat", [1, 2, 3, 4, 5, 6])]
-    assert tally("lru", 8, asked).hits < tally("cost_aware", 8, asked).hits
+    assert stats("lru", 8, asked).hits < stats("cost_aware", 8, asked).hits
 
 
 def test_a_session_that_closes_makes_room() -> None:
     asked = requests("a1", "b2", "c3", "a1")
-    assert tally("lru", 1, asked).hits == 0
-    assert tally("lru", 1, asked, Hints.DEAD).hits == 0, "b and c still need a place"
-    assert tally("lru", 2, asked, Hints.DEAD).hits == 1
+    assert stats("lru", 1, asked).hits == 0
+    assert stats("lru", 1, asked, Hints.DEAD).hits == 0, "b and c still need a place"
+    assert stats("lru", 2, asked, Hints.DEAD).hits == 1
 
 
 PROMPTS = st.lists(
@@ -81,12 +81,12 @@ def test_memory_adds_up_and_nobody_beats_belady(policy, prompts, capacity, hints
     asked = [request(at, name, path) for at, ((name, _), path) in
              enumerate(zip(prompts, paths, strict=True))]  # fmt: skip
     said = cuts(asked, hints) if hints else {}
-    run = Replay(placement_policy(policy), capacity)
+    run = TraceReplay(placement_policy(policy), capacity)
     for index, one in enumerate(asked):
         run.serve(one, said.get(index, ()))
     report = audit(run._memory, kv_bytes_per_block=1)
     assert report.ok, report.violations
-    assert run.tally.hits <= hits_of("belady", asked, capacity)
+    assert run.stats.hits <= hits_of("belady", asked, capacity)
 
 
 def test_drawn_sessions_are_the_same_each_time_and_in_order() -> None:
@@ -100,5 +100,5 @@ def test_drawn_sessions_are_the_same_each_time_and_in_order() -> None:
 def test_sessions_silent_for_long_are_forgotten() -> None:
     """Or a million sessions would be remembered for ever."""
     asked = [request(1000 * at, f"s{at}", [at]) for at in range(100)]
-    result = tally("cost_aware", 4, asked)
+    result = stats("cost_aware", 4, asked)
     assert result.most_sessions < 15

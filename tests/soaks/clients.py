@@ -13,7 +13,7 @@ WEIGHTS = (64, 10, 8, 6, 6, 6)
 
 
 @dataclass
-class Tally:
+class Counts:
     """Turns sent, by what was done with them."""
 
     wanted: int
@@ -27,9 +27,9 @@ class Tally:
 class Client:
     """One after the other, sockets with some turns each. `fields` go into every request."""
 
-    def __init__(self, url, tally, random, **fields):
+    def __init__(self, url, counts, random, **fields):
         self._url = url
-        self._tally = tally
+        self._tally = counts
         self._random = random
         self._fields = fields
         self._tips = []  # of conversations that were left, to be taken up or forked again

@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass, field
 from itertools import combinations
 
-from engine.process_memory import process_memory
+from engine.system.process_memory import process_memory
 
 _RISING = ("rss_bytes", "heap_bytes", "sqlite_bytes", "python_blocks")
 KIB = 1024

@@ -5,7 +5,7 @@ import random
 from itertools import count
 
 from engine.ids import SessionId, TurnId
-from engine.messages import (
+from engine.ipc.messages import (
     CancelTurn,
     CloseContext,
     ForkContext,

@@ -4,7 +4,7 @@ import random
 
 from benchmarks.server_process import running_server
 from tests.e2e.support import wait_until
-from tests.soaks.clients import Client, Tally, talk
+from tests.soaks.clients import Client, Counts, talk
 from tests.soaks.curve import Curve, Sample
 
 _TURNS_EACH = 20  # between two looks, each of which waits until replays have been forgotten
@@ -19,12 +19,12 @@ _FLAGS = (
 async def soak_server(folder, turns, seed):
     """Curves of the engine's process, less what of the pool is committed, and the gateway's."""
     engine, gateway = Curve("engine, default model"), Curve("gateway, default model")
-    tally = Tally(turns)
+    counts = Counts(turns)
     dice = random.Random(seed)
     with running_server(folder, _FLAGS) as server:
         socket = server.url.replace("http", "ws", 1) + "/v1/responses"
         users = [
-            Client(socket, tally, random.Random(dice.random()), max_output_tokens=8)
+            Client(socket, counts, random.Random(dice.random()), max_output_tokens=8)
             for _ in range(_AT_ONCE)
         ]
         for until in range(_TURNS_EACH, turns + 1, _TURNS_EACH):
@@ -32,7 +32,7 @@ async def soak_server(folder, turns, seed):
             report = _at_rest(server)
             _add(engine, until, report, report["engine"], report["engine"]["kv_committed_bytes"])
             _add(gateway, until, report, report["gateway"], 0)
-    return engine, gateway, tally
+    return engine, gateway, counts
 
 
 def _at_rest(server):

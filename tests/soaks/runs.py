@@ -2,11 +2,11 @@
 
 import random
 
-from engine.inprocess import InProcessEngine
-from engine.tiers.mover import ThreadMover
-from engine.tiers.tiers import Tiers
+from engine.ipc.in_process import InProcessEngine
+from engine.kv.tiers.mover import ThreadMover
+from engine.kv.tiers.tiers import Tiers
+from tests.api.real_stack import described, loop_of
 from tests.fakes.fake_model import Draw, FakeModel
-from tests.gateway.real_stack import described, loop_of
 from tests.soaks import clients, engine_clients
 from tests.soaks.curve import Curve, sample
 from tests.soaks.served import at_rest, quiet, served_stack
@@ -47,11 +47,11 @@ async def soak_stack(url, turns, seed, *, trace=False):
     All of them are in a process of their own, and the clients in this one.
     """
     curve = Curve("whole stack")
-    tally = clients.Tally(turns)
+    counts = clients.Counts(turns)
     dice = random.Random(seed)
     async with served_stack(url) as stack:
         users = [
-            clients.Client(stack.ws_url, tally, random.Random(dice.random()), max_output_tokens=16)
+            clients.Client(stack.ws_url, counts, random.Random(dice.random()), max_output_tokens=16)
             for _ in range(_AT_ONCE)
         ]
 
@@ -60,7 +60,7 @@ async def soak_stack(url, turns, seed, *, trace=False):
             return await stack.sample(until)
 
         await _sampled(curve, turns, to, stack if trace else None)
-    return curve, tally
+    return curve, counts
 
 
 async def _sampled(curve, turns, to, tracing):

@@ -12,12 +12,12 @@ import sys
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 
-from engine.heap import ShortPauses
-from engine.questions import GetAudit, GetStats
+from engine.ipc.queries import GetAudit, GetStats
+from engine.system.heap import ShortPauses
 from sessiond.sessions.service import ServiceLimits
 from sessiond.store.database import READERS
+from tests.api.real_stack import real_stack
 from tests.fakes.fake_model import Draw
-from tests.gateway.real_stack import real_stack
 from tests.soaks.curve import Sample, sample
 from tests.soaks.tracing import Tracing
 

@@ -76,8 +76,8 @@ def test_the_whole_stack_holds_no_more_after_many_turns_than_after_some(sqlite_f
     def run(turns=STACK_TURNS, **options):
         return in_fresh_process(soak_stack, next(files), turns, SEED, **options)
 
-    curve, tally = run()
-    assert all(tally.done.values()), "every way to leave was taken"
+    curve, counts = run()
+    assert all(counts.done.values()), "every way to leave was taken"
     assert_flat(curve)
     limits = FULL if SOAK else SHORT
     assert_slow(curve, limits, lambda: run()[0], lambda: run(TRACED_TURNS, trace=True)[0])

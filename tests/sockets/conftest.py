@@ -1,3 +1,3 @@
-from tests.gateway.conftest import stack
+from tests.api.conftest import stack
 
 __all__ = ["stack"]

@@ -3,10 +3,10 @@
 import asyncio
 from contextlib import asynccontextmanager
 
+from sessiond.api.limits import GatewayLimits
+from sessiond.api.server import uvicorn_config
 from sessiond.cli.server import bind, url_of
-from sessiond.gateway.limits import GatewayLimits
-from sessiond.gateway.server import uvicorn_config
-from tests.gateway.serving import ReadyServer
+from tests.api.serving import ReadyServer
 
 
 async def echo(scope, receive, send):

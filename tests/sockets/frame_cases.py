@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.table import Table
 from websockets.frames import Opcode
 
-from tests.gateway.scripted import ScriptedService, reply
-from tests.gateway.serving import gateway_of, serving
+from tests.api.scripted import ScriptedService, reply
+from tests.api.serving import gateway_of, serving
 from tests.sockets.echo import echoing
 from tests.sockets.raw_peer import close, frame, raw_peer
 

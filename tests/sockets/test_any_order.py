@@ -6,8 +6,8 @@ import threading
 
 from websockets.frames import Opcode
 
+from sessiond.api.limits import GatewayLimits
 from sessiond.assembly import _gateway_limits
-from sessiond.gateway.limits import GatewayLimits
 from sessiond.settings import Settings
 from tests.sockets.raw_peer import frame, raw_peer
 

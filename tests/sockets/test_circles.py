@@ -1,6 +1,6 @@
 """What a client leaves behind goes with its last reference, not with a collection of garbage.
 
-Collections look at what is new (`engine/heap.py`): a socket has lived long when it ends.
+Collections look at what is new (`engine/system/heap.py`): a socket has lived long when it ends.
 """
 
 import asyncio
@@ -14,8 +14,8 @@ import pytest
 from websockets.frames import Opcode
 
 from sessiond.app import drain
+from tests.api.frames import create, hear, hear_turn, say
 from tests.fakes.fake_model import Draw
-from tests.gateway.frames import create, hear, hear_turn, say
 from tests.sockets.raw_peer import close, frame, raw_peer
 
 PATH = "/v1/responses"

@@ -5,9 +5,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from sessiond.gateway.websocket_protocol import GatewayWebSocketProtocol
-from tests.gateway.scripted import ScriptedService, reply
-from tests.gateway.serving import gateway_of, serving
+from sessiond.api.websocket_protocol import GatewayWebSocketProtocol
+from tests.api.scripted import ScriptedService, reply
+from tests.api.serving import gateway_of, serving
 from tests.sockets.raw_peer import close, frame, raw_peer
 
 HEAD = b"POST /v1/responses HTTP/1.1\r\nHost: localhost\r\n"

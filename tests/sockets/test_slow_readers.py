@@ -8,14 +8,14 @@ from contextlib import AsyncExitStack
 
 from websockets.frames import Opcode
 
-from sessiond.gateway.socket import SocketConnection
-from tests.gateway.hooks import Submits
+from sessiond.api.socket import SocketConnection
+from tests.api.hooks import Submits
 from tests.sockets.raw_peer import frame, make_small, raw_peer
 
 SLOW = 64
 REPLY = 400  # tokens of a slow reader
 FAST = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ" * 4  # capitals, which no slow reply has
-MANY_SEATS = {"max_num_seqs": SLOW + 1, "max_num_batched_tokens": 512, "num_speculative_tokens": 0}
+MANY_SLOTS = {"max_num_seqs": SLOW + 1, "max_num_batched_tokens": 512, "num_speculative_tokens": 0}
 MAX_OUTBOUND = 8
 WRONG = frame(Opcode.TEXT, b"{}") * 300  # as many errors fill all that a small socket takes
 
@@ -112,7 +112,7 @@ def make_all_small(running):
 
 
 async def test_t42_64_slow_readers_change_no_other_streams_steps_between_tokens(stack):
-    options = {"engine_config": MANY_SEATS, "num_blocks": 16_384}
+    options = {"engine_config": MANY_SLOTS, "num_blocks": 16_384}
     limits = {"max_outbound_events": MAX_OUTBOUND, "send_timeout_s": 120, "ping_interval_s": 600}
     of_others = live_sockets()  # what earlier tests have left for the garbage collector
     async with stack(**options, **limits) as running, AsyncExitStack() as sockets:

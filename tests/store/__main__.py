@@ -44,7 +44,7 @@ def steps(store: Store) -> dict[str, Step]:
     async def keeps(number: int) -> None:
         name = f"own_{number}"
         kept = rows.kept(f"resp_{name}", user_id=crowd.USER, session_id=name)
-        await store.keep_turn(replace(kept, prompt_id=f"front_{name}"))
+        await store.commit_turn(replace(kept, prompt_id=f"front_{name}"))
 
     async def goes_on(number: int) -> None:
         name = f"own_{number}"

@@ -1,7 +1,7 @@
 """Rows with the values that a test does not care about."""
 
-from sessiond.facts import ItemView, TurnUsage
-from sessiond.store.records import KeptTurn, LostTurn, NewPrompt, NewSession, NewTurn
+from sessiond.domain import ItemView, TurnUsage
+from sessiond.store.records import AbortedTurn, CommittedTurn, NewPrompt, NewSession, NewTurn
 
 
 def prompt(prompt_id="sys_1", ids=(1, 2), text=None):
@@ -74,7 +74,7 @@ def kept(
     tokens=5,
     epoch=1,
 ):
-    return KeptTurn(
+    return CommittedTurn(
         id=turn_id,
         user_id=user_id,
         session_id=session_id,
@@ -92,7 +92,7 @@ def kept(
 
 
 def lost(turn_id="resp_1", user_id="ann"):
-    return LostTurn(
+    return AbortedTurn(
         id=turn_id,
         user_id=user_id,
         status="cancelled",

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sessiond.store.column_types import escaped, unescaped
 from sessiond.store.records import SessionChoice
+from sessiond.store.schema import escaped, unescaped
 from tests.store.rows import item, kept, prompt, session, turn
 
 ODD = [
@@ -34,7 +34,7 @@ async def test_any_text_is_read_as_it_was_written(store, text):
     said = replace(turn(), items=(replace(item("resp_1"), text=text),), request={"input": text})
     await store.begin_turn(said, session=session(), prompt=prompt(text=text))
     reply = replace(item("resp_1", role="assistant"), text=text)
-    await store.keep_turn(replace(kept(), reply=reply))
+    await store.commit_turn(replace(kept(), reply=reply))
     await store.set_metadata("ann", "conv_1", {"key": text})
     assert await store.reply_text("ann", "resp_1") == text
     page = await store.context_items("ann", "resp_1", limit=9, after=None, order="asc")
@@ -47,7 +47,7 @@ async def test_any_text_is_read_as_it_was_written(store, text):
 @pytest.mark.parametrize("odd", [*ODD, "x" * 1000])
 async def test_ids_that_cannot_be_are_ids_of_nothing(store, odd):
     await store.begin_turn(turn(), session=session(), prompt=prompt())
-    await store.keep_turn(kept())
+    await store.commit_turn(kept())
     looked_up = await asyncio.gather(
         store.find_session("ann", odd),
         store.find_turn("ann", odd),

@@ -15,7 +15,7 @@ ROUNDS = 12
 async def told(store):
     """A session of one turn."""
     await store.begin_turn(turn(), session=session(), prompt=prompt())
-    await store.keep_turn(kept())
+    await store.commit_turn(kept())
 
 
 def fork(number=2):
@@ -24,17 +24,17 @@ def fork(number=2):
     return row, turn(f"resp_{number}", "resp_1", session_id=row.id, start=5)
 
 
-async def begin(store, number=2, new_front=None):
+async def begin(store, number=2, new_system_prefix=None):
     row, first = fork(number)
-    return await store.begin_turn(first, session=row, prompt=new_front)
+    return await store.begin_turn(first, session=row, prompt=new_system_prefix)
 
 
-@pytest.mark.parametrize("new_front", [None, prompt("sys_2")])
-async def test_a_turn_on_a_response_that_was_deleted_is_not_stored(store, new_front):
+@pytest.mark.parametrize("new_system_prefix", [None, prompt("sys_2")])
+async def test_a_turn_on_a_response_that_was_deleted_is_not_stored(store, new_system_prefix):
     await told(store)
     await store.close_session("ann", "conv_1", 9.0)
     with pytest.raises(BaseGoneError):
-        await begin(store, new_front=new_front)
+        await begin(store, new_system_prefix=new_system_prefix)
     assert await store.find_session("ann", "conv_2") is None
     assert await store.find_turn("ann", "resp_2") is None
     assert store.failure is None

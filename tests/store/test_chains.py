@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from sessiond.facts import TurnUsage
+from sessiond.domain import TurnUsage
 from sessiond.store.records import StoredContext
 from tests.store.rows import kept, prompt, session, turn
 
@@ -18,7 +18,7 @@ async def keep(store, turn_id, parent_id, *, reply, usage):
         session=session() if first else None,
         prompt=prompt() if first else None,
     )
-    await store.keep_turn(replace(kept(turn_id, parent_id, ids=reply), usage=usage))
+    await store.commit_turn(replace(kept(turn_id, parent_id, ids=reply), usage=usage))
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ async def small(url):
     """A store with the fewest connections."""
     store = Store(url, connections=1, timeout_s=PATIENCE_S)
     await store.begin_turn(turn(), session=session(), prompt=prompt())
-    await store.keep_turn(kept())
+    await store.commit_turn(kept())
     yield store
     await store.close()
 
@@ -67,7 +67,7 @@ async def test_a_reader_sees_one_moment_in_all_its_questions(url, monkeypatch):
     """What a session's view tells is of one piece, though its turns are asked for one by one."""
     store, other = (Store(url, timeout_s=PATIENCE_S) for _ in range(2))
     await store.begin_turn(turn(), session=session(), prompt=prompt())
-    await store.keep_turn(kept())
+    await store.commit_turn(kept())
     from sessiond.store import turns
 
     chain = turns.chain

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.second
 async def open_session(store):
     await store.membership.register(1.0, 100.0)
     await store.begin_turn(turn(), session=session(), prompt=prompt())
-    await store.keep_turn(kept())
+    await store.commit_turn(kept())
 
 
 def big(name, parent):
@@ -59,7 +59,7 @@ class TestFullDisk:
         await limited.membership.renew(3.0, 100.0)
         assert limited.failure is None
         await limited.begin_turn(big("resp_2", "resp_1"), session=None, prompt=None)
-        await limited.keep_turn(kept("resp_2", "resp_1"))
+        await limited.commit_turn(kept("resp_2", "resp_1"))
         assert len(await limited.context_ids("ann", "sys_1", "resp_2")) == 50_006
 
     async def test_a_wrong_statement_is_no_failure_of_the_database(self, limited):
@@ -106,7 +106,7 @@ class TestPostgresAway:
         await store.begin_turn(turn("resp_2", "resp_1"), session=None, prompt=None)
         await asyncio.to_thread(own_server.stop, at_once=at_once)
         for ask in (
-            store.keep_turn(kept("resp_2", "resp_1")),
+            store.commit_turn(kept("resp_2", "resp_1")),
             store.find_session("ann", "conv_1"),
             store.membership.renew(2.0, 100.0),
         ):
@@ -118,7 +118,7 @@ class TestPostgresAway:
         await asyncio.to_thread(own_server.start)
         await store.membership.renew(3.0, 100.0)
         assert store.failure is None
-        await store.keep_turn(kept("resp_2", "resp_1"))
+        await store.commit_turn(kept("resp_2", "resp_1"))
         assert await store.context_ids("ann", "sys_1", "resp_2") == [1, 2, 3, 4, 5, 3, 4, 5]
 
     async def test_one_that_hangs_is_a_failure_in_time_and_well_when_it_goes_on(
@@ -128,7 +128,7 @@ class TestPostgresAway:
         await hasty.begin_turn(turn("resp_2", "resp_1"), session=None, prompt=None)
         with own_server.frozen():
             asks = [
-                hasty.keep_turn(kept("resp_2", "resp_1")),
+                hasty.commit_turn(kept("resp_2", "resp_1")),
                 *(hasty.find_session("ann", "conv_1") for _ in range(20)),
                 hasty.membership.renew(2.0, 100.0),
             ]
@@ -140,7 +140,7 @@ class TestPostgresAway:
             assert hasty.connections_in_use == 0
         await hasty.membership.renew(3.0, 100.0)
         assert hasty.failure is None
-        await hasty.keep_turn(kept("resp_2", "resp_1"))
+        await hasty.commit_turn(kept("resp_2", "resp_1"))
         assert await hasty.context_ids("ann", "sys_1", "resp_2") == [1, 2, 3, 4, 5, 3, 4, 5]
 
     async def test_a_statement_in_another_s_way_is_cut_on_the_server_too(self, hasty):

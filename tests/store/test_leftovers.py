@@ -10,10 +10,10 @@ from dataclasses import replace
 import pytest
 import sqlalchemy as sa
 
-from sessiond.facts import TurnUsage
+from sessiond.domain import TurnUsage
+from sessiond.store.context_layout import Span, VisibleSpans
 from sessiond.store.records import NewSummary
 from sessiond.store.schema import items, sessions, summaries, system_prompts, turns
-from sessiond.store.shape import Span, View
 from tests.store.rows import kept, prompt, session, turn
 
 STEPS = 40
@@ -57,13 +57,13 @@ class Life:
         if name is not None:
             record = await self.store.find_session(ANN, name)
             new = f"resp_{next(self.numbers)}"
-            start, front = record.context_tokens, record.prompt.id
+            start, system_prefix = record.context_tokens, record.prompt.id
             begun = turn(new, record.tip_id, session_id=name, start=start)
-            begun = replace(begun, prompt_id=front)
+            begun = replace(begun, prompt_id=system_prefix)
             await self.store.begin_turn(begun, session=None, prompt=None)
             end = kept(new, record.tip_id, session_id=name, tokens=start + 3)
-            end = replace(end, prompt_id=front, view=await self.view(record.tip_id))
-            await self.store.keep_turn(end)
+            end = replace(end, prompt_id=system_prefix, view=await self.view(record.tip_id))
+            await self.store.commit_turn(end)
             self.tips[name] = new
 
     async def view(self, tip_id):
@@ -71,7 +71,7 @@ class Life:
         found = await self.store.newest_summary(ANN, tip_id) if tip_id else None
         if found is None or self.dice.random() < 0.5:
             return None
-        return View(spans=(Span(0, 0),), fidelity="exact", summary=found.ref)
+        return VisibleSpans(spans=(Span(0, 0),), fidelity="exact", summary=found.ref)
 
     async def summarise(self):
         name = self.some()
@@ -139,16 +139,16 @@ class Life:
     async def check_sessions(self, found):
         with_rows = {row.session_id for row in found.values()}
         with_rows |= {row.session_id for row in await self.rows(summaries)}
-        fronts = {row.system_prompt_id for row in found.values()}
+        system_prefixes = {row.system_prompt_id for row in found.values()}
         for row in await self.rows(sessions):
             if row.id in self.tips:
-                fronts.add(row.system_prompt_id)
+                system_prefixes.add(row.system_prompt_id)
                 continue
             assert (row.metadata, row.tip_id) == ({}, None)
             assert (row.forget_at is None) == (row.id in with_rows)
             assert row.forget_at in {None, row.closed_at + DAY_S}
         for row in await self.rows(system_prompts):
-            assert bool(row.token_ids) == (row.id in fronts)
+            assert bool(row.token_ids) == (row.id in system_prefixes)
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -161,15 +161,15 @@ def test_rows_of_the_first_version_survive_the_way_up_and_down(empty_url):
     async def read():
         store = Store(empty_url)
         ids = await store.context_ids("ann", "sys_1", "resp_1")
-        shape = await store.shape("ann", 2, "resp_1")
+        layout = await store.layout("ann", 2, "resp_1")
         record = await store.find_session("ann", "conv_1")
         await store.close()
-        return ids, shape, record
+        return ids, layout, record
 
     migrate.upgrade(empty_url)
-    ids, shape, record = asyncio.run(read())
+    ids, layout, record = asyncio.run(read())
     assert ids == [1, 2, 3, 4, 5]
-    assert (shape.tokens, shape.context, shape.fidelity) == (5, "full", "exact")
+    assert (layout.tokens, layout.context, layout.fidelity) == (5, "full", "exact")
     assert (record.hints, record.context_policy) == (SessionHints(), None)
     assert len(set(salts_of(empty_url)) - {None}) == 2  # users of then get salts, each its own
     migrate.downgrade(empty_url, "0001")

@@ -28,7 +28,7 @@ async def replicas(url, count):
 
 async def open_session(store):
     await store.begin_turn(turn(), session=session(), prompt=prompt())
-    await store.keep_turn(kept())
+    await store.commit_turn(kept())
 
 
 async def test_the_epoch_rises_with_each_new_owner_and_only_then(url):
@@ -54,11 +54,11 @@ async def test_no_commit_of_an_earlier_owner_or_epoch_holds(url):
         await a.begin_turn(turn("resp_2", "resp_1"), session=None, prompt=None)
         assert (await b.claim_session("ann", "conv_1", LEASE_END)).owner == b.replica_id
         refused = [
-            a.keep_turn(kept("resp_2", "resp_1")),
+            a.commit_turn(kept("resp_2", "resp_1")),
             a.begin_turn(turn("resp_3", "resp_1"), session=None, prompt=None),
             a.append_turn(turn("resp_4", "resp_1"), kept("resp_4", "resp_1"), prompt=None),
             a.reset_session("ann", "conv_1", NOW, epoch=1),
-            b.keep_turn(kept("resp_2", "resp_1", epoch=1)),
+            b.commit_turn(kept("resp_2", "resp_1", epoch=1)),
         ]
         for write in refused:
             with pytest.raises(NotOwnerError):
@@ -66,7 +66,7 @@ async def test_no_commit_of_an_earlier_owner_or_epoch_holds(url):
         record = await a.claim_session("ann", "conv_1", LEASE_END)
         assert (record.owner, record.epoch, record.tip_id) == (a.replica_id, 3, "resp_1")
         with pytest.raises(NotOwnerError):  # the same owner, but not since then
-            await a.keep_turn(kept("resp_2", "resp_1", epoch=1))
+            await a.commit_turn(kept("resp_2", "resp_1", epoch=1))
         for unknown in ("resp_3", "resp_4"):
             assert await a.find_turn("ann", unknown) is None
 
@@ -75,7 +75,7 @@ async def test_a_commit_that_held_is_as_good_when_repeated_after_the_session_was
     async with replicas(url, 2) as (a, b):
         await open_session(a)
         await b.claim_session("ann", "conv_1", NOW)
-        await a.keep_turn(kept())
+        await a.commit_turn(kept())
         assert (await b.find_session("ann", "conv_1")).tip_id == "resp_1"
 
 
@@ -101,7 +101,7 @@ async def test_a_session_is_never_taken_between_the_two_commits_of_a_turn(url):
             else:
                 assert isinstance(commit, Account)
                 assert taken.owner == owner.replica_id
-                await owner.keep_turn(kept(name, tip, epoch=epochs[owner]))
+                await owner.commit_turn(kept(name, tip, epoch=epochs[owner]))
                 tip, begun = name, begun + 1
                 if begun % 2:  # the losing side gets a turn, too
                     epochs[other] = (await other.claim_session("ann", "conv_1", NOW)).epoch

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 import sqlalchemy as sa
 
-from sessiond.store.padding import padded
 from sessiond.store.schema import turns
+from sessiond.store.text_padding import padded
 from tests.sql_texts import lists_of_odd_lengths
 from tests.store.rows import kept, prompt, session, turn
 
@@ -52,8 +52,10 @@ async def test_closing_session_after_session_sends_few_texts(store):
 
 
 async def _open_and_close(store, number):
-    name, turn_id, front = f"conv_{number}", f"resp_{number}", prompt(f"sys_{number}")
-    begun = replace(turn(turn_id, session_id=name), prompt_id=front.id)
-    await store.begin_turn(begun, session=session(name, prompt_id=front.id), prompt=front)
-    await store.keep_turn(replace(kept(turn_id, session_id=name), prompt_id=front.id))
+    name, turn_id, system_prefix = f"conv_{number}", f"resp_{number}", prompt(f"sys_{number}")
+    begun = replace(turn(turn_id, session_id=name), prompt_id=system_prefix.id)
+    await store.begin_turn(
+        begun, session=session(name, prompt_id=system_prefix.id), prompt=system_prefix
+    )
+    await store.commit_turn(replace(kept(turn_id, session_id=name), prompt_id=system_prefix.id))
     await store.close_session("ann", name, now=10.0)

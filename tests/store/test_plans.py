@@ -11,9 +11,10 @@ from itertools import count
 import pytest
 
 from sessiond.api_keys import HashedSecret
-from sessiond.facts import TurnUsage
+from sessiond.domain import TurnUsage
 from sessiond.store.account_records import Audit, NewKey, NewUser
 from sessiond.store.accounts import AccountStore
+from sessiond.store.idempotency import UsedKeys
 from sessiond.store.membership import Membership
 from sessiond.store.quota_store import QuotaStore
 from sessiond.store.records import (
@@ -24,7 +25,6 @@ from sessiond.store.records import (
     UsedKey,
 )
 from sessiond.store.store import Store
-from sessiond.store.used_keys import UsedKeys
 from tests.databases import sqlite_url
 from tests.store import crowd, rows
 from tests.store.explain import counted, noted, walks
@@ -67,8 +67,8 @@ async def begun(store, *, of=None, reservation=None, stored=True):
     if reservation:
         reservation = replace(reservation, turn_id=turn.id)
     if stored:
-        front = rows.prompt(session.prompt_id)
-        await store.begin_turn(turn, session=session, prompt=front, reservation=reservation)
+        system_prefix = rows.prompt(session.prompt_id)
+        await store.begin_turn(turn, session=session, prompt=system_prefix, reservation=reservation)
     return turn, session
 
 
@@ -79,7 +79,7 @@ def kept(turn):
 
 async def told(store, **begins):
     turn, _ = await begun(store, **begins)
-    await store.keep_turn(kept(turn))
+    await store.commit_turn(kept(turn))
     return turn
 
 
@@ -88,7 +88,7 @@ RESERVED = NewReservation(turn_id="", tokens=5, now=NOW, expires_at=1e13)
 
 async def begin_and_keep(store):
     turn, _ = await begun(store, reservation=RESERVED)
-    await store.keep_turn(kept(turn))
+    await store.commit_turn(kept(turn))
 
 
 async def go_on(store):
@@ -98,13 +98,13 @@ async def go_on(store):
     turn = replace(turn, prompt_id=first.prompt_id)
     reservation = replace(RESERVED, turn_id=name)
     await store.begin_turn(turn, session=None, prompt=None, reservation=reservation)
-    await store.lose_turn(rows.lost(name, ANN))
+    await store.abort_turn(rows.lost(name, ANN))
 
 
 async def append(store):
     turn, session = await begun(store, stored=False)
-    front = rows.prompt(session.prompt_id)
-    await store.create_session(session, front)
+    system_prefix = rows.prompt(session.prompt_id)
+    await store.create_session(session, system_prefix)
     await store.append_turn(turn, kept(turn), prompt=None)
 
 
@@ -191,9 +191,9 @@ def lists(limit=20, after=None, **which):
 PAGE = {"limit": 20, "after": None, "order": "desc"}
 QUESTIONS = {
     # --- turns
-    "begin_turn, keep_turn": begin_and_keep,
+    "begin_turn, commit_turn": begin_and_keep,
     "begin_turn of a session that is limited": limited,
-    "lose_turn": go_on,
+    "abort_turn": go_on,
     "append_turn, create_session": append,
     "fail_running": asks("fail_running", NOW),
     "find_turn": asks("find_turn", ANN, TIP),
@@ -204,7 +204,7 @@ QUESTIONS = {
     # --- contexts
     "context": asks("context", ANN, "sys_5", TIP),
     "context_ids": asks("context_ids", ANN, "sys_5", TIP),
-    "shape": asks("shape", ANN, 2, TIP),
+    "layout": asks("layout", ANN, 2, TIP),
     "covers": asks("covers", ANN, "turn_5_0", TIP),
     "is_in_context": asks("is_in_context", ANN, "turn_5_0", TIP),
     "newest_summary": asks("newest_summary", ANN, TIP),

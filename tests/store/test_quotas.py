@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from sessiond.facts import TurnError, TurnUsage
+from sessiond.domain import TurnError, TurnUsage
 from sessiond.quota import Quota, charged_tokens
 from sessiond.store.errors import QuotaExceededError, StoreError
 from sessiond.store.records import NewReservation
@@ -44,7 +44,7 @@ def used(new, output=0, recomputed=0):
 async def end(store, turn_id, usage, now=NOON):
     row = kept(turn_id, session_id=f"conv_{turn_id}")
     row = replace(row, prompt_id=f"sys_{turn_id}", usage=usage, finished_at=now)
-    await store.keep_turn(row)
+    await store.commit_turn(row)
 
 
 async def use_of(store, user_id="ann"):
@@ -157,7 +157,7 @@ class TestSettling:
             await end(store, "resp_1", used(20, 10))
         assert await held(store) == (1, 100, 100, 0)
         with pytest.raises(StoreError):  # with the session its rows are deleted
-            await store.lose_turn(lost())
+            await store.abort_turn(lost())
         assert await store.quotas.reap_reservations(NOON + 60) == 1
         assert await held(store) == (0, 0, 0, 0)
 
@@ -166,7 +166,7 @@ class TestSettling:
         await begin(store)
         error = TurnError(code=code, message="")
         row = replace(lost(), status="failed", error=error, usage=used(20, 10))
-        await store.lose_turn(replace(row, finished_at=NOON))
+        await store.abort_turn(replace(row, finished_at=NOON))
         assert await held(store) == (0, 20, 20, 20)
         assert charged_tokens(used(20, 10), TurnError(code="queue_timeout", message="")) == 30
 

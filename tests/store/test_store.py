@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 import sqlalchemy as sa
 
-from sessiond.facts import TurnUsage
+from sessiond.domain import TurnUsage
 from sessiond.store.errors import NotOwnerError, StaleSessionError, StoreError
 from sessiond.store.records import SessionChoice
 from sessiond.store.store import Store
@@ -18,7 +18,7 @@ FULL = [1, 2, 3, 4, 5]
 
 async def open_session(store):
     await store.begin_turn(turn(), session=session(), prompt=prompt())
-    await store.keep_turn(kept())
+    await store.commit_turn(kept())
 
 
 async def test_a_kept_turn_moves_the_tip_and_joins_the_context(store):
@@ -26,7 +26,7 @@ async def test_a_kept_turn_moves_the_tip_and_joins_the_context(store):
     before = await store.find_session("ann", "conv_1")
     assert (before.tip_id, before.context_tokens) == (None, 2)
     assert await store.context_ids("ann", "sys_1", None) == [1, 2]
-    await store.keep_turn(kept())
+    await store.commit_turn(kept())
     after = await store.find_session("ann", "conv_1")
     assert (after.tip_id, after.context_tokens, after.last_active_at) == ("resp_1", 5, 3.0)
     assert await store.context_ids("ann", "sys_1", "resp_1") == FULL
@@ -38,7 +38,7 @@ async def test_a_kept_turn_moves_the_tip_and_joins_the_context(store):
 
 async def test_a_lost_turn_moves_nothing_and_stays_for_inspection(store):
     await store.begin_turn(turn(), session=session(), prompt=prompt())
-    await store.lose_turn(lost())
+    await store.abort_turn(lost())
     row = await store.find_turn("ann", "resp_1")
     assert (row.status, row.reason, row.is_checkpoint) == ("cancelled", "cancelled", False)
     assert (await store.find_session("ann", "conv_1")).tip_id is None
@@ -46,15 +46,15 @@ async def test_a_lost_turn_moves_nothing_and_stays_for_inspection(store):
 
 async def test_a_turn_ends_once(store):
     await store.begin_turn(turn(), session=session(), prompt=prompt())
-    await store.lose_turn(lost())
-    for work in (store.keep_turn(kept()), store.lose_turn(lost())):
+    await store.abort_turn(lost())
+    for work in (store.commit_turn(kept()), store.abort_turn(lost())):
         with pytest.raises(StoreError, match="resp_1 is not running"):
             await work
 
 
 async def test_the_same_ending_twice_is_as_good_as_once(store):
     await open_session(store)
-    await store.keep_turn(kept())
+    await store.commit_turn(kept())
     page = await store.context_items("ann", "resp_1", limit=10, after=None, order="asc")
     assert [each.text for each in page.items] == ["hi", "yes"]
 
@@ -63,9 +63,9 @@ async def test_a_tip_moves_only_from_where_the_turn_began(store):
     await open_session(store)
     for name in ("resp_2", "resp_3"):
         await store.begin_turn(turn(name, "resp_1", start=5), session=None, prompt=None)
-    await store.keep_turn(kept("resp_2", "resp_1", tokens=8))
+    await store.commit_turn(kept("resp_2", "resp_1", tokens=8))
     with pytest.raises(StaleSessionError):
-        await store.keep_turn(kept("resp_3", "resp_1", tokens=8))
+        await store.commit_turn(kept("resp_3", "resp_1", tokens=8))
     assert (await store.find_turn("ann", "resp_3")).status == "running"  # nothing was written
     assert await store.context_ids("ann", "sys_1", "resp_2") == [*FULL, 3, 4, 5]
 
@@ -75,19 +75,19 @@ async def test_a_closed_session_takes_no_ending(store):
     assert await store.close_session("ann", "conv_1", 4.0)
     assert not await store.close_session("ann", "conv_1", 5.0)
     with pytest.raises(StoreError):
-        await store.keep_turn(kept())
+        await store.commit_turn(kept())
     assert (await store.find_session("ann", "conv_1")).closed_at == 4.0
 
 
 async def test_forks_share_their_ancestors(store):
     await open_session(store)
     await store.begin_turn(turn("resp_2", "resp_1", start=5), session=None, prompt=None)
-    await store.keep_turn(kept("resp_2", "resp_1", tokens=8))
+    await store.commit_turn(kept("resp_2", "resp_1", tokens=8))
     fork = session("conv_2", tip_id="resp_1", tokens=5)
     await store.begin_turn(
         turn("resp_3", "resp_1", session_id="conv_2", ids=(9,), start=5), session=fork, prompt=None
     )
-    await store.keep_turn(kept("resp_3", "resp_1", session_id="conv_2", ids=(8,), tokens=7))
+    await store.commit_turn(kept("resp_3", "resp_1", session_id="conv_2", ids=(8,), tokens=7))
     assert await store.context_ids("ann", "sys_1", "resp_3") == [*FULL, 9, 8]
     assert await store.context_ids("ann", "sys_1", "resp_2") == [*FULL, 3, 4, 5]
     assert await store.covers("ann", "resp_1", "resp_3")
@@ -131,7 +131,7 @@ async def test_rows_of_others_do_not_exist(store):
     assert not await store.set_metadata("bob", "conv_1", {"x": "y"})
     assert not await store.delete_turn("bob", "resp_1", 9.0)
     with pytest.raises(StoreError):
-        await store.keep_turn(kept(user_id="bob"))
+        await store.commit_turn(kept(user_id="bob"))
     assert await store.context_ids("ann", "sys_1", "resp_1") == FULL
 
 
@@ -151,13 +151,13 @@ async def test_the_end_of_a_turn_outweighs_the_mark_of_another_server_that_start
     await open_session(store)
     await store.begin_turn(turn("resp_2", "resp_1", start=5), session=None, prompt=None)
     await store.fail_running(9.0)
-    await store.keep_turn(kept("resp_2", "resp_1", tokens=8))
+    await store.commit_turn(kept("resp_2", "resp_1", tokens=8))
     row = await store.find_turn("ann", "resp_2")
     assert (row.status, row.error, row.context_tokens) == ("completed", None, 8)
     assert (await store.find_session("ann", "conv_1")).tip_id == "resp_2"
     await store.begin_turn(turn("resp_3", "resp_2", start=8), session=None, prompt=None)
     await store.fail_running(9.0)
-    await store.lose_turn(lost("resp_3"))
+    await store.abort_turn(lost("resp_3"))
     row = await store.find_turn("ann", "resp_3")
     assert (row.status, row.error) == ("cancelled", None)
 
@@ -167,9 +167,9 @@ async def test_a_marked_turn_whose_session_has_moved_on_joins_nothing(store):
     await store.begin_turn(turn("resp_2", "resp_1", start=5), session=None, prompt=None)
     await store.fail_running(9.0)
     await store.begin_turn(turn("resp_3", "resp_1", start=5), session=None, prompt=None)
-    await store.keep_turn(kept("resp_3", "resp_1", tokens=8))
+    await store.commit_turn(kept("resp_3", "resp_1", tokens=8))
     with pytest.raises(StaleSessionError):
-        await store.keep_turn(kept("resp_2", "resp_1", tokens=8))
+        await store.commit_turn(kept("resp_2", "resp_1", tokens=8))
     assert (await store.find_turn("ann", "resp_2")).status == "failed"
     assert (await store.find_session("ann", "conv_1")).tip_id == "resp_3"
 
@@ -177,7 +177,7 @@ async def test_a_marked_turn_whose_session_has_moved_on_joins_nothing(store):
 async def test_token_ids_are_stored_as_bytes_and_read_as_they_were(url, store):
     ids = (0, 1, 255, 256, 65536, 2**32 - 1)
     await store.begin_turn(turn(ids=ids), session=session(), prompt=prompt())
-    await store.keep_turn(kept(ids=ids[::-1]))
+    await store.commit_turn(kept(ids=ids[::-1]))
     assert await store.context_ids("ann", "sys_1", "resp_1") == [1, 2, *ids, *ids[::-1]]
     engine = sa.create_engine(url.replace("+aiosqlite", ""))
     with engine.connect() as connection:
@@ -199,12 +199,12 @@ async def test_t48_fifty_writers_at_once_on_two_stores_are_never_locked_out(url,
             session=session(name),
             prompt=None,
         )
-        await mine.keep_turn(kept(f"resp_{number}_0", session_id=name))
+        await mine.commit_turn(kept(f"resp_{number}_0", session_id=name))
         for step in (1, 2):
             parent = f"resp_{number}_{step - 1}"
             this = f"resp_{number}_{step}"
             await mine.begin_turn(turn(this, parent, session_id=name), session=None, prompt=None)
-            await mine.keep_turn(kept(this, parent, session_id=name))
+            await mine.commit_turn(kept(this, parent, session_id=name))
             await mine.find_session("ann", name)
 
     await asyncio.gather(*(talk(number) for number in range(50)))
@@ -251,7 +251,7 @@ async def test_items_are_paged_in_the_order_of_the_context(store):
     for number in range(2, 6):
         name = f"resp_{number}"
         await store.begin_turn(turn(name, tip), session=None, prompt=None)
-        await store.keep_turn(kept(name, tip))
+        await store.commit_turn(kept(name, tip))
         tip = name
     every = await store.context_items("ann", tip, limit=100, after=None, order="asc")
     assert [each.response_id for each in every.items] == [

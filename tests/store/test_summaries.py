@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from sessiond.facts import TurnUsage
+from sessiond.domain import TurnUsage
+from sessiond.store.context_layout import SummaryRef
 from sessiond.store.errors import StoreError
 from sessiond.store.records import NewSummary, StoredSummary
-from sessiond.store.shape import SummaryRef
 from tests.store.rows import kept, prompt, session, turn
 
 ADDED = 3  # tokens of each turn: two of input, one of reply
@@ -23,7 +23,7 @@ async def chain(store):
         turn("fork_3", "resp_2", session_id="conv_2", start=8), session=fork, prompt=None
     )
     row = kept("fork_3", "resp_2", session_id="conv_2", tokens=8 + ADDED)
-    await store.keep_turn(row)
+    await store.commit_turn(row)
     return store
 
 
@@ -35,7 +35,7 @@ async def grow(store, turn_id, parent_id, number):
         session=session() if first else None,
         prompt=prompt() if first else None,
     )
-    await store.keep_turn(kept(turn_id, parent_id, tokens=start + ADDED))
+    await store.commit_turn(kept(turn_id, parent_id, tokens=start + ADDED))
 
 
 def summary(name, turn_id, *, tokens=4, created_at=1.0, user_id="ann"):

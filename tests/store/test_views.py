@@ -8,15 +8,21 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sessiond.facts import TurnUsage
+from sessiond.domain import TurnUsage
+from sessiond.store.context_layout import (
+    ContextLayout,
+    Span,
+    SummaryRef,
+    VisibleSpans,
+    dropped_places,
+)
 from sessiond.store.records import NewSummary
-from sessiond.store.shape import Shape, Span, SummaryRef, View, dropped_places
 from sessiond.store.store import Store
 from tests.databases import PATIENCE_S
 from tests.soak import SOAK
 from tests.store.rows import kept, prompt, session, turn
 
-FRONT = [1, 2]
+PREFIX = [1, 2]
 
 
 @dataclass(frozen=True)
@@ -28,7 +34,7 @@ class Model:
     seen: tuple[int, ...] = ()
     summary: tuple[int, ...] = ()
     summary_ref: SummaryRef | None = None
-    held: tuple[int, ...] = tuple(FRONT)
+    held: tuple[int, ...] = tuple(PREFIX)
     edits: int = 0
     awaits: bool = False
     shifted: bool = False
@@ -37,7 +43,7 @@ class Model:
 
     @property
     def visible(self):
-        return [*FRONT, *self.summary, *(token for at in self.seen for token in self.turns[at])]
+        return [*PREFIX, *self.summary, *(token for at in self.seen for token in self.turns[at])]
 
     @property
     def spans(self):
@@ -97,7 +103,7 @@ class Chains:
         tokens = start + len(ids)
         row = kept(name, before.tip, session_id=home, ids=ids[step.sizes[0] :], tokens=tokens)
         usage = TurnUsage(new_tokens=1, output_tokens=step.sizes[1], fidelity=fidelity)
-        await self.store.keep_turn(replace(row, view=view, usage=usage))
+        await self.store.commit_turn(replace(row, view=view, usage=usage))
         record = await self.store.find_session("ann", home)
         assert (record.context_tokens, record.fidelity) == (tokens, fidelity)
         self.contexts.append(grown(after, name, ids, step))
@@ -120,7 +126,9 @@ class Chains:
         else:
             after = replace(after, held=tuple(after.visible), edits=0, shifted=False)
         fidelity = "shifted" if after.shifted else "exact"
-        return after, View(spans=joined(after.spans), fidelity=fidelity, summary=after.summary_ref)
+        return after, VisibleSpans(
+            spans=joined(after.spans), fidelity=fidelity, summary=after.summary_ref
+        )
 
     async def summarized(self, at):
         ids = tuple(next(self.ids) for _ in range(2))
@@ -147,13 +155,13 @@ class Chains:
         # Computed is a prefix: up to the last token that some turn has fed.
         fed = [t <= expected.last_computed or t in expected.summary for t in expected.held]
         assert stored.computed == (sum(fed) if expected.last_computed else 0)
-        shape = await self.store.shape("ann", len(FRONT), tip.tip)
+        layout = await self.store.layout("ann", len(PREFIX), tip.tip)
         if view is not None:
-            shape = shape.seen(view)
-        assert list(shape.turns) == expected.spans
-        assert shape.tokens == len(expected.visible)
-        assert (shape.all_turns, shape.awaits_reply) == (len(expected.turns), expected.awaits)
-        assert (shape.fidelity == "shifted") == expected.shifted
+            layout = layout.seen(view)
+        assert list(layout.turns) == expected.spans
+        assert layout.tokens == len(expected.visible)
+        assert (layout.all_turns, layout.awaits_reply) == (len(expected.turns), expected.awaits)
+        assert (layout.fidelity == "shifted") == expected.shifted
         for other in self.contexts[1:]:
             covered = await self.store.covers("ann", other.tip, tip.tip)
             if view is None:
@@ -211,38 +219,38 @@ def test_what_sql_says_is_visible_is_what_the_edits_leave(lend_database, plan):
         asyncio.run(run(url))
 
 
-class TestShape:
+class TestContextLayout:
     """Four turns of 10, 20, 30 and 40 tokens behind a front of 5."""
 
     @pytest.fixture
-    def shape(self):
-        shape = Shape(front_tokens=5)
+    def layout(self):
+        layout = ContextLayout(prefix_tokens=5)
         for tokens in (10, 20, 30, 40):
-            shape = shape.grown(tokens, awaits_reply=False)
-        return shape
+            layout = layout.grown(tokens, awaits_reply=False)
+        return layout
 
-    def test_what_is_dropped_is_told_in_places_that_were_visible(self, shape):
-        view = View(spans=(Span(10, 30), Span(60, 100)), fidelity="shifted")
-        after = shape.seen(view)
-        assert dropped_places(shape, after) == ((5, 15), (35, 65))
+    def test_what_is_dropped_is_told_in_places_that_were_visible(self, layout):
+        view = VisibleSpans(spans=(Span(10, 30), Span(60, 100)), fidelity="shifted")
+        after = layout.seen(view)
+        assert dropped_places(layout, after) == ((5, 15), (35, 65))
         assert (after.tokens, after.dropped_turns, after.context) == (65, 2, "trimmed")
-        again = after.seen(View(spans=(Span(60, 100),), fidelity="shifted"))
+        again = after.seen(VisibleSpans(spans=(Span(60, 100),), fidelity="shifted"))
         assert dropped_places(after, again) == ((5, 25),)
 
-    def test_turns_that_touch_leave_as_one_span(self, shape):
-        after = shape.seen(View(spans=(Span(60, 100),), fidelity="shifted"))
-        assert dropped_places(shape, after) == ((5, 65),)
+    def test_turns_that_touch_leave_as_one_span(self, layout):
+        after = layout.seen(VisibleSpans(spans=(Span(60, 100),), fidelity="shifted"))
+        assert dropped_places(layout, after) == ((5, 65),)
 
-    def test_a_summary_that_goes_leaves_with_what_follows_it(self, shape):
+    def test_a_summary_that_goes_leaves_with_what_follows_it(self, layout):
         summary = SummaryRef(id="sum_1", tokens=7)
-        seen = shape.seen(View(spans=(Span(30, 100),), fidelity="exact", summary=summary))
+        seen = layout.seen(VisibleSpans(spans=(Span(30, 100),), fidelity="exact", summary=summary))
         assert (seen.tokens, seen.context) == (82, "summarized")
-        after = seen.seen(View(spans=(Span(60, 100),), fidelity="shifted"))
+        after = seen.seen(VisibleSpans(spans=(Span(60, 100),), fidelity="shifted"))
         assert dropped_places(seen, after) == ((5, 42),)
 
-    def test_a_question_and_its_late_reply_are_one_turn(self, shape):
-        asked = shape.grown(3, awaits_reply=True)
-        assert asked.finished == shape.turns
+    def test_a_question_and_its_late_reply_are_one_turn(self, layout):
+        asked = layout.grown(3, awaits_reply=True)
+        assert asked.finished == layout.turns
         answered = asked.grown(4, awaits_reply=False)
-        assert answered.turns == (*shape.turns, Span(100, 107))
+        assert answered.turns == (*layout.turns, Span(100, 107))
         assert answered.all_turns == 5

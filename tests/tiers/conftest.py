@@ -1,11 +1,11 @@
-"""Engines are audited here as in tests/engine."""
+"""Engines are audited here as in tests/core."""
 
 from pathlib import Path
 
 import pytest
 
-from tests.engine.conftest import make_engine
-from tests.engine.harness import KV_BYTES_PER_BLOCK, Engine
+from tests.core.conftest import make_engine
+from tests.core.harness import KV_BYTES_PER_BLOCK, Engine
 from tests.tiers.engine_words import QUIET
 from tests.tiers.support import LateMover, PromptMover, tiers_of
 

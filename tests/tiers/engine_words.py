@@ -1,7 +1,7 @@
 """Short words for what sessions do on an engine with tiers."""
 
-from engine.messages import TurnDone, TurnIncomplete
-from tests.engine.harness import Engine
+from engine.ipc.messages import TurnDone, TurnIncomplete
+from tests.core.harness import Engine
 from tests.fakes.fake_model import expected_reply
 
 QUIET = {"idle_prefill": False, "num_speculative_tokens": 0}

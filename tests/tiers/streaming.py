@@ -8,12 +8,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from engine.device.protocol import Event
+from engine.device.protocol import DeviceEvent
+from engine.kv.tiers.mover import Transfer
+from engine.kv.tiers.store import Blocks, Bytes, Label
+from engine.kv.tiers.stream_mover import DeviceBlocks, StreamMover
+from engine.kv.tiers.tiers import Tier, Tiers
 from engine.model.runner import TorchRunner
-from engine.tiers.mover import Move
-from engine.tiers.store import Blocks, Bytes, Label
-from engine.tiers.stream_mover import DeviceBlocks, StreamMover
-from engine.tiers.tiers import Tier, Tiers
 from tests.fakes.fake_device import FakeDevice, FakeStream, copy
 from tests.fakes.fake_model import FakeModel
 from tests.tiers.support import LateMover, disk_tier, host_tier
@@ -87,7 +87,7 @@ class Impatient(FakeDevice):
             stream.wait = lambda event: None
         record = stream.record
 
-        def impatient_record() -> Event:
+        def impatient_record() -> DeviceEvent:
             event = record()
             if self.lacks == ("out is over", "in is over")[self.streams.index(stream) - 1]:
                 event.query = lambda: True
@@ -120,7 +120,7 @@ class Workload:
         self.tiers = Tiers(tiers, device=pool, block_bytes=BLOCK, mover=self.mover)
         self.free = list(range(BLOCKS))
         self.holds: dict[int, int] = {}  # key of each block that nobody moves
-        self.moving: dict[Move, dict[int, int]] = {}
+        self.moving: dict[Transfer, dict[int, int]] = {}
         self.keys = 0
         self.wrong: list[str] = []
         self.did: Counter[str] = Counter()
@@ -179,8 +179,8 @@ class Workload:
         tier = self.random.choice(list(self.tiers))
         blocks = self.random.sample(sorted(self.holds), min(3, len(self.holds)))
         pairs = [(block, label(self.holds[block])) for block in blocks]
-        for move in self.tiers.begin_store(tier, pairs):
-            self.moving[move] = {block: self.holds.pop(block) for block in move.blocks}
+        for transfer in self.tiers.begin_store(tier, pairs):
+            self.moving[transfer] = {block: self.holds.pop(block) for block in transfer.blocks}
             self.did[f"store {tier.name}"] += 1
 
     def fetch(self) -> None:
@@ -192,16 +192,16 @@ class Workload:
         self.random.shuffle(self.free)
         blocks, self.free = self.free[:count], self.free[count:]
         pairs = [(block, label(key[0])) for block, key in zip(blocks, there, strict=False)]
-        for move in self.tiers.begin_fetch(tier, pairs):
-            keys = dict(zip(move.blocks, (key[0] for key in move.keys), strict=True))
-            self.moving[move] = keys
+        for transfer in self.tiers.begin_fetch(tier, pairs):
+            keys = dict(zip(transfer.blocks, (key[0] for key in transfer.keys), strict=True))
+            self.moving[transfer] = keys
             self.did[f"fetch {tier.name}"] += 1
 
     def look(self) -> None:
-        for move in self.tiers.finished():
-            blocks = self.moving.pop(move, {})
-            if move.kind == "fetch":
-                assert all(move.good)
+        for transfer in self.tiers.finished():
+            blocks = self.moving.pop(transfer, {})
+            if transfer.kind == "fetch":
+                assert all(transfer.good)
             self.holds |= blocks
         if self.random.random() < 0.1:
             tier: Tier = self.random.choice(list(self.tiers))

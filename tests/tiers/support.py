@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
-from engine.tier_reports import TierName
-from engine.tiers.disk import DiskStore
-from engine.tiers.host import HostStore
-from engine.tiers.index import SlotIndex
-from engine.tiers.mover import Move
-from engine.tiers.store import Blocks, Bytes
-from engine.tiers.tiers import Rates, Tier, Tiers
+from engine.ipc.queries import TierName
+from engine.kv.tiers.disk import DiskStore
+from engine.kv.tiers.host import HostStore
+from engine.kv.tiers.index import SlotIndex
+from engine.kv.tiers.mover import Transfer
+from engine.kv.tiers.store import Blocks, Bytes
+from engine.kv.tiers.tiers import Rates, Tier, Tiers
 
 AT_ONCE = Rates(read=float("inf"), write=float("inf"))
 DISK_SLOT = 4096
@@ -42,24 +42,24 @@ class LateMover:
     def __init__(self, seed: int | None = None) -> None:
         self.random = None if seed is None else random.Random(seed)
         self.hold = False
-        self.moves: dict[bool, deque[Move]] = {True: deque(), False: deque()}
-        self.done: list[Move] = []
+        self.transfers: dict[bool, deque[Transfer]] = {True: deque(), False: deque()}
+        self.done: list[Transfer] = []
         self.closed = False
 
-    def begin(self, move: Move) -> None:
+    def begin(self, transfer: Transfer) -> None:
         assert not self.closed
-        self.moves[move.kind == "fetch"].append(move)
+        self.transfers[transfer.kind == "fetch"].append(transfer)
 
     def carry_out(self, count: int = 1) -> None:
         for _ in range(count):
-            queues = [queue for queue in self.moves.values() if queue]
+            queues = [queue for queue in self.transfers.values() if queue]
             if not queues:
                 return
-            move = (self.random.choice(queues) if self.random else queues[0]).popleft()
-            move.carry_out()
-            self.done.append(move)
+            transfer = (self.random.choice(queues) if self.random else queues[0]).popleft()
+            transfer.carry_out()
+            self.done.append(transfer)
 
-    def finished(self) -> list[Move]:
+    def finished(self) -> list[Transfer]:
         if self.random and not self.hold:
             self.carry_out(self.random.choice([0, 0, 1, 3]))
         done, self.done = self.done, []
@@ -78,7 +78,7 @@ class LateMover:
 class PromptMover(LateMover):
     """Carries everything out by the next look."""
 
-    def finished(self) -> list[Move]:
+    def finished(self) -> list[Transfer]:
         if not self.hold:
             self.carry_out(10_000)
         return super().finished()

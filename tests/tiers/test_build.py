@@ -7,9 +7,9 @@ import pytest
 
 from engine.config import EngineConfig
 from engine.errors import ConfigError
-from engine.tiers.build import OpenTiers, open_tiers
-from engine.tiers.store import Label
-from engine.tiers.tiers import Tiers
+from engine.kv.tiers.build import OpenTiers, open_tiers
+from engine.kv.tiers.store import Label
+from engine.kv.tiers.tiers import Tiers
 from tests.tiers.support import Shelf, names
 
 BLOCK = 4096
@@ -22,12 +22,12 @@ def opened(folder: Path, shelf: Shelf | None = None, **settings: object) -> Open
     return open_tiers(config, shelf or Shelf(40, BLOCK), block_bytes=BLOCK, fingerprint="model")
 
 
-def until(tiers: Tiers, moves: int) -> None:
+def until(tiers: Tiers, transfers: int) -> None:
     done, give_up_s = 0, time.monotonic() + 300
-    while done < moves and time.monotonic() < give_up_s:
+    while done < transfers and time.monotonic() < give_up_s:
         tiers.wait(1.0)
         done += len(tiers.finished())
-    assert done == moves
+    assert done == transfers
 
 
 def test_both_are_measured_and_told(tmp_path: Path) -> None:
@@ -54,11 +54,11 @@ def test_blocks_go_out_and_come_back_on_threads(tmp_path: Path) -> None:
     shelf = Shelf(40, BLOCK)
     tiers, _ = opened(tmp_path, shelf, host_tier_size=2**20, disk_tier_size=2**20)
     for tier in tiers:
-        moves = tiers.begin_store(tier, [(block, LABELS[block]) for block in range(20)])
-        until(tiers, len(moves))
+        transfers = tiers.begin_store(tier, [(block, LABELS[block]) for block in range(20)])
+        until(tiers, len(transfers))
         assert tiers.holding(KEYS[3]) is not None
-        moves = tiers.begin_fetch(tier, [(20 + block, LABELS[block]) for block in range(20)])
-        until(tiers, len(moves))
+        transfers = tiers.begin_fetch(tier, [(20 + block, LABELS[block]) for block in range(20)])
+        until(tiers, len(transfers))
         assert (shelf.data[20:] == shelf.data[:20]).all()
         shelf.data[20:] = 0
     assert list(tiers.violations()) == []

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.tiers.checksum import checksum
+from engine.kv.tiers.disk import checksum
 
 
 @given(st.binary(min_size=1, max_size=300), st.data())

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from engine.tiers.disk import FILE_NAME, DiskStore, TierBusyError
-from engine.tiers.store import Label
+from engine.kv.tiers.disk import FILE_NAME, DiskStore, TierBusyError
+from engine.kv.tiers.store import Label
 from tests.tiers.support import Shelf
 
 BLOCK = 10_000

@@ -5,8 +5,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from engine.tiers.index import NotBeingMoved, SlotIndex
-from engine.tiers.store import Label
+from engine.kv.tiers.index import NotInTransfer, SlotIndex
+from engine.kv.tiers.store import Label
 
 KEYS = st.sampled_from([bytes([number]) for number in range(9)])
 LIMITS = st.sampled_from([None, None, 0, 1, 2])
@@ -66,7 +66,7 @@ class Machine(RuleBasedStateMachine):
     @rule(key=KEYS, good=st.booleans())
     def finish_write(self, key: bytes, good: bool) -> None:
         if key not in self.writing:
-            with pytest.raises(NotBeingMoved):
+            with pytest.raises(NotInTransfer):
                 self.index.finish_write(key, good=good)
             return
         self.index.finish_write(key, good=good)
@@ -85,7 +85,7 @@ class Machine(RuleBasedStateMachine):
     @rule(key=KEYS)
     def finish_read(self, key: bytes) -> None:
         if key not in self.readers:
-            with pytest.raises(NotBeingMoved):
+            with pytest.raises(NotInTransfer):
                 self.index.finish_read(key)
             return
         freed = self.index.finish_read(key)
@@ -110,7 +110,7 @@ class Machine(RuleBasedStateMachine):
         for owner in (b"even", b"odd"):
             own = [key for key in (*self.here, *self.writing) if owner_of(key) == owner]
             assert self.index.blocks_of(owner) == len(own)
-        assert self.index.moving == len(self.writing) + sum(self.readers.values())
+        assert self.index.in_transfer == len(self.writing) + sum(self.readers.values())
 
 
 Machine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

@@ -2,15 +2,15 @@
 
 import pytest
 
+from engine.core.idle_prefill import AHEAD
 from engine.ids import BlockId
-from engine.messages import CloseContext
-from engine.prefetch import AHEAD
+from engine.ipc.messages import CloseContext
 from tests.tiers.engine_words import PROMPT, again, fill, reply, used
 from tests.tiers.support import PromptMover
 
 
 @pytest.fixture
-def one_seat(make, tier):
+def one_slot(make, tier):
     """An engine on which one turn runs at a time, and a session whose KV lies in a tier."""
     engine = make(tier, max_num_seqs=1, num_blocks=64)
     ids = used(engine)
@@ -27,8 +27,8 @@ def occupied(engine, session: str = "b"):
     return turn
 
 
-def test_it_is_there_before_there_is_a_seat(one_seat) -> None:
-    engine, ids = one_seat
+def test_it_is_there_before_there_is_a_running_slot(one_slot) -> None:
+    engine, ids = one_slot
     running = occupied(engine)
     waiting = engine.submit("a", [7])
     engine.step_until(lambda: engine.view("a").blocks == 6)
@@ -51,9 +51,9 @@ def test_what_no_tier_has_is_not_given_up_for_it(make, tier) -> None:
     used(engine)
     engine.park("a")
     fill(engine)
-    pool, movement = engine.loop._memory.pool, engine.loop._movement
+    pool, kv_transfer = engine.loop._memory.pool, engine.loop._kv_transfer
     occupied(engine)
-    tiers = movement.tiers
+    tiers = kv_transfer.tiers
     has = tiers.has
     tiers.has = lambda _key: False
     waiting = engine.submit("a", [7])
@@ -78,9 +78,9 @@ def test_some_blocks_stay_for_those_that_run(make, tier) -> None:
     engine.submit("a", [7])
     engine.step(3)
     assert engine.view("a").blocks == 0, "six of nine would leave less than four"
-    pool.give(held[:3])
+    pool.free(held[:3])
     engine.step_until(lambda: engine.view("a").blocks == 6)
-    pool.give(held[3:])
+    pool.free(held[3:])
     engine.run()
 
 
@@ -100,8 +100,8 @@ def test_idle_sessions_keep_theirs(make, tier) -> None:
     engine.run()
 
 
-def test_a_turn_that_leaves_the_queue_leaves_its_session_below(one_seat) -> None:
-    engine, ids = one_seat
+def test_a_turn_that_leaves_the_queue_leaves_its_session_below(one_slot) -> None:
+    engine, ids = one_slot
     occupied(engine)
     before = engine.stats().active_blocks
     waiting = engine.submit("a", [7])
@@ -126,13 +126,13 @@ def test_one_that_leaves_while_it_is_on_its_way_takes_no_blocks_along(make, tier
     mover.hold = True
     waiting = engine.submit("a", [7])
     engine.step(2)
-    assert engine.loop._movement._restores.held
+    assert engine.loop._kv_transfer._restores.held
     engine.cancel(waiting, keep=False)
     engine.loop.handle(CloseContext(session="a"))
     engine.step(2)
     mover.hold = False
     engine.run()
-    assert not engine.loop._movement.held
+    assert not engine.loop._kv_transfer.held
     assert not engine.audit().violations
 
 

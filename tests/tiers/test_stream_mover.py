@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.tiers.stream_mover import runs
+from engine.kv.tiers.stream_mover import runs
 from tests.fakes.fake_device import FakeDevice
 from tests.tiers.streaming import BLOCK, Impatient, Workload, label
 
@@ -56,18 +56,18 @@ def test_the_impatient_device_without_a_lack_is_right() -> None:
 def test_a_look_never_waits() -> None:
     work = Workload(0)
     work.write()
-    (move,) = work.tiers.begin_store(
+    (transfer,) = work.tiers.begin_store(
         next(iter(work.tiers)), [(block := next(iter(work.holds)), label(1))]
     )
     queued = len(work.device.streams[1])
     assert work.tiers.finished() == []
     assert len(work.device.streams[1]) == queued, "nothing was done meanwhile"
     work.tiers.wait(5.0)
-    assert work.tiers.finished() == [move]
-    assert move.good == [True]
-    assert move.seconds >= 0
-    assert work.tiers._tiers[0].store.slots[move.slots[0]].tolist() == [1] * BLOCK
-    assert block == move.blocks[0]
+    assert work.tiers.finished() == [transfer]
+    assert transfer.good == [True]
+    assert transfer.seconds >= 0
+    assert work.tiers._tiers[0].store.slots[transfer.slots[0]].tolist() == [1] * BLOCK
+    assert block == transfer.blocks[0]
 
 
 def test_closing_carries_out_what_has_begun(tmp_path: Path) -> None:
@@ -79,10 +79,10 @@ def test_closing_carries_out_what_has_begun(tmp_path: Path) -> None:
         pairs = [(block, label(value)) for block, value in list(work.holds.items())[:2]]
         work.tiers.begin_store(tier, pairs)
     assert work.tiers.in_flight
-    moves = work.tiers.close()
-    assert moves
+    transfers = work.tiers.close()
+    assert transfers
     assert not work.tiers.in_flight
-    assert all(all(move.good) for move in moves)
+    assert all(all(transfer.good) for transfer in transfers)
 
 
 def test_what_is_erased_is_zero_before_its_slot_is_used_again() -> None:
@@ -90,16 +90,16 @@ def test_what_is_erased_is_zero_before_its_slot_is_used_again() -> None:
     (tier,) = work.tiers
     work.write()
     (block, value) = next(iter(work.holds.items()))
-    (move,) = work.tiers.begin_store(tier, [(block, label(value))])
+    (transfer,) = work.tiers.begin_store(tier, [(block, label(value))])
     work.tiers.wait(5.0)
     work.tiers.finished()
-    work.tiers.erase(move.keys)
+    work.tiers.erase(transfer.keys)
     (again,) = work.tiers.begin_store(tier, [(block, label(value))])
-    assert again.slots == move.slots
+    assert again.slots == transfer.slots
     work.device.run_all()
-    assert tier.store.slots[move.slots[0]].tolist() == [value] * BLOCK
+    assert tier.store.slots[transfer.slots[0]].tolist() == [value] * BLOCK
     work.tiers.finished()
-    work.tiers.erase(move.keys)
+    work.tiers.erase(transfer.keys)
     work.device.run_all()
     assert not tier.store.slots.any()
 

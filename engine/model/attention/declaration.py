@@ -17,7 +17,7 @@ from typing import Literal
 
 from engine.errors import ConfigError
 
-PositionForm = Literal["slot", "absolute"]  # as engine.memory.kv_store, which needs torch, has it
+PositionForm = Literal["slot", "absolute"]  # as engine.kv.tensors, which needs torch, has it
 Version = tuple[int, ...]
 
 _SETTING_NAMES = {"float8_e4m3fn": "fp8"}  # where a setting's value is not torch's name
@@ -74,7 +74,7 @@ class Declaration:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class AttentionRequirements:
     """Requirements of a model and device. `capability` is None on a CPU."""
 
     device_type: str
@@ -96,7 +96,7 @@ class Obstacle:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class BackendCandidate:
     """A backend and its obstacles here."""
 
     declaration: Declaration
@@ -111,17 +111,17 @@ class AttentionChoice:
     reason: str
 
 
-def candidate(declaration: Declaration, facts: Facts) -> Candidate:
+def candidate(declaration: Declaration, requirements: AttentionRequirements) -> BackendCandidate:
     """Hold what a backend declares against the facts. On another device nothing else counts."""
-    obstacles = _device_obstacles(declaration, facts) or [
-        *_type_obstacles(declaration, facts),
-        *_shape_obstacles(declaration, facts),
-        *_package_obstacles(declaration, facts),
+    obstacles = _device_obstacles(declaration, requirements) or [
+        *_type_obstacles(declaration, requirements),
+        *_shape_obstacles(declaration, requirements),
+        *_package_obstacles(declaration, requirements),
     ]
-    return Candidate(declaration=declaration, obstacles=tuple(obstacles))
+    return BackendCandidate(declaration=declaration, obstacles=tuple(obstacles))
 
 
-def choose_attention(wish: str, candidates: Sequence[Candidate]) -> AttentionChoice:
+def choose_attention(wish: str, candidates: Sequence[BackendCandidate]) -> AttentionChoice:
     """Take the first candidate without obstacles, of the wished name unless that is `auto`.
 
     Raises:
@@ -138,7 +138,9 @@ def choose_attention(wish: str, candidates: Sequence[Candidate]) -> AttentionCho
     raise ConfigError("attention_backend", wish, _what_would_work(wish, wished, candidates))
 
 
-def _what_would_work(wish: str, wished: Sequence[Candidate], all_of: Sequence[Candidate]) -> str:
+def _what_would_work(
+    wish: str, wished: Sequence[BackendCandidate], all_of: Sequence[BackendCandidate]
+) -> str:
     able = dict.fromkeys(each.declaration.name for each in all_of if not each.obstacles)
     nearest = sorted(wished, key=_distance)
     ways = [", ".join(able)] if able else []
@@ -148,22 +150,22 @@ def _what_would_work(wish: str, wished: Sequence[Candidate], all_of: Sequence[Ca
     return f"{', or '.join(ways) or 'no backend'} ({reasons})"
 
 
-def _with_remedies(each: Candidate) -> str:
+def _with_remedies(each: BackendCandidate) -> str:
     remedies = " and ".join(obstacle.remedy for obstacle in each.obstacles)
     return f"{each.declaration.name} with {remedies}"
 
 
-def _distance(each: Candidate) -> tuple[int, int, int]:
+def _distance(each: BackendCandidate) -> tuple[int, int, int]:
     """How far from serving: a setting is nearer than an installation."""
     no_setting = sum(not obstacle.remedy.startswith("--") for obstacle in each.obstacles)
     return _stuck(each), no_setting, len(each.obstacles)
 
 
-def _stuck(each: Candidate) -> int:
+def _stuck(each: BackendCandidate) -> int:
     return sum(not obstacle.remedy for obstacle in each.obstacles)
 
 
-def _in_the_way(candidates: Sequence[Candidate]) -> str:
+def _in_the_way(candidates: Sequence[BackendCandidate]) -> str:
     texts: dict[str, None] = {}
     for each in candidates:
         reasons = ", ".join(obstacle.reason for obstacle in each.obstacles)
@@ -171,70 +173,86 @@ def _in_the_way(candidates: Sequence[Candidate]) -> str:
     return "; ".join(texts)
 
 
-def _device_obstacles(declaration: Declaration, facts: Facts) -> list[Obstacle]:
-    if facts.device_type not in declaration.device_types:
+def _device_obstacles(
+    declaration: Declaration, requirements: AttentionRequirements
+) -> list[Obstacle]:
+    if requirements.device_type not in declaration.device_types:
         allowed = _listed(declaration.device_types)
-        return [Obstacle(reason=f"runs on {allowed} only, this is {facts.device_type}")]
-    if facts.capability is None:
+        return [Obstacle(reason=f"runs on {allowed} only, this is {requirements.device_type}")]
+    if requirements.capability is None:
         return []
     least, below = declaration.least_capability, declaration.below_capability
-    if facts.capability >= least and (below is None or facts.capability < below):
+    if requirements.capability >= least and (below is None or requirements.capability < below):
         return []
     bounds = f"{_dotted(least)} or more" + (f", below {_dotted(below)}" if below else "")
-    have = _dotted(facts.capability)
+    have = _dotted(requirements.capability)
     return [Obstacle(reason=f"needs compute capability {bounds}, this device has {have}")]
 
 
-def _type_obstacles(declaration: Declaration, facts: Facts) -> list[Obstacle]:
+def _type_obstacles(
+    declaration: Declaration, requirements: AttentionRequirements
+) -> list[Obstacle]:
     found = []
-    if facts.dtype not in declaration.dtypes:
+    if requirements.dtype not in declaration.dtypes:
         found.append(
             Obstacle(
-                reason=f"computes in {_listed(declaration.dtypes)}, not {facts.dtype}",
+                reason=f"computes in {_listed(declaration.dtypes)}, not {requirements.dtype}",
                 remedy=_one_of("--dtype", declaration.dtypes),
             )
         )
     if declaration.kv_dtypes is None:
-        if facts.kv_dtype != facts.dtype:
+        if requirements.kv_dtype != requirements.dtype:
             found.append(
                 Obstacle(
-                    reason=f"has KV in the type it computes in ({facts.dtype}), not "
-                    f"{facts.kv_dtype}",
+                    reason=f"has KV in the type it computes in ({requirements.dtype}), not "
+                    f"{requirements.kv_dtype}",
                     remedy="--kv-cache-dtype auto",
                 )
             )
-    elif facts.kv_dtype not in declaration.kv_dtypes:
+    elif requirements.kv_dtype not in declaration.kv_dtypes:
         found.append(
             Obstacle(
-                reason=f"has KV in {_listed(declaration.kv_dtypes)}, not {facts.kv_dtype}",
+                reason=f"has KV in {_listed(declaration.kv_dtypes)}, not {requirements.kv_dtype}",
                 remedy=_one_of("--kv-cache-dtype", declaration.kv_dtypes),
             )
         )
     return found
 
 
-def _shape_obstacles(declaration: Declaration, facts: Facts) -> list[Obstacle]:
+def _shape_obstacles(
+    declaration: Declaration, requirements: AttentionRequirements
+) -> list[Obstacle]:
     found = []
     pages = declaration.page_multiple
-    if facts.block_size % pages:
+    if requirements.block_size % pages:
         found.append(
             Obstacle(
-                reason=f"takes pages in multiples of {pages}, not of {facts.block_size} tokens",
+                reason=(
+                    f"takes pages in multiples of {pages}, not of {requirements.block_size} tokens"
+                ),
                 remedy=f"--block-size {pages}",
             )
         )
     most = declaration.max_head_dim
-    if facts.head_dim % declaration.head_multiple or (most is not None and facts.head_dim > most):
+    if requirements.head_dim % declaration.head_multiple or (
+        most is not None and requirements.head_dim > most
+    ):
         bounds = f"multiples of {declaration.head_multiple}" + (f" up to {most}" if most else "")
-        found.append(Obstacle(reason=f"has heads of {bounds}, the model has {facts.head_dim}"))
-    if facts.has_windows and not declaration.windows:
+        found.append(
+            Obstacle(reason=f"has heads of {bounds}, the model has {requirements.head_dim}")
+        )
+    if requirements.has_windows and not declaration.windows:
         found.append(Obstacle(reason="has no sliding windows, the model does"))
     return found
 
 
-def _package_obstacles(declaration: Declaration, facts: Facts) -> list[Obstacle]:
+def _package_obstacles(
+    declaration: Declaration, requirements: AttentionRequirements
+) -> list[Obstacle]:
     missing = [
-        str(package) for package in declaration.packages if not package.is_in(facts.installed)
+        str(package)
+        for package in declaration.packages
+        if not package.is_in(requirements.installed)
     ]
     wanted = f"{' and '.join(missing)} installed"
     return [Obstacle(reason=f"needs {wanted}", remedy=wanted)] if missing else []

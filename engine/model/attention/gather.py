@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from engine.files.model_spec import ModelSpec
-from engine.memory.kv_store import KvStore
+from engine.kv.tensors import KvStore
 from engine.model.batch import Batch, Contexts, Ints
 from engine.model.layers import Arithmetic, Ops
 
@@ -27,7 +27,7 @@ AttendPart = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class GatherPart:
     """What is computed together: b sequences, n queries each, T rows of context.
 
     The masks hold 0 where a query sees a row, else minus infinity.
@@ -48,7 +48,7 @@ class GatherStep:
     ops: Ops
     attend_part: AttendPart
     store: KvStore
-    parts: Sequence[Part]
+    parts: Sequence[GatherPart]
 
     def attend(self, layer: int, queries: Tensor) -> Tensor:
         """See AttentionStep."""
@@ -93,7 +93,7 @@ class GatherAttention:
             ],
         )
 
-    def _part(self, batch: Batch, contexts: Contexts, members: Ints, *, turns: bool) -> Part:
+    def _part(self, batch: Batch, contexts: Contexts, members: Ints, *, turns: bool) -> GatherPart:
         starts = batch.context_starts[members]
         lengths = batch.context_starts[members + 1] - starts
         counts = batch.query_starts[members + 1] - batch.query_starts[members]
@@ -112,7 +112,7 @@ class GatherAttention:
         if turns:
             by_base = self._arithmetic.table.at(contexts.bases[places.ravel()])
             rotation = by_base.view(*places.shape, 1, -1, 2)
-        return Part(
+        return GatherPart(
             queries=self._index(queries),
             rows=self._index(contexts.rows[places]),
             rotation=rotation,

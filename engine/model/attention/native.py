@@ -1,11 +1,11 @@
 """What the native kernels declare. Pure; no torch.
 
 They are a path of their own, not a backend that torch runs: what keeps a model off them is
-`engine.sizes.native.why_not_native`'s to say, and the declaration tells the rest.
+`engine.planning.native_sizes.why_not_native`'s to say, and the declaration tells the rest.
 """
 
-from engine.model.attention.declaration import Candidate, Declaration, Obstacle
-from engine.sizes.native import BLOCK_TOKENS, MAX_HEAD_DIM
+from engine.model.attention.declaration import BackendCandidate, Declaration, Obstacle
+from engine.planning.native_sizes import BLOCK_TOKENS, MAX_HEAD_DIM
 
 _NATIVE = Declaration(
     name="native",
@@ -19,7 +19,7 @@ _NATIVE = Declaration(
 )
 
 
-def native_candidate(*reasons: str) -> Candidate:
+def native_candidate(*reasons: str) -> BackendCandidate:
     """Return the kernels as a candidate, with what is in their way."""
     obstacles = tuple(Obstacle(reason=f"can't: {reason}") for reason in reasons)
-    return Candidate(declaration=_NATIVE, obstacles=obstacles)
+    return BackendCandidate(declaration=_NATIVE, obstacles=obstacles)

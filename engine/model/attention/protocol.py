@@ -4,7 +4,7 @@ from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
-from engine.memory.kv_store import KvStore
+from engine.kv.tensors import KvStore
 from engine.model.batch import Batch
 
 

@@ -11,7 +11,7 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from engine.c_compiler import find_compiler, run_compiler
+from engine.system.c_compiler import find_compiler, run_compiler
 
 HERE = Path(__file__).resolve().parent
 LIBRARY_NAME = "libsessiond_kernels.so"

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.model.kernels.library import Bytes, Format
-from engine.sizes.native import COLUMN_MULTIPLE, GROUP, TILE_ROWS, packed_bytes
+from engine.planning.native_sizes import COLUMN_MULTIPLE, GROUP, TILE_ROWS, packed_bytes
 
 Floats = npt.NDArray[np.float32]
 Halves = npt.NDArray[np.float16]

@@ -22,11 +22,11 @@ typedef struct {
     pthread_t handle;
     _Atomic int sleeping;
     double cpu, waiting; /* seconds of the last job, see Effort */
-} Seat;
+} WorkerSlot;
 
 struct Pool {
     int threads, started;
-    Seat *seats; /* [threads] */
+    WorkerSlot *slots; /* [threads] */
     pthread_mutex_t lock;
     void (*job)(void *, int);
     void *argument;
@@ -69,7 +69,7 @@ static inline int spin(int *spins, double *since) {
     return now - *since < LATE_S;
 }
 
-static void wait_while(_Atomic unsigned *word, unsigned value, Seat *seat) {
+static void wait_while(_Atomic unsigned *word, unsigned value, WorkerSlot *slot) {
     int spins = 0;
     double since = 0;
     while (atomic_load_explicit(word, memory_order_acquire) == value)
@@ -77,12 +77,12 @@ static void wait_while(_Atomic unsigned *word, unsigned value, Seat *seat) {
     if (atomic_load_explicit(word, memory_order_acquire) != value) return;
     const double before = seconds(CLOCK_THREAD_CPUTIME_ID);
     while (atomic_load_explicit(word, memory_order_acquire) == value) sched_yield();
-    seat->waiting += LATE_S + seconds(CLOCK_THREAD_CPUTIME_ID) - before;
+    slot->waiting += LATE_S + seconds(CLOCK_THREAD_CPUTIME_ID) - before;
 }
 
 /* --- a worker ------------------------------------------------------------------------------- */
 
-static uint64_t wait_for_call(Pool *pool, Seat *seat, uint64_t seen) {
+static uint64_t wait_for_call(Pool *pool, WorkerSlot *slot, uint64_t seen) {
     int spins = 0;
     double since = 0;
     uint64_t call;
@@ -91,19 +91,19 @@ static uint64_t wait_for_call(Pool *pool, Seat *seat, uint64_t seen) {
         if (call != seen) return call;
     } while (spin(&spins, &since));
     pthread_mutex_lock(&pool->lock);
-    atomic_store(&seat->sleeping, 1); /* before the look: announce looks the other way round */
-    while ((call = atomic_load(&pool->call)) == seen) pthread_cond_wait(&seat->wake, &pool->lock);
-    atomic_store(&seat->sleeping, 0);
+    atomic_store(&slot->sleeping, 1); /* before the look: announce looks the other way round */
+    while ((call = atomic_load(&pool->call)) == seen) pthread_cond_wait(&slot->wake, &pool->lock);
+    atomic_store(&slot->sleeping, 0);
     pthread_mutex_unlock(&pool->lock);
     return call;
 }
 
 static void take_part(Pool *pool, int thread) {
-    Seat *seat = pool->seats + thread;
+    WorkerSlot *slot = pool->slots + thread;
     const double start = seconds(CLOCK_THREAD_CPUTIME_ID);
-    seat->waiting = 0;
+    slot->waiting = 0;
     pool->job(pool->argument, thread);
-    seat->cpu = seconds(CLOCK_THREAD_CPUTIME_ID) - start;
+    slot->cpu = seconds(CLOCK_THREAD_CPUTIME_ID) - start;
 }
 
 static void *work(void *start) {
@@ -111,7 +111,7 @@ static void *work(void *start) {
     const int thread = ((Start *)start)->thread;
     free(start);
     for (uint64_t call = 0;;) {
-        call = wait_for_call(pool, pool->seats + thread, call);
+        call = wait_for_call(pool, pool->slots + thread, call);
         if (atomic_load(&pool->stopping)) return NULL;
         if (thread >= (int)(call & ((1 << THREADS_BITS) - 1))) continue;
         take_part(pool, thread);
@@ -126,9 +126,9 @@ static void announce(Pool *pool, int threads) {
     const uint64_t number = (atomic_load(&pool->call) >> THREADS_BITS) + 1;
     atomic_store(&pool->call, number << THREADS_BITS | (uint64_t)threads);
     for (int thread = 1; thread < threads; thread++) {
-        if (!atomic_load(&pool->seats[thread].sleeping)) continue;
+        if (!atomic_load(&pool->slots[thread].sleeping)) continue;
         pthread_mutex_lock(&pool->lock);
-        pthread_cond_signal(&pool->seats[thread].wake);
+        pthread_cond_signal(&pool->slots[thread].wake);
         pthread_mutex_unlock(&pool->lock);
     }
 }
@@ -137,7 +137,7 @@ static int start_thread(Pool *pool, int thread) {
     Start *start = malloc(sizeof *start);
     if (!start) return 0;
     *start = (Start){.pool = pool, .thread = thread};
-    if (pthread_create(&pool->seats[thread].handle, NULL, work, start)) {
+    if (pthread_create(&pool->slots[thread].handle, NULL, work, start)) {
         free(start);
         return 0;
     }
@@ -150,12 +150,12 @@ Pool *pool_start(int threads) {
     Pool *pool = aligned_alloc(64, (sizeof(Pool) + 63) / 64 * 64);
     if (!pool) return NULL;
     *pool = (Pool){.threads = threads,
-                   .seats = aligned_alloc(64, (size_t)threads * sizeof(Seat))};
+                   .slots = aligned_alloc(64, (size_t)threads * sizeof(WorkerSlot))};
     pthread_mutex_init(&pool->lock, NULL);
-    int whole = pool->seats != NULL;
+    int whole = pool->slots != NULL;
     for (int thread = 0; whole && thread < threads; thread++) {
-        pool->seats[thread] = (Seat){0};
-        pthread_cond_init(&pool->seats[thread].wake, NULL);
+        pool->slots[thread] = (WorkerSlot){0};
+        pthread_cond_init(&pool->slots[thread].wake, NULL);
     }
     for (int thread = 1; whole && thread < threads; thread++) whole = start_thread(pool, thread);
     if (whole) return pool;
@@ -167,11 +167,11 @@ void pool_stop(Pool *pool) {
     atomic_store(&pool->stopping, 1);
     announce(pool, pool->started + 1);
     for (int thread = 1; thread <= pool->started; thread++)
-        pthread_join(pool->seats[thread].handle, NULL);
-    for (int thread = 0; pool->seats && thread < pool->threads; thread++)
-        pthread_cond_destroy(&pool->seats[thread].wake);
+        pthread_join(pool->slots[thread].handle, NULL);
+    for (int thread = 0; pool->slots && thread < pool->threads; thread++)
+        pthread_cond_destroy(&pool->slots[thread].wake);
     pthread_mutex_destroy(&pool->lock);
-    free(pool->seats);
+    free(pool->slots);
     free(pool);
 }
 
@@ -186,15 +186,15 @@ void pool_run(Pool *pool, int threads, void (*job)(void *, int), void *argument)
     if (threads > 1) announce(pool, threads);
     take_part(pool, 0);
     for (unsigned busy; (busy = atomic_load_explicit(&pool->busy, memory_order_acquire));)
-        wait_while(&pool->busy, busy, pool->seats);
+        wait_while(&pool->busy, busy, pool->slots);
     pool->wall = seconds(CLOCK_MONOTONIC) - start;
 }
 
 Effort pool_effort(const Pool *pool) {
     Effort effort = {.wall = pool->wall};
     for (int thread = 0; thread < pool->active; thread++) {
-        effort.cpu += pool->seats[thread].cpu;
-        effort.waiting += pool->seats[thread].waiting;
+        effort.cpu += pool->slots[thread].cpu;
+        effort.waiting += pool->slots[thread].waiting;
     }
     return effort;
 }
@@ -210,5 +210,5 @@ void pool_barrier(Pool *pool, int thread) {
         atomic_store_explicit(&pool->phase, phase + 1, memory_order_release);
         return;
     }
-    wait_while(&pool->phase, phase, pool->seats + thread);
+    wait_while(&pool->phase, phase, pool->slots + thread);
 }

@@ -18,8 +18,8 @@ from engine.files.safetensors_header import StoredTensor, read_safetensors_heade
 from engine.files.weight_files import weight_files
 from engine.model.kernels.library import Bytes, Format
 from engine.model.kernels.matrix import Floats, Matrix, round_to_bfloat
-from engine.sizes.formats import GGML_TYPES
-from engine.sizes.native import GROUP
+from engine.planning.formats import GGML_TYPES
+from engine.planning.native_sizes import GROUP
 
 # GGML's numbers of types (ggml.h)
 _F32, _F16, _BF16 = 0, 1, 30

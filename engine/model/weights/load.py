@@ -18,10 +18,9 @@ from engine.model.weights.gguf import GgufTensors
 from engine.model.weights.layers import Layers, LayerWeights, ResidentLayers, tensors_of
 from engine.model.weights.offload import OffloadedLayers, pack
 from engine.model.weights.quantized import Matrix, QuantizedMatrix, QuantizedRows
-from engine.model.weights.random import RandomTensors
 from engine.model.weights.safetensors import SafetensorsFolder
-from engine.model.weights.source import TensorSource
-from engine.sizes.offload import offloaded_layers
+from engine.model.weights.source import RandomTensors, TensorSource
+from engine.planning.offload_sizes import offloaded_layers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from engine.device.protocol import Device, Event
+from engine.device.protocol import Device, DeviceEvent
 from engine.model.weights.layers import LayerWeights
-from engine.sizes.offload import BUFFERS, aligned
+from engine.planning.offload_sizes import BUFFERS, aligned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class _Ahead:
 
     layer: int
     buffer: int
-    copied: Event
+    copied: DeviceEvent
 
 
 class OffloadedLayers:

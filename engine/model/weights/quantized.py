@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from engine.sizes.formats import GGML_TYPES
+from engine.planning.formats import GGML_TYPES
 
 # Values that are made at once: bounds the float32 copies beside the matrix itself.
 _VALUES_AT_ONCE = 2**24

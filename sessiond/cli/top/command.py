@@ -20,8 +20,8 @@ from sessiond.cli.ask_server import (
 from sessiond.cli.scrape import Between, Sample
 from sessiond.cli.server_api import ServerError
 from sessiond.cli.top.keys import Keys
-from sessiond.cli.top.looker import Looker
-from sessiond.cli.top.page import History, View, top_page
+from sessiond.cli.top.page import TopHistory, TopView, top_page
+from sessiond.cli.top.poller import Poller
 from sessiond.cli.top.state import Order, TopState, on_key, shown
 
 _COLLECT_EVERY_S = 0.1
@@ -46,11 +46,11 @@ def top(
     """
     keys = Keys()
     with server_at(url, api_key) as server:
-        looker = Looker(server, max_sessions)
+        poller = Poller(server, max_sessions)
         if as_json:
-            print_json(_as_object(looker.look().sample))
+            print_json(_as_object(poller.poll().sample))
             return
-        screen = _Screen(looker, where=url)
+        screen = _Screen(poller, where=url)
         if not keys.interactive:
             console = Console(highlight=False, width=_PAGE.width)
             console.print(screen.page(_PAGE))
@@ -73,32 +73,32 @@ def _watch(screen: "_Screen", keys: Keys, interval_s: float) -> None:
                 screen.press(key)
             screen.collect()
             if time.monotonic() >= next_look_s:
-                screen.look()
+                screen.poll()
                 next_look_s = time.monotonic() + interval_s
 
 
 class _Screen:
     """Owns the page's state: the last two samples, the history, and the selection."""
 
-    def __init__(self, looker: Looker, *, where: str) -> None:
+    def __init__(self, poller: Poller, *, where: str) -> None:
         self.state = TopState()
-        self._looker = looker
+        self._poller = poller
         self._where = where
         self._before: Sample | None = None
-        self._now = looker.look().sample
-        self._history = History()
+        self._now = poller.poll().sample
+        self._history = TopHistory()
         self._detail: dict[str, Any] | None = None
         self._order: Order | None = None  # waits until the current query ends
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Start the next query, if none is running."""
         chosen = self.state.chosen if self.state.inspecting else None
-        if self._looker.start(order=self._order, chosen=chosen):
+        if self._poller.start(order=self._order, chosen=chosen):
             self._order = None
 
     def collect(self) -> None:
         """Take the server's answer, or show that there is none."""
-        found = self._looker.collect()
+        found = self._poller.collect()
         if isinstance(found, ServerError):
             self.state = replace(self.state, message=str(found))
         elif found is not None:
@@ -108,22 +108,22 @@ class _Screen:
             self._history = self._history.with_sample(
                 found.sample, Between(self._before, found.sample)
             )
-        elif self._looker.waiting_s > _QUIET_S:
-            waited = f"the server has not answered for {self._looker.waiting_s:.0f} s"
+        elif self._poller.waiting_s > _QUIET_S:
+            waited = f"the server has not answered for {self._poller.waiting_s:.0f} s"
             self.state = replace(self.state, message=waited)
         if self._order is not None:
-            self.look()
+            self.poll()
 
     def press(self, key: str) -> None:
         """Handle a key."""
         self.state, order = on_key(self.state, key, shown(self.state, self._now.sessions))
         self._order = order or self._order
         if order is not None or self.state.inspecting:
-            self.look()
+            self.poll()
 
     def page(self, size: ConsoleDimensions) -> Group:
         """Build the current page."""
-        view = View(
+        view = TopView(
             where=self._where,
             sample=self._now,
             between=Between(self._before, self._now),

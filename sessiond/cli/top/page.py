@@ -8,7 +8,7 @@ from rich.console import ConsoleDimensions, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from engine.byte_size import format_bytes
+from engine.system.byte_size import format_bytes
 from sessiond.cli.chat_screen import printable
 from sessiond.cli.scrape import Between, Sample
 from sessiond.cli.tables import ago
@@ -22,19 +22,19 @@ _WIDE = 110  # terminal columns from which whole ids are shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class History:
+class TopHistory:
     """Latest values of the plotted lines, oldest first."""
 
     tokens_per_s: tuple[float, ...] = ()
     waiting: tuple[float, ...] = ()
     pool_use: tuple[float, ...] = ()
 
-    def with_sample(self, sample: Sample, between: Between, keep: int = 60) -> "History":
+    def with_sample(self, sample: Sample, between: Between, keep: int = 60) -> "TopHistory":
         """Add a sample and drop the oldest beyond `keep`."""
         total = max(1, int(sample.capacity["total_blocks"]))
         used = int(sample.capacity["active_blocks"]) / total
         rate = between.rate("sessiond_generated_tokens_total")
-        return History(
+        return TopHistory(
             tokens_per_s=(*self.tokens_per_s, rate)[-keep:],
             waiting=(*self.waiting, float(sample.capacity["waiting"]))[-keep:],
             pool_use=(*self.pool_use, used)[-keep:],
@@ -42,17 +42,17 @@ class History:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class View:
+class TopView:
     """Data of the server `where`. `detail` is the chosen session, with its turns."""
 
     where: str
     sample: Sample
     between: Between
-    history: History
+    history: TopHistory
     detail: Session | None = None
 
 
-def top_page(view: View, state: TopState, size: ConsoleDimensions) -> Group:
+def top_page(view: TopView, state: TopState, size: ConsoleDimensions) -> Group:
     """Build the whole page, at most as high as `size`."""
     sample, between = view.sample, view.between
     return Group(
@@ -137,7 +137,7 @@ def _times(between: Between) -> Text:
     )
 
 
-def _lines(history: History) -> Text:
+def _lines(history: TopHistory) -> Text:
     most = max(history.tokens_per_s, default=0.0)
     text = Text("tokens/s ").append(spark(history.tokens_per_s), style="green")
     text.append(f" up to {most:.0f}   waiting ", style="dim")
@@ -154,26 +154,26 @@ def spark(values: Sequence[float], *, most: float | None = None, width: int = 24
     return "".join(_SPARKS[round(min(max(v / top, 0.0), 1.0) * steps)] for v in last)
 
 
-def _below(view: View, state: TopState, size: ConsoleDimensions) -> list[RenderableType]:
+def _below(view: TopView, state: TopState, size: ConsoleDimensions) -> list[RenderableType]:
     lines = max(3, size.height - _LINES_ABOVE_SESSIONS)
     if state.inspecting and view.detail is not None:
         body: RenderableType = _session(view.detail, lines)
     else:
         found = shown(state, view.sample.sessions)
         id_length = 64 if size.width >= _WIDE else 14
-        body = _table(found, state, view.sample.at_s, Cut(lines=lines, id_length=id_length))
+        body = _table(found, state, view.sample.at_s, TableSize(lines=lines, id_length=id_length))
     return [body, _footer(state)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cut:
+class TableSize:
     """How much of the sessions is shown: rows and characters of their ids."""
 
     lines: int
     id_length: int
 
 
-def _table(found: Sequence[Session], state: TopState, now_s: float, cut: Cut) -> Table:
+def _table(found: Sequence[Session], state: TopState, now_s: float, cut: TableSize) -> Table:
     table = Table(box=None, header_style="dim", pad_edge=False)
     table.add_column("session", no_wrap=True)
     for name in ("user", "state", "tier"):

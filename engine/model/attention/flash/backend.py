@@ -1,6 +1,6 @@
 """Attention by flash-attn over pages of the pool. Loop thread only.
 
-Needs K at its position and pages without holes: see engine.dense_partition and engine.edits.
+Needs K at its position and pages without holes: see engine.kv.partition and engine.kv.edits.
 """
 
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from importlib import import_module
 from torch import Tensor
 
 from engine.files.model_spec import ModelSpec
-from engine.memory.kv_store import KvStore
+from engine.kv.tensors import KvStore
 from engine.model.attention.declaration import Declaration
 from engine.model.attention.flash.adapters import Adapter, Window, make_adapter
 from engine.model.attention.flash.library import find_library

@@ -7,7 +7,7 @@ import torch
 
 from engine.errors import ConfigError
 from engine.files.model_spec import ModelSpec
-from engine.memory.kv_store import KvStore
+from engine.kv.tensors import KvStore
 from engine.model.attention.declaration import Declaration
 from engine.model.attention.triton.tables import (
     PAGE_COLUMNS,

@@ -8,7 +8,7 @@ from torch import Tensor
 from triton.runtime import driver
 
 from engine.files.model_spec import ModelSpec
-from engine.memory.kv_store import KvStore
+from engine.kv.tensors import KvStore
 from engine.model.attention.triton.kernels import attend_pages, merge_splits
 from engine.model.attention.triton.tables import Tiles
 from engine.model.attention.triton.tiling import MERGED_SPLITS, Shapes, Tiling
@@ -26,7 +26,7 @@ def shared_bytes(device: torch.device) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class LaunchWork:
     """Tiles on the device, and room for their parts (none where no context is split)."""
 
     tiling: Tiling
@@ -57,11 +57,11 @@ class Launcher:
         self._rotations = rotations
         self._scale = spec.head_dim**-0.5 * math.log2(math.e)
 
-    def work(self, tiles: Tiles, tiling: Tiling) -> Work:
+    def work(self, tiles: Tiles, tiling: Tiling) -> LaunchWork:
         """Bring tiles to the device and make room for their parts."""
         device, heads = self._store.device, self._spec.num_heads
         count = tiles.parts if tiles.splits > 1 else 0
-        return Work(
+        return LaunchWork(
             tiling=tiling,
             tiles=torch.from_numpy(tiles.rows).to(device),
             splits=tiles.splits,
@@ -69,7 +69,9 @@ class Launcher:
             weights=torch.empty((count, heads, 2), device=device),
         )
 
-    def attend(self, layer: int, queries: Tensor, pages: Tensor, work: Work, out: Tensor) -> None:
+    def attend(
+        self, layer: int, queries: Tensor, pages: Tensor, work: LaunchWork, out: Tensor
+    ) -> None:
         """Write what the queries of some tiles get into their rows of `out` [N, heads * dim]."""
         spec, shapes, tiling = self._spec, self._shapes, work.tiling
         keys, values = self._store.layer(layer)

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engine.model.attention.triton.launch import Launcher, Work
+from engine.model.attention.triton.launch import Launcher, LaunchWork
 from engine.model.attention.triton.tables import Tiles, decoding, page_rows
 from engine.model.batch import Batch
 
@@ -18,7 +18,7 @@ class TritonStep:
 
     launcher: Launcher
     pages: Tensor  # int32 [E, 5]
-    works: Sequence[Work]
+    works: Sequence[LaunchWork]
 
     def attend(self, layer: int, queries: Tensor) -> Tensor:
         """See AttentionStep."""

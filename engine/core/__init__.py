@@ -1,0 +1,1 @@
+"""The engine's loop: admission, scheduling, pressure, speculation."""

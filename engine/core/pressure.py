@@ -1,0 +1,363 @@
+"""Acts when blocks or running slots are short. Loop thread only.
+
+The degradation level decides what is done when no idle session has blocks left. The residency
+limit decides which queued turns may run within their user's share of blocks.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import islice, takewhile
+from typing import Generic, NamedTuple, TypeVar, assert_never
+
+from engine.config import EngineConfig
+from engine.core.slot import Slot
+from engine.core.turns import Turns
+from engine.counters import Counters
+from engine.kv.context import Activity, Context
+from engine.kv.executor import Executor
+from engine.kv.partition import blocks_for
+
+Turn = TypeVar("Turn")
+
+
+class BlockDemand(NamedTuple, Generic[Turn]):
+    """Blocks of one turn's context when the turn has its greatest possible length.
+
+    `most`: the owner's limit; None sets no limit.
+    """
+
+    turn: Turn
+    owner: bytes
+    blocks: int
+    most: int | None
+
+
+def within_limit(
+    waiting: Iterable[BlockDemand[Turn]], running: Iterable[BlockDemand[Turn]]
+) -> list[Turn]:
+    """The waiting turns that may run beside the running ones, in their order.
+
+    Worst cases are added up, so that an admitted turn never has to stop for this limit; idle
+    contexts of the user are evicted for it. Later turns of the same user wait behind a turn that
+    must wait (otherwise it could wait for ever); other users' turns pass.
+    """
+    held: Counter[bytes] = Counter()
+    for demand in running:
+        held[demand.owner] += demand.blocks
+    stopped: set[bytes] = set()
+    admitted = []
+    for demand in waiting:
+        owner = demand.owner
+        over = demand.most is not None and held[owner] + demand.blocks > demand.most
+        if owner in stopped or over:
+            stopped.add(owner)
+            continue
+        held[owner] += demand.blocks
+        admitted.append(demand.turn)
+    return admitted
+
+
+class RunningTurn(NamedTuple):
+    """A running turn.
+
+    `preemption_count`: how often it was preempted. `wanted`: tokens that it may still sample,
+    `room`: those of them for which it needs no other block. A turn that samples none wants none: it
+    has what it needs.
+    """
+
+    priority: int
+    preemption_count: int
+    wanted: int
+    room: int
+
+
+@dataclass(frozen=True, slots=True)
+class Preempt:
+    """Preempt that turn: it frees its blocks and waits in its old place."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Shorten:
+    """Limit that turn's reply to this many more tokens, for which it has blocks."""
+
+    index: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """End that turn now, with its reply so far."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Leave the needy turn out of this step: other turns are about to end."""
+
+
+DegradationStep = Preempt | Shorten | End | Wait
+
+
+def next_degradation(
+    streams: Sequence[RunningTurn], needy: int, max_preemptions: int
+) -> DegradationStep:
+    """Choose the step for turn number `needy`, which lacks blocks; the most entitled comes first.
+
+    The youngest turn behind it below the preemption limit is preempted. If all have reached it, the
+    last of them is shortened if its priority is lower: to the tokens that it has blocks for, or
+    ended if there are none. Among equals no turn is shortened as long as the needy turn itself may
+    be preempted. No turn is shortened for the last one: those before it go on, and it continues
+    when they have ended.
+    """
+    last = len(streams) - 1
+    if last == 0:
+        return Preempt(0)  # alone it fits: after a restart it shares its blocks with no other turn
+    for index in range(last, needy, -1):
+        if streams[index].preemption_count < max_preemptions:
+            return Preempt(index)
+    one, youngest = streams[needy], streams[last]
+    if one.preemption_count < max_preemptions and one.priority <= youngest.priority:
+        return Preempt(needy)
+    if last == needy or youngest.room >= youngest.wanted:
+        return Wait()
+    return Shorten(last, youngest.room) if youngest.room else End(last)
+
+
+class AdmissionCandidate(NamedTuple):
+    """A waiting turn. `blocks`: its worst case; `spent`: it has reached the preemption limit."""
+
+    blocks: int
+    spent: bool
+
+
+def admissible_count(
+    waiting: Sequence[AdmissionCandidate],
+    *,
+    running: int,
+    running_blocks: int,
+    limit: int,
+    total: int,
+) -> int:
+    """Number of waiting turns, in their order, that may run beside the running ones.
+
+    Up to `limit` run, and beyond it as many as are certain to end: all worst cases together fit the
+    pool. A turn at the preemption limit starts only in that case, or alone; those behind it wait.
+    """
+    blocks = running_blocks
+    for count, one in enumerate(waiting):
+        blocks += one.blocks
+        sure = blocks <= total or running + count == 0
+        if not sure and (one.spent or running + count >= limit):
+            return count
+    return len(waiting)
+
+
+class Pressure:
+    """Owns no state: a turn's losses are in its slot, the running limit in the queue."""
+
+    def __init__(
+        self, *, config: EngineConfig, memory: Executor, turns: Turns, counters: Counters
+    ) -> None:
+        self._config = config
+        self._memory = memory
+        self._turns = turns
+        self._queue = turns.queue
+        self._counters = counters
+
+    # --- admission ------------------------------------------------------------------------------
+
+    def candidates(self) -> tuple[list[Slot], int]:
+        """Waiting turns that may start now, in order, and how many turns may run then."""
+        running, limit = self._queue.running, self._queue.limit
+        if len(running) >= limit.most:
+            return [], limit.most
+        waiting = self._admissible(limit.most)
+        if limit.now >= limit.most and not any(map(self._is_spent, waiting)):
+            return waiting, limit.most
+        free = limit.most - len(running)
+        count = admissible_count(
+            [
+                AdmissionCandidate(self._worst_case(slot), self._is_spent(slot))
+                for slot in waiting[:free]
+            ],
+            running=len(running),
+            running_blocks=sum(map(self._worst_case, running)),
+            limit=limit.now,
+            total=self._memory.pool.total,
+        )
+        for slot in waiting[count:free]:
+            self._turns.degrade(slot, "limit_running")
+        return waiting[:count], len(running) + count
+
+    def _admissible(self, most: int) -> list[Slot]:
+        """Waiting turns that no limit of their user blocks, the first in order."""
+        waiting = self._queue.in_order()
+        if self._queue.foreground_count and self._queue.background:
+            waiting = (slot for slot in waiting if not self._queue.is_background(slot))
+        if self._memory.eviction.usage.has_limits:
+            demands = map(self._demand, waiting)
+            waiting = iter(within_limit(demands, map(self._demand, self._queue.running)))
+        return list(islice(waiting, most))
+
+    def _demand(self, slot: Slot) -> BlockDemand[Slot]:
+        usage = self._memory.eviction.usage
+        owner = usage.of(slot.context.session).owner
+        return BlockDemand(slot, owner, self._worst_case(slot), usage.max_blocks(owner))
+
+    def _is_spent(self, slot: Slot) -> bool:
+        return slot.preemption_count >= self._config.max_preemptions
+
+    def _worst_case(self, slot: Slot) -> int:
+        return slot.worst_case_blocks
+
+    # --- blocks for running turns ----------------------------------------------------------------
+
+    def make_room(self, slot: Slot, tokens: int) -> bool:
+        """Get blocks for a running turn, from less entitled ones if needed.
+
+        The first turn always gets them in the end, since it fits alone; so some turn always ends.
+        False when the turn was preempted itself or is left out of this step: blocks become
+        available soon.
+        """
+        if slot.context.activity is not Activity.RUNNING:
+            return False
+        while not self._memory.try_reserve(slot.context, tokens):
+            # no turn is preempted if blocks become available shortly
+            if self._memory.kv_transfer.is_pressing or not self._step_down(slot):
+                return False
+        return True
+
+    def _step_down(self, needy: Slot) -> bool:
+        """Take the next degradation step; return whether to look for blocks again."""
+        running = self._queue.running
+        step = next_degradation(
+            [self._stream(slot) for slot in running],
+            running.index(needy),
+            self._config.max_preemptions,
+        )
+        match step:
+            case Preempt(index=index):
+                victim = running[index]
+                self._preempt(victim)
+                self._queue.limit.lower(len(running))
+                return victim is not needy
+            case Shorten(index=index, tokens=tokens):
+                self._turns.shorten(running[index], tokens)
+                return False
+            case End(index=index):
+                self._turns.end_for_memory(running[index])
+                return True
+            case Wait():
+                return False
+            case _:
+                assert_never(step)
+
+    def _stream(self, slot: Slot) -> RunningTurn:
+        wanted = slot.tokens_left if slot.command.generate else 0
+        return RunningTurn(
+            slot.command.terms.priority,
+            slot.preemption_count,
+            wanted,
+            min(self._room(slot.context), wanted),
+        )
+
+    def _room(self, context: Context) -> int:
+        """Tokens that may be sampled with the present blocks: the last needs no slot."""
+        tail = context.table.open_tail
+        if context.pending != 1 or context.stages:
+            return 0  # it would recompute its whole prompt for a few tokens
+        if tail is not None and not self._memory.pool.is_writable(tail):
+            return 0
+        return context.table.room
+
+    def _preempt(self, slot: Slot) -> None:
+        """Free a running turn's blocks; it keeps its place and its output.
+
+        KV that no tier keeps is recomputed when it resumes, that of sampled ids included. The
+        sampler draws by output index, so the reply does not change.
+        """
+        self._queue.preempt(slot)
+        self._memory.swap_out(slot.context)
+        slot.preemption_count += 1
+        self._counters.preemptions += 1
+        self._counters.swapped_preemptions += len(self._memory.kv_transfer.tiers) > 0
+        self._turns.degrade(slot, "preempt")
+
+    # --- fair shares -----------------------------------------------------------------------------
+
+    def share(self) -> None:
+        """Admit the least-served owners that run nothing, at the cost of owners of several turns.
+
+        A turn gives up its running slot by waiting again, with all blocks in place. Blocks are
+        freed up to the newcomers' equal shares of the pool.
+        """
+        running, limit = self._queue.running, self._queue.limit
+        # In most steps no owner runs several turns, or no waiting turn is entitled to one of their
+        # slots. So this is checked before all waiting turns are sorted.
+        if not self._queue.waiting or not self._victims(self._queue.highest_waiting):
+            return
+        newcomers = self._newcomers()
+        if not newcomers:
+            return
+        excess = len(running) + len(newcomers) - limit.now
+        for victim in self._victims(_least(newcomers))[: max(0, excess)]:
+            self._queue.preempt(victim)
+            self._counters.pauses += 1
+        self._share_blocks(newcomers)
+
+    def _newcomers(self) -> list[Slot]:
+        """First turns of the newcomers, up to the first turn that is not a newcomer's."""
+        owners = self._queue.newcomers()
+
+        def is_first(slot: Slot) -> bool:
+            is_new = slot.context.salt in owners
+            owners.discard(slot.context.salt)
+            return is_new
+
+        return list(takewhile(is_first, self._admissible(len(owners)))) if owners else []
+
+    def _victims(self, priority: int) -> list[Slot]:
+        """Turns of this priority or lower that may be preempted.
+
+        In order: the least entitled first, but never an owner's last one.
+        """
+        running = self._queue.running
+        left = Counter(slot.context.salt for slot in running)
+        victims = []
+        for slot in reversed(running):
+            if slot.command.terms.priority <= priority and left[slot.context.salt] > 1:
+                left[slot.context.salt] -= 1
+                victims.append(slot)
+        return victims
+
+    def _share_blocks(self, newcomers: Sequence[Slot]) -> None:
+        pool, queue = self._memory.pool, self._queue
+        owners = len({slot.context.salt for slot in queue.running}) + len(newcomers)
+        wanted = [self._blocks_wanted(slot) for slot in newcomers]
+        offered = [slot for slot in self._victims(_least(newcomers)) if not self._is_spent(slot)]
+        if not offered or max(wanted) > pool.total // owners:
+            return
+        obtainable = self._memory.eviction.obtainable  # which examines every session
+        victims = []
+        for slot in offered:
+            if obtainable < sum(wanted):
+                obtainable += slot.context.table.block_count
+                victims.append(slot)
+        if obtainable < sum(wanted):
+            return  # nothing is preempted for blocks that can't be had
+        for slot in victims:
+            self._preempt(slot)
+            queue.limit.lower(len(queue.running) + len(newcomers))
+
+    def _blocks_wanted(self, slot: Slot) -> int:
+        context, limit = slot.context, len(slot.context.ids) - slot.command.generate
+        tokens = self._memory.outstanding(context, limit)
+        return blocks_for(tokens, self._config.block_size) + 1  # a tail may have to be copied
+
+
+def _least(slots: Sequence[Slot]) -> int:
+    return min(slot.command.terms.priority for slot in slots)

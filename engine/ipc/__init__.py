@@ -1,0 +1,1 @@
+"""How a gateway talks to an engine: messages, queries, framing, clients."""

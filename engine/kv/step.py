@@ -1,0 +1,87 @@
+"""Input and output of one step of the model. No torch: the fake model uses it too."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from engine.ids import BlockId
+from engine.ipc.messages import Sampling
+from engine.kv.page_table import PageEntry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleAt:
+    """Sample a token from the logits of each of the sequence's last `drafts` + 1 new tokens.
+
+    A sample depends on (`sampling.seed`, its output index) and its logits only, so a preempted or
+    recomputed turn samples the same token again, with or without drafts. `output_index` is that of
+    the first sample. The last `drafts` new tokens are drafts: the sample before each verifies it.
+    """
+
+    sampling: Sampling
+    output_index: int
+    drafts: int = 0
+
+    @property
+    def each(self) -> "Iterator[SampleAt]":
+        """Its samples, one by one."""
+        for index in range(self.output_index, self.output_index + self.drafts + 1):
+            yield SampleAt(sampling=self.sampling, output_index=index)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SequenceStep:
+    """One sequence's part of a step: compute KV of `token_ids`, maybe sample a token."""
+
+    token_ids: Sequence[int]
+    first_position: int
+    entries: Sequence[PageEntry]
+    sample: SampleAt | None
+
+    @property
+    def drafts(self) -> Sequence[int]:
+        """The drafts of `token_ids`."""
+        count = self.sample.drafts if self.sample else 0
+        return self.token_ids[len(self.token_ids) - count :]
+
+
+NOT_FINITE = -1  # in place of a sampled token: that sequence's logits were not finite
+
+
+class ModelRunner(Protocol):
+    """Computes steps on one KV tensor. Loop thread only."""
+
+    def execute(self, batch: Sequence[SequenceStep]) -> list[int]:
+        """Run the model over the batch, writing KV of all new tokens.
+
+        Returns:
+            For each sequence that has `sample` one token id per sample, in batch order;
+            `NOT_FINITE` for logits that can't be sampled (its turn fails, the others go on).
+            Results after the first one that differs from its draft are meaningless.
+
+        Raises:
+            MemoryError: there is not enough for so large a step; a smaller one may be tried.
+            DeviceLostError: no step can succeed in this process any more.
+            Exception: any other error. The KV that the step read is discarded.
+        """
+        ...
+
+    def copy_block(self, source: BlockId, target: BlockId) -> None:
+        """Copy all slots of all layers of one block to another (copy on write)."""
+        ...
+
+    def zero_block(self, block: BlockId) -> None:
+        """Overwrite all slots of all layers of one block."""
+        ...
+
+
+def true_draws(step: SequenceStep, draws: Sequence[int]) -> Sequence[int]:
+    """Return the valid samples of one sequence: up to the first that differs from its draft.
+
+    Each comes from the logits after true tokens only, so drafts change no token (speculative
+    decoding, arXiv 2211.17192, with samples fixed by their index).
+    """
+    for index, draft in enumerate(step.drafts):
+        if draws[index] != draft:
+            return draws[: index + 1]
+    return draws

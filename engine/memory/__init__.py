@@ -1,1 +1,0 @@
-"""KV memory: block pool, page tables, prefix cache, and the KV tensor."""

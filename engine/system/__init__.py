@@ -1,0 +1,1 @@
+"""What the process and the machine give: memory, processors, sizes in bytes, histograms."""

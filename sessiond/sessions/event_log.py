@@ -1,0 +1,217 @@
+"""The events of each turn, from the task that runs it to every reader. Asyncio thread only.
+
+`EventLogs` keeps the logs of running turns and of some ended ones, for clients that reconnect.
+"""
+
+import asyncio
+from collections import OrderedDict, deque
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+
+from sessiond.domain import TextDelta, TurnAccepted, TurnBegun, TurnFinished, TurnLogEntry
+
+ENTRY_BYTES = 256  # approximate size of an event without its text
+
+
+class EntriesLostError(Exception):
+    """A slow reader's next event has been dropped."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SkippedEntries:
+    """Summary of the dropped events: text and others."""
+
+    deltas: int = 0
+    others: int = 0
+    text: str = ""
+
+    def __bool__(self) -> bool:
+        """Whether any event was dropped."""
+        return bool(self.deltas or self.others)
+
+    def and_then(self, entry: TurnLogEntry) -> "SkippedEntries":
+        """The summary with one more event."""
+        if isinstance(entry, TextDelta):
+            text = self.text + entry.text
+            return SkippedEntries(deltas=self.deltas + 1, others=self.others, text=text)
+        return SkippedEntries(deltas=self.deltas, others=self.others + 1, text=self.text)
+
+
+class EventLog:
+    """All readers get the same events in the same order, so event numbers agree.
+
+    Deltas not yet read by any reader are merged. Of the events already read, the newest are kept,
+    up to `max_entries` and `max_bytes`.
+    """
+
+    def __init__(self, *, max_entries: int = 4096, max_bytes: int = 2**20) -> None:
+        self._max_entries = max_entries
+        self._max_bytes = max_bytes
+        self._entries: deque[TurnLogEntry] = deque()
+        self._first = 0  # the number of the oldest that is kept
+        self._given = 0  # events read by at least one reader
+        self._bytes = 0
+        self._filled = asyncio.Event()
+        self.skipped = SkippedEntries()
+
+    @property
+    def size_bytes(self) -> int:
+        """Approximate size of the kept events."""
+        return self._bytes + len(self.skipped.text)
+
+    def put(self, entry: TurnLogEntry) -> None:
+        """Append an event; never waits for a reader."""
+        last = self._entries[-1] if self._end > self._given else None
+        if isinstance(entry, TextDelta) and isinstance(last, TextDelta):
+            self._entries[-1] = TextDelta(text=last.text + entry.text)
+            self._bytes += len(entry.text)
+        else:
+            self._entries.append(entry)
+            self._bytes += _size(entry)
+        self._trim()
+        self._filled.set()
+
+    async def read(self) -> AsyncIterator[TurnLogEntry]:
+        """Yield the events from the oldest kept one to the last, as they arrive.
+
+        Raises:
+            FactsLostError: the reader was too slow.
+        """
+        at = self._first
+        while True:
+            while at == self._end:
+                self._filled.clear()
+                await self._filled.wait()
+            if at < self._first:
+                raise EntriesLostError
+            entry = self._entries[at - self._first]
+            at += 1
+            self._given = max(self._given, at)
+            yield entry
+            if isinstance(entry, TurnFinished):
+                return
+
+    @property
+    def _end(self) -> int:
+        return self._first + len(self._entries)
+
+    def _trim(self) -> None:
+        """Drop the oldest events that were read."""
+        while self._first < self._given and (
+            len(self._entries) > self._max_entries or self._bytes > self._max_bytes
+        ):
+            entry = self._entries.popleft()
+            self._first += 1
+            self._bytes -= _size(entry)
+            self.skipped = self.skipped.and_then(entry)
+
+
+def _size(entry: TurnLogEntry) -> int:
+    text = entry.text if isinstance(entry, TextDelta | TurnFinished) else ""
+    return ENTRY_BYTES + len(text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogReplay:
+    """One turn's past and future. `is_stored`: told by its row, not as its first reader heard it.
+
+    `skipped`: what of it is no longer kept, at its beginning.
+    """
+
+    accepted: TurnAccepted
+    log: EventLog
+    is_stored: bool = False
+    headers: Mapping[str, str] = field(default_factory=dict)  # what was left then is of no use
+
+    @property
+    def skipped(self) -> SkippedEntries:
+        """What comes before the facts."""
+        return self.log.skipped
+
+    def entries(self) -> AsyncIterator[TurnLogEntry]:
+        """What is kept, then what still comes; leaving early changes nothing."""
+        return self.log.read()
+
+
+def stored_replay(accepted: TurnAccepted, finished: TurnFinished) -> LogReplay:
+    """A replay built from the turn's row."""
+    log = EventLog()
+    log.put(TurnBegun())
+    log.put(finished)
+    return LogReplay(accepted=accepted, log=log, is_stored=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kept:
+    replay: LogReplay
+    user_id: str
+    until_s: float
+
+
+class EventLogs:
+    """Logs of ended turns are kept for `ttl_s`, up to `max_bytes` together."""
+
+    def __init__(self, *, ttl_s: float, max_bytes: int) -> None:
+        self._ttl_s = ttl_s
+        self._max_bytes = max_bytes
+        self._running: dict[str, tuple[str, LogReplay]] = {}
+        self._ended: OrderedDict[str, _Kept] = OrderedDict()  # the longest ended first
+        self._of_session: dict[str, set[str]] = {}  # those that ended
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._running) + len(self._ended)
+
+    @property
+    def size_bytes(self) -> int:
+        """Approximate size of the logs of ended turns."""
+        return self._bytes
+
+    def begin(self, user_id: str, replay: LogReplay) -> None:
+        """Register a turn before its first event."""
+        self._running[replay.accepted.response_id] = (user_id, replay)
+
+    def end(self, response_id: str, now_s: float) -> None:
+        """Mark a log as complete."""
+        user_id, replay = self._running.pop(response_id)
+        kept = _Kept(replay=replay, user_id=user_id, until_s=now_s + self._ttl_s)
+        self._ended[response_id] = kept
+        self._of_session.setdefault(replay.accepted.session_id, set()).add(response_id)
+        self._bytes += replay.log.size_bytes
+        while self._bytes > self._max_bytes:
+            self._drop(next(iter(self._ended)))
+
+    def find(self, user_id: str, response_id: str) -> LogReplay | None:
+        """What is kept of a user's turn."""
+        if response_id in self._running:
+            owner, replay = self._running[response_id]
+        elif response_id in self._ended:
+            kept = self._ended[response_id]
+            owner, replay = kept.user_id, kept.replay
+        else:
+            return None
+        return replay if owner == user_id else None
+
+    def forget(self, response_id: str) -> None:
+        """A response was deleted."""
+        if response_id in self._ended:
+            self._drop(response_id)
+
+    def forget_session(self, session_id: str) -> None:
+        """A session was deleted, and with it all that was said in it."""
+        for response_id in tuple(self._of_session.get(session_id, ())):
+            self._drop(response_id)
+
+    def reap(self, now_s: float) -> None:
+        """Drop expired logs."""
+        while self._ended and next(iter(self._ended.values())).until_s <= now_s:
+            self._drop(next(iter(self._ended)))
+
+    def _drop(self, response_id: str) -> None:
+        replay = self._ended.pop(response_id).replay
+        self._bytes -= replay.log.size_bytes
+        session_id = replay.accepted.session_id
+        of_session = self._of_session[session_id]
+        of_session.discard(response_id)
+        if not of_session:
+            del self._of_session[session_id]

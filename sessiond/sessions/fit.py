@@ -1,0 +1,216 @@
+"""Fits a turn into the context limit: policy plan, summary, oversized input. Pure.
+
+`Summaries` is the Protocol by which the planner finds a stored summary.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol
+
+from engine.ipc.messages import Edit
+from policies.plan import KeepAll, KeepTurns, Summarize
+from policies.views import ConversationView
+from sessiond.domain import ContextChanged, InputItem
+from sessiond.sessions.live import LiveSession
+from sessiond.store.context_layout import (
+    ContextLayout,
+    Fidelity,
+    SummaryRef,
+    VisibleSpans,
+    dropped_places,
+)
+
+_LONGEST_TOKEN = 32  # characters; where a text has longer ones its end could be a little longer
+
+Encode = Callable[[Sequence[InputItem]], Awaitable[tuple[int, ...]]]
+"""Ids of messages with what follows them."""
+
+
+async def keep_end(
+    items: Sequence[InputItem], most_tokens: int, encode: Encode
+) -> tuple[int, ...] | None:
+    """Ids of as much of the input's end as `most_tokens` hold; None: of no text at all.
+
+    The last messages stay whole; of the one before them the end of its text stays, in a message of
+    its role.
+    """
+    most = max(0, most_tokens)
+
+    def last(count: int) -> Sequence[InputItem]:
+        return items[len(items) - count :]
+
+    # no message is without a token
+    whole, best = await _longest(min(len(items), most), last, most, encode)
+    if whole == len(items):
+        return best
+    cut, behind = items[-whole - 1], last(whole)
+
+    def end(count: int) -> Sequence[InputItem]:
+        return [replace(cut, text=cut.text[-count:]), *behind]
+
+    _, longer = await _longest(min(len(cut.text), most * _LONGEST_TOKEN), end, most, encode)
+    return longer or best
+
+
+async def _longest(
+    most: int, part: Callable[[int], Sequence[InputItem]], most_tokens: int, encode: Encode
+) -> tuple[int, tuple[int, ...] | None]:
+    """The largest count, up to `most`, whose part fits, and its ids; 0 and None: none fits.
+
+    Binary search: an input may have thousands of messages, each of a few tokens.
+    """
+    fits, best = 0, None
+    while fits < most:
+        middle = (fits + most + 1) // 2
+        ids = await encode(part(middle))
+        if len(ids) <= most_tokens:
+            fits, best = middle, ids
+        else:
+            most = middle - 1
+    return fits, best
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """A stored summary. It stands for the first `covered` history tokens: whole turns."""
+
+    ref: SummaryRef
+    covered: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long a turn may wait for a summary: until it is stopped, `seconds` at most."""
+
+    stopped: asyncio.Event
+    seconds: float
+
+
+class Summaries(Protocol):
+    """Finds or makes summaries."""
+
+    async def find(
+        self, live: LiveSession, layout: ContextLayout, plan: Summarize, patience: Patience | None
+    ) -> Summary | None:
+        """A summary for a session that the caller holds; None: there is none now.
+
+        `layout` is what the session's tip left behind. It is waited for only if the turn can't go
+        on without; `patience` None: not at all.
+        """
+        ...
+
+
+Reason = Literal[
+    "trimmed",
+    "summarized",
+    "summary_failed",
+    "rebuilt_exact",
+    "instructions",
+    "policy",
+    "oversize",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """The context at the start of a turn. `view` None: as after its parent turn.
+
+    `edit`: the engine's edit of the parent's context; None with a view: the context is rebuilt.
+    """
+
+    layout: ContextLayout
+    view: VisibleSpans | None = None
+    edit: Edit | None = None
+
+
+def conversation_view(
+    layout: ContextLayout, *, prompt_tokens: int, output_tokens: int, limit_tokens: int
+) -> ConversationView:
+    """The input of a context policy. An unanswered message belongs to the new turn."""
+    return ConversationView(
+        system_tokens=layout.prefix_tokens,
+        summary_tokens=layout.summary_tokens,
+        turns=tuple(turn.tokens for turn in layout.finished),
+        prompt_tokens=prompt_tokens + open_tokens(layout),
+        output_tokens=output_tokens,
+        limit_tokens=limit_tokens,
+    )
+
+
+def open_tokens(layout: ContextLayout) -> int:
+    """Tokens of an unanswered message."""
+    return sum(turn.tokens for turn in layout.turns) - sum(turn.tokens for turn in layout.finished)
+
+
+def kept(layout: ContextLayout, plan: KeepAll | KeepTurns) -> ContextLayout:
+    """The layout after a plan is applied."""
+    if isinstance(plan, KeepAll):
+        return layout
+    finished, pending = layout.finished, layout.turns[len(layout.finished) :]
+    return replace(
+        layout,
+        summary=layout.summary if plan.summary else None,
+        turns=(*(finished[index] for index in plan.turns), *pending),
+    )
+
+
+def summarized(layout: ContextLayout, summary: Summary) -> ContextLayout:
+    """The layout with a summary in place of the turns that it covers."""
+    turns = tuple(turn for turn in layout.turns if turn.start >= summary.covered)
+    return replace(layout, summary=summary.ref, turns=turns)
+
+
+def fit(
+    before: ContextLayout,
+    after: ContextLayout,
+    *,
+    fidelity: Fidelity | None,
+    new_system_prefix: bool,
+) -> Fit:
+    """Compute the edit from the parent's context to the context of the turn.
+
+    `after` has the new system prefix, if any. `fidelity` is that of the policy in force; None keeps
+    the current fidelity. A new prefix or summary can't precede kept KV: then all is recomputed.
+    """
+    same = (after.turns, after.summary) == (before.turns, before.summary)
+    must_be_exact = new_system_prefix or after.summary not in {before.summary, None}
+    exact = must_be_exact or (fidelity or before.fidelity) == "exact"
+    if same and not (before.fidelity == "shifted" and exact):
+        return Fit(layout=after)
+    after = replace(after, fidelity="exact" if exact else "shifted")
+    view = after.view(after.fidelity)
+    if exact:
+        return Fit(layout=after, view=view)
+    edit = Edit(at=before.tokens, dropped=dropped_places(before, after))
+    return Fit(layout=after, view=view, edit=edit)
+
+
+def cut_short(
+    session_id: str, layout: ContextLayout, input_tokens: int, kept: int
+) -> ContextChanged:
+    """The client event of an oversize turn of whose input `kept` tokens remain."""
+    return ContextChanged(
+        session_id=session_id,
+        reason="oversize",
+        dropped_turns=0,
+        tokens_before=layout.tokens + input_tokens,
+        tokens_after=layout.tokens + kept,
+        context="trimmed",
+        fidelity=layout.fidelity,
+    )
+
+
+def changed(
+    session_id: str, reason: Reason, before: ContextLayout, after: ContextLayout
+) -> ContextChanged:
+    """The client event of a changed context."""
+    return ContextChanged(
+        session_id=session_id,
+        reason=reason,
+        dropped_turns=len(before.turns) - len(after.turns),
+        tokens_before=before.tokens,
+        tokens_after=after.tokens,
+        context=after.context,
+        fidelity=after.fidelity,
+    )

@@ -1,0 +1,381 @@
+"""Plans a turn's change of its session's context, before anything is written or computed."""
+
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass, replace
+from typing import assert_never
+
+from engine.ipc.messages import Edit
+from policies.plan import ContextPlan, KeepAll, KeepTurns, Summarize
+from sessiond.domain import UNSET, ContextChanged, InputItem, PolicyChoice, TurnRequest
+from sessiond.errors import RequestError
+from sessiond.quota import Quota
+from sessiond.sessions.context_policies import ContextPolicies
+from sessiond.sessions.fit import (
+    Fit,
+    Patience,
+    Reason,
+    Summaries,
+    changed,
+    conversation_view,
+    cut_short,
+    fit,
+    keep_end,
+    kept,
+    open_tokens,
+    summarized,
+)
+from sessiond.sessions.live import LiveSession, LiveSessions
+from sessiond.sessions.parts import SessionDeps
+from sessiond.sessions.quotas import Quotas
+from sessiond.sessions.transcript import Transcript, of_system_prefix, with_items
+from sessiond.sessions.turn_size import Room, admit_prefill, admit_reply, reserve_reply, room_of
+from sessiond.store.context_layout import ContextLayout, VisibleSpans
+from sessiond.store.records import NewPrompt, Prompt
+
+_SEEDS = 2**63  # range of the SQL column
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnPlan:
+    """A turn's place in the context, and its bounds. `new_prompt`: a system prefix to store.
+
+    `epoch`: ownership epoch of this replica. `digest`: of all messages in the context and the
+    turn's input; None: not known. `layout`: the context layout before the turn's ids. `view` and
+    `edit`: see `Fit`. `trims`: a context policy might have dropped turns; `is_cut`: only the end of
+    its input is kept.
+    """
+
+    epoch: int
+    parent_id: str | None
+    prompt: Prompt
+    new_prompt: NewPrompt | None
+    layout: ContextLayout
+    view: VisibleSpans | None
+    edit: Edit | None
+    trims: bool
+    is_cut: bool
+    input_ids: tuple[int, ...]
+    awaits_reply: bool
+    max_output_tokens: int
+    seed: int
+    changes: tuple[ContextChanged, ...]
+    digest: str | None
+
+    @property
+    def start_tokens(self) -> int:
+        """Visible tokens before the turn's own ids."""
+        return self.layout.tokens
+
+    def most_tokens(self, *, generate: bool) -> int:
+        """Worst case of the turn: all tokens before the reply recomputed, and the longest reply."""
+        replies = self.max_output_tokens if generate else 0
+        return self.start_tokens + len(self.input_ids) + replies
+
+    def layout_after(self, reply_tokens: int) -> ContextLayout:
+        """The context layout after the turn is committed with `reply_tokens` more ids."""
+        tokens = len(self.input_ids) + reply_tokens
+        return self.layout.grown(tokens, awaits_reply=self.awaits_reply)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _TurnStart:
+    """A turn being planned. `before`: the parent's layout; `layout`: with the system prefix."""
+
+    live: LiveSession
+    request: TurnRequest
+    before: ContextLayout
+    layout: ContextLayout
+    input_tokens: int
+    has_new_prefix: bool
+    patience: Patience | None
+    quota: Quota
+
+
+class Planner:
+    """Plans turns; the caller holds the session's turn lock."""
+
+    def __init__(
+        self,
+        deps: SessionDeps,
+        *,
+        transcript: Transcript,
+        policies: ContextPolicies,
+        quotas: Quotas,
+        summaries: Summaries,
+    ) -> None:
+        self._engine = deps.engine
+        self._sessions: LiveSessions = deps.sessions
+        self._transcript = transcript
+        self._policies = policies
+        self._quotas = quotas
+        self._summaries = summaries
+        self._limits = deps.limits
+        self._new_id = deps.new_id
+        self._new_seed = deps.new_seed
+
+    async def plan(
+        self,
+        live: LiveSession,
+        request: TurnRequest,
+        *,
+        runs: bool = True,
+        patience: Patience | None = None,
+    ) -> TurnPlan:
+        """Decide system prefix, context layout, input ids, room and seed.
+
+        Not `runs`: the turn only joins the context; the next turn that runs makes room for it.
+        `patience`: how long to wait for a summary; None: not at all.
+
+        Raises:
+            RequestError: there is no input to answer, or it can't fit.
+        """
+        if request.generate and not request.input and not live.awaits_reply:
+            raise RequestError(
+                "invalid_value",
+                "input must not be empty unless a message awaits a reply",
+                param="input",
+            )
+        opening_text, items = _opening(live, request.input)
+        new_prompt = await self._system_prefix(live, _wanted_text(live, request), opening_text)
+        prompt = new_prompt.stored if new_prompt else _present(live)
+        input_ids = await self._transcript.delta(items, generate=request.generate)
+        before = await self._sessions.layout(live)
+        begin = _TurnStart(
+            live=live,
+            request=request,
+            before=before,
+            layout=replace(before, prefix_tokens=prompt.tokens),
+            input_tokens=len(input_ids),
+            has_new_prefix=new_prompt is not None,
+            patience=patience,
+            quota=await self._quotas.of(live.user_id),
+        )
+        choice = await self._policies.in_force(live, request)
+        whole = len(input_ids)
+        input_ids = await self._shortened(begin, choice, items, input_ids)
+        begin = replace(begin, input_tokens=len(input_ids))
+        fitted, max_output_tokens, changes = await self._fit(begin, choice, runs=runs)
+        if len(input_ids) < whole:
+            changes += (cut_short(live.id, fitted.layout, whole, len(input_ids)),)
+        return TurnPlan(
+            epoch=live.epoch,
+            parent_id=live.tip_id,
+            prompt=prompt,
+            new_prompt=new_prompt,
+            layout=fitted.layout,
+            view=fitted.view,
+            edit=fitted.edit,
+            trims=choice is not None,
+            is_cut=len(input_ids) < whole,
+            input_ids=input_ids,
+            awaits_reply=_awaits_reply(live, request.input, generate=request.generate),
+            max_output_tokens=max_output_tokens,
+            seed=(self._new_seed() if request.seed is None else request.seed) % _SEEDS,
+            changes=changes,
+            digest=with_items(_digest_before(live, new_prompt), items),
+        )
+
+    async def _fit(
+        self, begin: _TurnStart, choice: PolicyChoice | None, *, runs: bool
+    ) -> tuple[Fit, int, tuple[ContextChanged, ...]]:
+        """The context layout, the reply bound and the client events."""
+        room = self._room(begin, choice)
+        decided, fidelity = begin.layout, None
+        reason: Reason = "policy"
+        if choice is not None and runs:
+            fidelity = choice.fidelity
+            if begin.live.tip_id is not None:
+                decided, reason = await self._decide(begin, choice, room)
+        fitted = fit(
+            begin.before, decided, fidelity=fidelity, new_system_prefix=begin.has_new_prefix
+        )
+        if choice is None or runs:  # else what is dropped is decided when a turn runs
+            room = replace(room, before=fitted.layout.tokens + begin.input_tokens)
+        return fitted, self._admit(begin.request, room), _changes(begin, fitted, reason)
+
+    async def _shortened(
+        self,
+        begin: _TurnStart,
+        choice: PolicyChoice | None,
+        items: tuple[InputItem, ...],
+        input_ids: tuple[int, ...],
+    ) -> tuple[int, ...]:
+        """The turn's input, or its end if that is requested and the input could never fit."""
+        request = begin.request
+        if choice is None or choice.oversize != "keep_end" or request.truncation != "auto":
+            return input_ids
+        room = self._room(begin, choice)
+        if room.before + room.close + request.generate <= room.most:
+            return input_ids
+        reply = request.max_output_tokens or self._limits.default_max_output_tokens
+        # as much as is kept free for a reply that did not say how long it may get
+        spared = min(reply, max(1, room.most // 4)) if request.generate else 0
+        most_tokens = room.most - (room.before - begin.input_tokens) - room.close - spared
+
+        def encode(part: Sequence[InputItem]) -> Awaitable[tuple[int, ...]]:
+            return self._transcript.delta(part, generate=request.generate)
+
+        return await keep_end(items, most_tokens, encode) or input_ids
+
+    def _room(self, begin: _TurnStart, choice: PolicyChoice | None) -> Room:
+        """The room for what can't be dropped: front, what awaits a reply, the turn itself."""
+        layout = begin.layout
+        room = room_of(
+            self._engine.info,
+            before=layout.prefix_tokens + open_tokens(layout) + begin.input_tokens,
+            close=len(self._transcript.close_ids) if begin.request.generate else 0,
+        )
+        caps = begin.quota.context_caps
+        if choice is not None:
+            room = replace(room, trims=True)
+            cap = choice.parameters.get("max_tokens")
+            if isinstance(cap, int):
+                caps["the context policy's max_tokens"] = cap
+        name = min(caps, key=caps.__getitem__, default="")
+        return replace(room, cap=caps.get(name), cap_name=name)
+
+    async def _decide(
+        self, begin: _TurnStart, choice: PolicyChoice, room: Room
+    ) -> tuple[ContextLayout, Reason]:
+        """The context after the policy, and the reason if it was changed."""
+        layout = begin.layout
+        match self._ask(begin, choice, room):
+            case KeepAll() | KeepTurns() as plan:
+                return kept(layout, plan), "trimmed"
+            case Summarize() as plan:
+                summary = await self._summaries.find(begin.live, begin.before, plan, begin.patience)
+                if summary is not None and summary.ref.tokens <= plan.summary_tokens:
+                    return summarized(layout, summary), "summarized"
+                return kept(layout, plan.fallback), "summary_failed"
+            case _ as unreachable:
+                assert_never(unreachable)
+
+    def _ask(self, begin: _TurnStart, choice: PolicyChoice, room: Room) -> ContextPlan:
+        request, reply = begin.request, 0
+        if request.generate:
+            default = self._limits.default_max_output_tokens
+            reply = reserve_reply(room, wanted=request.max_output_tokens, default=default)
+        view = conversation_view(
+            begin.layout,
+            prompt_tokens=begin.input_tokens,
+            output_tokens=reply + room.close,
+            limit_tokens=room.most,
+        )
+        return self._policies.plan(choice, view)
+
+    async def foresee(
+        self, live: LiveSession, request: TurnRequest, *, input_tokens: int
+    ) -> tuple[ContextLayout, Summarize] | None:
+        """The summary needed if the next turn is like the last; None: none.
+
+        `request` and `input_tokens` are the last turn's, which has joined the context.
+
+        Raises:
+            RequestError: the policy failed.
+        """
+        choice = await self._policies.in_force(live, request)
+        if choice is None or not self._policies.may_summarize(choice):
+            return None
+        layout = await self._sessions.layout(live)
+        begin = _TurnStart(
+            live=live,
+            request=request,
+            before=layout,
+            layout=layout,
+            input_tokens=input_tokens,
+            has_new_prefix=False,
+            patience=None,
+            quota=await self._quotas.of(live.user_id),
+        )
+        plan = self._ask(begin, choice, self._room(begin, choice))
+        return (layout, plan) if isinstance(plan, Summarize) else None
+
+    async def _system_prefix(
+        self, live: LiveSession, text: str | None, opening_text: str | None
+    ) -> NewPrompt | None:
+        """The new system prefix; None: unchanged."""
+        present = live.prompt
+        if present is not None and (present.text, present.opening_text) == (text, opening_text):
+            return None
+        return await self.new_system_prefix(text, opening_text, prefix=live.prefixed("sys"))
+
+    async def new_system_prefix(
+        self, text: str | None, opening_text: str | None, *, prefix: str = "sys"
+    ) -> NewPrompt:
+        """Encode a system prefix to be stored; without text, the template's default.
+
+        Raises:
+            RequestError: the template refuses a text.
+        """
+        ids = await self._transcript.system_prefix(text, opening_text)
+        return NewPrompt(id=self._new_id(prefix), text=text, opening_text=opening_text, ids=ids)
+
+    def _admit(self, request: TurnRequest, room: Room) -> int:
+        if request.generate:
+            return admit_reply(
+                room,
+                wanted=request.max_output_tokens,
+                default=self._limits.default_max_output_tokens,
+            )
+        if room.before == 0:
+            raise RequestError("invalid_value", "input must not be empty", param="input")
+        admit_prefill(room)
+        return 1
+
+
+def _present(live: LiveSession) -> Prompt:
+    if live.prompt is None:
+        raise RuntimeError(f"session {live.id} has no front")
+    return live.prompt
+
+
+def _digest_before(live: LiveSession, new_prompt: NewPrompt | None) -> str | None:
+    """The digest of the context; None after a change of the system prefix."""
+    if live.tip_id is None:
+        system_prefix = new_prompt or _present(live)
+        return of_system_prefix(system_prefix.text, system_prefix.opening_text)
+    return live.digest if new_prompt is None else None
+
+
+def _wanted_text(live: LiveSession, request: TurnRequest) -> str | None:
+    """The instructions that hold from this turn on: absent or null carries over, "" clears."""
+    if request.instructions is UNSET or request.instructions is None:
+        return live.prompt.text if live.prompt else None
+    return str(request.instructions) or None
+
+
+def _opening(
+    live: LiveSession, items: tuple[InputItem, ...]
+) -> tuple[str | None, tuple[InputItem, ...]]:
+    """The system message that opens the conversation, and the messages that follow.
+
+    The template writes one that comes first in the place of its default, so it is encoded with
+    the front, and stays there when the instructions change.
+    """
+    if live.tip_id is not None:
+        return (live.prompt.opening_text if live.prompt else None), items
+    if items and items[0].role in {"system", "developer"}:
+        return items[0].text, items[1:]
+    return None, items
+
+
+def _awaits_reply(live: LiveSession, items: tuple[InputItem, ...], *, generate: bool) -> bool:
+    if generate:
+        return False
+    return items[-1].role != "assistant" if items else live.awaits_reply
+
+
+def _changes(begin: _TurnStart, fitted: Fit, reason: Reason) -> tuple[ContextChanged, ...]:
+    """The client events in order: a new system prefix, then the change of the turns."""
+    if begin.live.tip_id is None:
+        return ()  # nothing was visible before
+    session_id, after = begin.live.id, fitted.layout
+    behind = replace(begin.layout, fidelity=after.fidelity)
+    notices = []
+    if begin.has_new_prefix:
+        notices.append(changed(session_id, "instructions", begin.before, behind))
+    if after != behind:
+        notices.append(changed(session_id, reason, behind, after))
+    elif fitted.view is not None and not begin.has_new_prefix:
+        notices.append(changed(session_id, "policy", begin.before, after))
+    return tuple(notices)

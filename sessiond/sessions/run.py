@@ -1,0 +1,266 @@
+"""Runs bound turns from their place in the queue to their end. Owns their tasks."""
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Iterable
+from typing import Any
+
+from engine.ipc.client import TurnEvents
+from sessiond.domain import AttachmentId, TurnReport
+from sessiond.errors import ErrorCode, RequestError
+from sessiond.sessions.bind import BoundTurn
+from sessiond.sessions.compaction import SummaryService
+from sessiond.sessions.event_log import EventLogs, LogReplay
+from sessiond.sessions.lifecycle import LifecycleEvent
+from sessiond.sessions.parts import SessionDeps
+from sessiond.sessions.plan import Planner
+from sessiond.sessions.refusals import degradation_of
+from sessiond.sessions.retention import Retention
+from sessiond.sessions.start import TurnStarter
+from sessiond.sessions.stream import TurnStreamer
+from sessiond.sessions.turn import Turn
+
+logger = logging.getLogger(__name__)
+
+
+class SummaryLookAhead:
+    """Runs after a turn is committed, before its turn lock is released."""
+
+    def __init__(self, *, planner: Planner, compaction: SummaryService) -> None:
+        self._planner = planner
+        self._compaction = compaction
+
+    async def prepare(self, turn: Turn) -> None:
+        """Start a summary if a next turn like this one will need it."""
+        live, request = turn.bound.live, turn.bound.request
+        try:
+            seen = await self._planner.foresee(live, request, input_tokens=len(turn.plan.input_ids))
+            if seen is not None:
+                await self._compaction.prepare(live, *seen)
+        except Exception:  # the turn is stored; its result must not change
+            logger.exception("summary look-ahead of session %s failed", live.id)
+
+
+class TurnRunner:
+    """Every bound turn ends as dropped, refused or run."""
+
+    def __init__(
+        self,
+        deps: SessionDeps,
+        *,
+        starter: TurnStarter,
+        look_ahead: SummaryLookAhead,
+        retention: Retention,
+    ) -> None:
+        self._starter = starter
+        self._streamer = TurnStreamer(deps, retention=retention)
+        self._look_ahead = look_ahead
+        self._retention = retention
+        self._hooks = deps.hooks
+        self._limits = deps.limits
+        self._clock = deps.clock
+        self._ticks = deps.ticks
+        self._drain_rate = deps.drain_rate
+        self._demand = deps.demand
+        self.replays = EventLogs(
+            ttl_s=deps.limits.replay_ttl_s, max_bytes=deps.limits.replay_memory_bytes
+        )
+        self._draining = False
+        self._bound: dict[str, BoundTurn] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    # --- places ----------------------------------------------------------------------------------
+
+    def check_room(self, owner: str | None) -> None:
+        """Check that one more turn may be bound; `owner` as in `BoundTurn`.
+
+        Raises:
+            RequestError: the server drains, or the maximum of turns runs or waits.
+        """
+        self._check_draining()
+        if self._is_full(owner):
+            raise self._full()
+
+    def add(self, bound: BoundTurn) -> None:
+        """Take charge of a bound turn.
+
+        Raises:
+            RequestError: another turn took the last place meanwhile.
+        """
+        is_full = self._is_full(bound.owner)
+        self._bound[bound.response_id] = bound
+        if is_full:
+            refusal = self._full()
+            self.drop(bound, refusal)
+            raise refusal
+
+    def _is_full(self, owner: str | None) -> bool:
+        """Whether `owner` can get no place; a user without a turn always gets one."""
+        if len(self._bound) < self._limits.max_outstanding:
+            return False
+        return owner is None or any(bound.owner == owner for bound in self._bound.values())
+
+    def find(self, response_id: str) -> BoundTurn | None:
+        """A bound turn that has not ended."""
+        return self._bound.get(response_id)
+
+    def bound_turns(self) -> list[BoundTurn]:
+        """All bound turns that have not ended."""
+        return list(self._bound.values())
+
+    def begun_ids(self) -> list[str]:
+        """Ids of the turns that have begun and not ended."""
+        return [bound.response_id for bound in self._begun()]
+
+    def drop(self, bound: BoundTurn, refusal: RequestError | None = None) -> None:
+        """Drop a turn that has not begun; `run` then refuses it. A begun turn continues."""
+        if not bound.begun and not bound.ended.is_set():
+            refusal = refusal or RequestError("internal_error", "the turn was dropped")
+            bound.ticket.refuse(refusal)
+            bound.live.leave(bound.ticket)
+            self._settle(bound)
+
+    # --- turns -----------------------------------------------------------------------------------
+
+    async def run(self, bound: BoundTurn) -> Turn:
+        """Wait for the turn lock, then start the turn.
+
+        Raises:
+            RequestError: the turn can't be served; its place is released.
+        """
+        try:
+            await bound.ticket.granted()
+        except (asyncio.CancelledError, RequestError):
+            self.drop(bound)
+            raise
+        bound.begun = True
+        # A task of its own: a disconnect between the two commits must not cancel it.
+        task = self._spawn(self._begin(bound))
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if not bound.request.background:
+                bound.stop(keep=False, reason="disconnected")
+            raise
+
+    def stop_of(self, attachment: AttachmentId, *, keep: bool) -> None:
+        """Cancel the turns of a socket, waiting ones first."""
+        own = [bound for bound in self._bound.values() if bound.attachment == attachment]
+        begun = [bound for bound in own if bound.begun]
+        for bound in begun or own:
+            bound.stop(keep)
+
+    async def drain(self) -> None:
+        """Refuse new turns; wait for running ones, then cancel them and keep their text."""
+        self._draining = True
+        # Turns that have not begun are refused at their start.
+        await self.ended(self._begun(), self._limits.drain_timeout_s)
+        left = self._begun()
+        for bound in left:
+            bound.stop(keep=True)
+        await self.ended(left, self._limits.cancel_timeout_s)
+
+    async def stop(self) -> None:
+        """Cancel every task. Rows of running turns are marked at the next start."""
+        self._draining = True
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for bound in self.bound_turns():
+            bound.ended.set()  # waiters must not wait forever
+
+    @staticmethod
+    async def ended(turns: Iterable[BoundTurn], within_s: float | None = None) -> None:
+        """Wait until all turns have ended, or the timeout."""
+        waits = [asyncio.ensure_future(bound.ended.wait()) for bound in turns]
+        if not waits:
+            return
+        try:
+            await asyncio.wait(waits, timeout=within_s)
+        finally:
+            for wait in waits:
+                wait.cancel()
+
+    def _begun(self) -> list[BoundTurn]:
+        return [bound for bound in self._bound.values() if bound.begun]
+
+    async def _begin(self, bound: BoundTurn) -> Turn:
+        try:
+            self._check_draining()
+            turn, events = await self._starter.start(bound)
+        except BaseException as error:
+            if isinstance(error, RequestError):
+                self._note_degradation(error.code)
+            bound.live.leave(bound.ticket)
+            self._settle(bound)
+            raise
+        replay = LogReplay(accepted=turn.accepted, log=turn.log)
+        self.replays.begin(bound.caller.user_id, replay)
+        self._spawn(self._drive(turn, events))
+        bound.started(turn)
+        return turn
+
+    async def _drive(self, turn: Turn, events: TurnEvents) -> None:
+        finished, event = await self._streamer.stream(turn, events)
+        bound = turn.bound
+        if event is LifecycleEvent.ADVANCE:
+            await self._look_ahead.prepare(turn)
+        level = None if finished.error is None else degradation_of(finished.error.code)
+        if level is None:
+            self._drain_rate.ended()
+        else:
+            self._hooks.degraded(level)
+        bound.live.leave(bound.ticket, event)
+        self._settle(bound)
+        turn.log.put(finished)  # the session is free: its reader may begin the next turn
+        self.replays.end(bound.response_id, self._ticks())
+        self._hooks.turn_ended(finished)
+        if self._hooks.turn_reported is not None:
+            ended_at = self._clock()
+            self._hooks.turn_reported(
+                TurnReport(
+                    accepted=turn.accepted,
+                    finished=finished,
+                    received_at=ended_at - (self._ticks() - bound.received_at),
+                    ended_at=ended_at,
+                )
+            )
+
+    def _note_degradation(self, code: ErrorCode) -> None:
+        if (level := degradation_of(code)) is not None:
+            self._hooks.degraded(level)
+
+    def _settle(self, bound: BoundTurn) -> None:
+        if not bound.live.stored and not bound.live.turn_lock.is_locked:
+            self._retention.forget(bound.live)
+        else:
+            self._retention.settle(bound.live, bound.attachment)
+        del self._bound[bound.response_id]
+        self._demand.leave(bound.response_id)
+        bound.end()
+
+    def _full(self) -> RequestError:
+        most = self._limits.max_outstanding
+        self._hooks.degraded("refuse_new")
+        return RequestError(
+            "queue_full",
+            f"{most} turns run or wait, which is the maximum",
+            retry_after_s=self._drain_rate.retry_after_s(),
+        )
+
+    def _check_draining(self) -> None:
+        if self._draining:
+            raise RequestError("draining", "the server is shutting down", retry_after_s=1)
+
+    def _spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._forget)
+        return task
+
+    def _forget(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, RequestError):
+            logger.error("a turn's task failed", exc_info=error)

@@ -1,0 +1,94 @@
+"""Session settings outside of turns: policy, retention, hints, park."""
+
+from dataclasses import replace
+
+from sessiond.domain import UNSET, Caller, PolicyChoice, Unset
+from sessiond.sessions.bind import Binder
+from sessiond.sessions.context_policies import ContextPolicies
+from sessiond.sessions.lifecycle import is_free
+from sessiond.sessions.parts import SessionDeps
+from sessiond.sessions.quotas import Quotas
+from sessiond.sessions.refusals import busy, conversation_not_found
+from sessiond.sessions.request_form import pack_policy
+from sessiond.sessions.retention import Retention
+from sessiond.store.records import Priority
+from sessiond.store.records import Retention as RetentionName
+
+
+class SessionSettings:
+    """Takes no turn lock: a change during a turn applies from the next one on."""
+
+    def __init__(
+        self,
+        deps: SessionDeps,
+        *,
+        binder: Binder,
+        retention: Retention,
+        policies: ContextPolicies,
+        quotas: Quotas,
+    ) -> None:
+        self._store = deps.store
+        self._binder = binder
+        self._retention = retention
+        self._policies = policies
+        self._quotas = quotas
+
+    async def set_policy(
+        self, caller: Caller, session_id: str, choice: PolicyChoice | None
+    ) -> None:
+        """Replace the session's context policy; None: that of the user, or the server.
+
+        Raises:
+            RequestError: there is no such session, or the policy can't be used here.
+        """
+        if choice is not None:
+            self._policies.check(choice)
+        live = await self._binder.load(caller, session_id)
+        if not await self._store.set_policy(caller.user_id, live.id, pack_policy(choice)):
+            raise conversation_not_found(session_id)
+        live.policy = choice
+
+    async def update(  # noqa: PLR0913 -- all that may be said of a session
+        self,
+        caller: Caller,
+        session_id: str,
+        *,
+        policy: PolicyChoice | Unset | None = UNSET,
+        retention: RetentionName | None = None,
+        ttl_s: float | None = None,
+        priority: Priority | None = None,
+    ) -> None:
+        """Change the given fields and send the hints among them to the engine.
+
+        The priority is capped by the user's quota.
+
+        Raises:
+            RequestError: there is no such session, or the policy can't be used here.
+        """
+        if not isinstance(policy, Unset):
+            await self.set_policy(caller, session_id, policy)
+        live = await self._binder.load(caller, session_id)
+        allowed = (await self._quotas.of(caller.user_id)).allowed(priority or live.hints.priority)
+        hints = replace(
+            live.hints,
+            retention=retention or live.hints.retention,
+            priority=allowed,
+            ttl_s=live.hints.ttl_s if ttl_s is None else ttl_s,
+        )
+        if hints == live.hints:
+            return
+        if not await self._store.set_hints(caller.user_id, live.id, hints):
+            raise conversation_not_found(session_id)
+        live.hints = hints
+        self._retention.hint(live)
+
+    async def park(self, caller: Caller, session_id: str) -> None:
+        """Move the session's KV to the tiers below the device; without tiers it is freed.
+
+        Raises:
+            RequestError: there is no such session, or a turn runs in it.
+        """
+        live = await self._binder.load(caller, session_id)
+        if not is_free(live.state):
+            raise busy(session_id)
+        self._retention.park(live)

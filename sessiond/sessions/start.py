@@ -1,0 +1,281 @@
+"""Starts a bound turn that holds the turn lock: plan, commit 1, submit."""
+
+import logging
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+from engine.ids import SessionId, TurnId
+from engine.ipc.client import TurnEvents
+from engine.ipc.messages import Sampling, SubmitTurn, TurnCounts
+from sessiond.domain import ItemView, TurnAccepted, TurnError
+from sessiond.errors import RequestError
+from sessiond.quota import Account, Quota
+from sessiond.sessions.bind import BoundTurn
+from sessiond.sessions.engine_sync import EngineSync
+from sessiond.sessions.event_log import EventLog
+from sessiond.sessions.finish import failed, usage_of
+from sessiond.sessions.fit import Patience
+from sessiond.sessions.live import LiveSession
+from sessiond.sessions.parts import SessionDeps
+from sessiond.sessions.plan import Planner, TurnPlan
+from sessiond.sessions.quotas import Quotas, terms_of
+from sessiond.sessions.refusals import busy, conversation_not_found
+from sessiond.sessions.request_form import pack_policy, pack_request
+from sessiond.sessions.transcript import Transcript
+from sessiond.sessions.turn import Turn
+from sessiond.store.errors import BaseGoneError, NotOwnerError, QuotaExceededError, StoreError
+from sessiond.store.records import AbortedTurn, NewSession, NewTurn
+
+logger = logging.getLogger(__name__)
+
+_TRIES = 3
+
+
+class TurnStarter:
+    """Stateless between turns."""
+
+    def __init__(
+        self,
+        deps: SessionDeps,
+        *,
+        planner: Planner,
+        engine_sync: EngineSync,
+        transcript: Transcript,
+        quotas: Quotas,
+    ) -> None:
+        self._engine = deps.engine
+        self._store = deps.store
+        self._sessions = deps.sessions
+        self._planner = planner
+        self._engine_sync = engine_sync
+        self._transcript = transcript
+        self._limits = deps.limits
+        self._demand = deps.demand
+        self._quotas = quotas
+        self._pending_endings = deps.pending_endings
+        self._clock = deps.clock
+        self._ticks = deps.ticks
+        self._new_id = deps.new_id
+
+    async def start(self, bound: BoundTurn) -> tuple[Turn, TurnEvents]:
+        """Start the turn; it holds the turn lock.
+
+        Raises:
+            RequestError: the turn can't be served; no context has changed.
+        """
+        live = bound.live
+        try:
+            await self._quotas.check_turn(
+                bound.caller, opens=not live.stored, base=live.base_session_id
+            )
+            plan, accepted, account = await self._stored(bound)
+            try:
+                command = self._command(live, plan, accepted, account.quota)
+                events = await self._engine_sync.submit(live, plan, command)
+            except Exception as error:
+                await self._store_failed(bound, plan, accepted, error)
+                raise
+        except QuotaExceededError as error:
+            raise self._quotas.refused(error) from error
+        except StoreError as error:
+            logger.warning("turn %s can't be stored: %s", bound.response_id, error)
+            raise RequestError("internal_error", "the turn could not be stored") from error
+        turn = Turn(
+            bound=bound,
+            plan=plan,
+            accepted=accepted,
+            engine=self._engine,
+            headers=self._quotas.headers_of(account),
+            log=EventLog(
+                max_entries=self._limits.replay_events, max_bytes=self._limits.replay_event_bytes
+            ),
+        )
+        return turn, events
+
+    async def _stored(self, bound: BoundTurn) -> tuple[TurnPlan, TurnAccepted, Account]:
+        """Plan the turn and make commit 1; retry when another replica owned the session."""
+        for _ in range(_TRIES):
+            await self._sessions.refresh(bound.live)
+            patience = self._patience(bound)
+            plan = await self._planner.plan(bound.live, bound.request, patience=patience)
+            accepted = self._accept(bound, plan)
+            self._demand.admit(
+                bound.response_id,
+                plan.start_tokens + len(plan.input_ids),
+                user_id=bound.owner,
+                pool_tokens=self._engine.info.total_blocks * self._engine.info.block_size,
+            )
+            try:
+                account = await self._store_running(bound, plan, accepted)
+            except NotOwnerError:
+                await self._take_back(bound)
+            except BaseGoneError as error:
+                raise conversation_not_found(bound.live.id) from error
+            except QuotaExceededError:
+                raise
+            except StoreError as error:
+                # A commit that raised may have succeeded: its row would stay `running`.
+                self._pending_endings.add(self._failure(bound, plan, accepted, error))
+                raise
+            else:
+                return plan, accepted, account
+        raise busy(bound.live.id)
+
+    async def _take_back(self, bound: BoundTurn) -> None:
+        """Own the session again.
+
+        Raises:
+            RequestError: it is closed, busy elsewhere, or has continued after the named response.
+        """
+        await self._sessions.reclaim(bound.live)
+        named = bound.request.previous_response_id
+        if named is not None and bound.live.tip_id != named:
+            raise busy(bound.live.id)
+
+    def _patience(self, bound: BoundTurn) -> Patience:
+        seconds = math.inf
+        if self._limits.turn_timeout_s:
+            seconds = self._limits.turn_timeout_s
+        if bound.request.deadline_ms is not None:
+            left = bound.request.deadline_ms / 1000 - (self._ticks() - bound.received_at)
+            seconds = min(seconds, max(0.0, left))
+        return Patience(stopped=bound.stopped, seconds=seconds)
+
+    def _accept(self, bound: BoundTurn, plan: TurnPlan) -> TurnAccepted:
+        return TurnAccepted(
+            response_id=bound.response_id,
+            session_id=bound.live.id,
+            message_id=bound.message_id,
+            previous_response_id=bound.request.previous_response_id,
+            model=self._engine.info.model,
+            instructions=plan.prompt.text,
+            created_at=self._clock(),
+            request=replace(
+                bound.request,
+                truncation="auto" if plan.trims else "disabled",
+                store=not bound.live.volatile,
+            ),
+        )
+
+    async def _store_running(
+        self, bound: BoundTurn, plan: TurnPlan, accepted: TurnAccepted
+    ) -> Account:
+        """Make commit 1, which reserves the turn's worst case in its user's quota."""
+        live = bound.live
+        items = new_items(accepted, self._new_id)
+        account = await self._store.begin_turn(
+            new_turn(bound.caller.user_id, plan, accepted, items),
+            session=None if live.stored else self._session_row(live, plan, accepted),
+            prompt=plan.new_prompt,
+            reservation=self._quotas.reservation(
+                accepted.response_id, plan.most_tokens(generate=accepted.request.generate)
+            ),
+        )
+        live.stored = True
+        if live.prompt is None:  # it was opened with this front
+            live.prompt, live.tokens = plan.prompt, plan.start_tokens
+        return account
+
+    def _session_row(self, live: LiveSession, plan: TurnPlan, accepted: TurnAccepted) -> NewSession:
+        return NewSession(
+            id=live.id,
+            user_id=live.user_id,
+            model=accepted.model,
+            vocab_size=self._engine.info.vocab_size,
+            prompt_id=live.prompt.id if live.prompt else plan.prompt.id,
+            tip_id=live.tip_id,
+            context_tokens=live.tokens if live.prompt else plan.start_tokens,
+            created_at=accepted.created_at,
+            hints=live.hints,
+            context_policy=pack_policy(live.policy),
+            fidelity=live.layout.fidelity if live.layout else "exact",
+        )
+
+    def _command(
+        self, live: LiveSession, plan: TurnPlan, accepted: TurnAccepted, quota: Quota
+    ) -> SubmitTurn:
+        request = accepted.request
+        return SubmitTurn(
+            turn=TurnId(accepted.response_id),
+            session=SessionId(accepted.session_id),
+            ids=list(plan.input_ids),
+            close_ids=self._transcript.close_ids if request.generate else [],
+            stop_ids=self._transcript.stop_ids,
+            draft_ids=[] if plan.awaits_reply else self._transcript.user_start,
+            sampling=Sampling(
+                temperature=request.temperature,
+                top_p=request.top_p,
+                top_k=request.top_k,
+                min_p=request.min_p,
+                seed=plan.seed,
+                stop=request.stop,
+            ),
+            max_output_tokens=plan.max_output_tokens,
+            generate=request.generate,
+            terms=terms_of(quota, live, request.priority),
+        )
+
+    async def _store_failed(
+        self, bound: BoundTurn, plan: TurnPlan, accepted: TurnAccepted, error: Exception
+    ) -> None:
+        row = self._failure(bound, plan, accepted, error)
+        try:
+            await self._store.abort_turn(row)
+        except StoreError:
+            logger.warning("turn %s stays marked as running for now", row.id)
+            self._pending_endings.add(row)
+
+    def _failure(
+        self, bound: BoundTurn, plan: TurnPlan, accepted: TurnAccepted, error: Exception
+    ) -> AbortedTurn:
+        code = error.code if isinstance(error, RequestError) else "internal_error"
+        end = failed(
+            TurnError(code=code, message=str(error)),
+            usage_of(TurnCounts(), plan.layout),
+            user_id=bound.caller.user_id,
+            accepted=accepted,
+            now=self._clock(),
+        )
+        return end.row
+
+
+def new_items(accepted: TurnAccepted, new_id: Callable[[str], str]) -> tuple[ItemView, ...]:
+    """The input messages of a turn under new ids, as a client may send an id twice."""
+    return tuple(
+        ItemView(
+            id=new_id("msg"),
+            session_id=accepted.session_id,
+            response_id=accepted.response_id,
+            role=item.role,
+            text=item.text,
+            status="completed",
+            created_at=accepted.created_at,
+        )
+        for item in accepted.request.input
+    )
+
+
+def new_turn(
+    user_id: str, plan: TurnPlan, accepted: TurnAccepted, items: tuple[ItemView, ...]
+) -> NewTurn:
+    """The row that commit 1 writes."""
+    return NewTurn(
+        id=accepted.response_id,
+        user_id=user_id,
+        session_id=accepted.session_id,
+        parent_id=plan.parent_id,
+        prompt_id=plan.prompt.id,
+        message_id=accepted.message_id,
+        model=accepted.model,
+        generate=accepted.request.generate,
+        awaits_reply=plan.awaits_reply,
+        request=pack_request(accepted.request),
+        previous_response_id=accepted.previous_response_id,
+        seed=plan.seed,
+        start_tokens=plan.start_tokens,
+        input_ids=plan.input_ids,
+        items=items,
+        created_at=accepted.created_at,
+        epoch=plan.epoch,
+    )

@@ -1,0 +1,253 @@
+"""Runs a turn from submit to its end: timers, events, commit 2. One task per turn."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import assert_never
+
+from engine.errors import EngineUnavailableError
+from engine.ipc.client import TurnEvents
+from engine.ipc.messages import (
+    TruncateContext,
+    TurnCounts,
+    TurnDegraded,
+    TurnDelta,
+    TurnDone,
+    TurnEnding,
+    TurnFailed,
+    TurnIncomplete,
+    TurnStarted,
+)
+from sessiond.domain import (
+    SessionDegraded,
+    TextDelta,
+    TurnBegun,
+    TurnError,
+    TurnFinished,
+    TurnQueued,
+    TurnUsage,
+)
+from sessiond.sessions.finish import AbortedEnd, CommittedEnd, end_of, failed, usage_of
+from sessiond.sessions.lifecycle import LifecycleEvent
+from sessiond.sessions.live import EngineResidency
+from sessiond.sessions.parts import SessionDeps
+from sessiond.sessions.retention import Retention
+from sessiond.sessions.turn import Turn
+from sessiond.store.errors import NotOwnerError, StaleSessionError, StoreError
+from sessiond.store.records import AbortedTurn, CommittedTurn
+
+logger = logging.getLogger(__name__)
+
+_QUEUED_AFTER_S = 0.05  # a turn that starts sooner sends no `response.queued`
+_COMMIT_PAUSES_S = (0.05, 0.2, 0.8, None)  # before each retry; None: give up
+_NOT_STORED = TurnError(
+    code="internal_error",
+    message="the turn could not be stored; the conversation is unchanged",
+)
+_TAKEN_OVER = TurnError(
+    code="internal_error",
+    message="the turn could not be stored: the conversation was closed, or continued on another "
+    "server after this one's lease expired",
+)
+
+
+class TurnStreamer:
+    """Stateless between turns; a turn changes its session only."""
+
+    def __init__(self, deps: SessionDeps, *, retention: Retention) -> None:
+        self._pending_endings = deps.pending_endings
+        self._retention = retention
+        self._engine = deps.engine
+        self._store = deps.store
+        self._limits = deps.limits
+        self._demand = deps.demand
+        self._hooks = deps.hooks
+        self._clock = deps.clock
+        self._ticks = deps.ticks
+
+    async def stream(
+        self, turn: Turn, events: TurnEvents
+    ) -> tuple[TurnFinished, LifecycleEvent | None]:
+        """Follow the turn to its end and store it; log every event except the last.
+
+        Returns:
+            The last event, sent after the turn lock is released, and the transition of the session
+            (None: unchanged).
+        """
+        try:
+            ending = await self._follow(turn, events)
+            end = end_of(
+                ending,
+                user_id=turn.bound.caller.user_id,
+                accepted=turn.accepted,
+                plan=turn.plan,
+                now=self._clock(),
+            )
+            match end:
+                case CommittedEnd():
+                    return await self._commit_or_abort(turn, end)
+                case AbortedEnd():
+                    if end.row.error is not None and end.row.error.code == "engine_restarted":
+                        turn.bound.live.residency = None  # also when only this context was lost
+                    await self._abort(end.row)
+                    return end.finished, None
+                case _:
+                    assert_never(end)
+        except Exception:
+            logger.exception("turn %s broke off", turn.accepted.response_id)
+            return await self._break_off(turn)
+
+    async def _follow(self, turn: Turn, events: TurnEvents) -> TurnEnding:
+        with ExitStack() as until_ended, ExitStack() as until_started:
+            self._start_timers(turn, until_started, until_ended)
+            async for event in events:
+                match event:
+                    case TurnStarted():
+                        until_started.close()
+                        turn.log.put(TurnBegun())
+                        if event.rebuilt_exact:
+                            _rebuilt_exact(turn)
+                    case TurnDegraded():
+                        session_id = turn.accepted.session_id
+                        turn.log.put(SessionDegraded(session_id=session_id, step=event.step))
+                    case TurnDelta():
+                        self._demand.grow(turn.accepted.response_id, event.tokens)
+                        turn.log.put(TextDelta(text=event.text))
+                    case TurnDone() | TurnIncomplete() | TurnFailed():
+                        if event.counts.rebuilt_exact:
+                            _rebuilt_exact(turn)
+                        return event
+                    case _:
+                        assert_never(event)
+        raise RuntimeError("the engine's events stopped without an ending")
+
+    def _start_timers(self, turn: Turn, until_started: ExitStack, until_ended: ExitStack) -> None:
+        loop = asyncio.get_running_loop()
+
+        def after(stack: ExitStack, seconds: float, action: Callable[[], None]) -> None:
+            stack.callback(loop.call_later(max(0.0, seconds), action).cancel)
+
+        after(until_started, _QUEUED_AFTER_S, lambda: self._queued(turn))
+        if self._limits.queue_timeout_s:
+            after(
+                until_started,
+                self._limits.queue_timeout_s,
+                lambda: turn.end_early(keep=False, reason="queue_timeout"),
+            )
+        for seconds in self._time_left(turn):
+            after(until_ended, seconds, lambda: turn.end_early(keep=True, reason="deadline"))
+
+    def _queued(self, turn: Turn) -> None:
+        turn.log.put(TurnQueued())
+        self._hooks.degraded("queue")
+
+    def _time_left(self, turn: Turn) -> list[float]:
+        left = []
+        if self._limits.turn_timeout_s:
+            left.append(self._limits.turn_timeout_s)
+        if turn.accepted.request.deadline_ms is not None:
+            waited = self._ticks() - turn.bound.received_at
+            left.append(turn.accepted.request.deadline_ms / 1000 - waited)
+        return left
+
+    async def _commit_or_abort(
+        self, turn: Turn, end: CommittedEnd
+    ) -> tuple[TurnFinished, LifecycleEvent | None]:
+        """Make commit 2; on failure the context returns to the last finished turn."""
+        error = _NOT_STORED
+        try:
+            if await self._commit(end.row):
+                _advance(turn, end.row)
+                return end.finished, LifecycleEvent.ADVANCE
+        except NotOwnerError:
+            error = _TAKEN_OVER
+            self._retention.unplace(turn.bound.live)  # its KV belongs to a discarded history
+        turn.bound.live.stale = True  # a commit that raised may have succeeded
+        self._truncate(turn)
+        failure = self._failure(turn, error, end.finished.usage)
+        await self._abort(failure.row)
+        return failure.finished, None
+
+    async def _break_off(self, turn: Turn) -> tuple[TurnFinished, None]:
+        """Abort a turn after a server fault, at any stage."""
+        turn.bound.live.stale = True
+        self._retention.unplace(turn.bound.live)
+        failure = self._failure(turn, _NOT_STORED, usage_of(TurnCounts(), turn.plan.layout))
+        await self._abort(failure.row)
+        return failure.finished, None
+
+    async def _commit(self, row: CommittedTurn) -> bool:
+        """Whether the commit succeeded.
+
+        Raises:
+            NotOwnerError: another replica owns the session, or it is closed.
+        """
+        for pause_s in _COMMIT_PAUSES_S:
+            try:
+                await self._store.commit_turn(row)
+            except NotOwnerError as error:
+                logger.warning("turn %s is fenced off: %s", row.id, error)
+                raise
+            except StoreError as error:
+                logger.warning("turn %s is not stored: %s", row.id, error)
+                if pause_s is None or isinstance(error, StaleSessionError):
+                    break
+                await asyncio.sleep(pause_s)
+            else:
+                return True
+        return False
+
+    def _truncate(self, turn: Turn) -> None:
+        live = turn.bound.live
+        placed = live.residency
+        try:
+            if placed is not None and placed.epoch == self._engine.epoch:
+                self._engine.send(TruncateContext(session=live.id, length=placed.tokens))
+        except EngineUnavailableError:
+            live.residency = None
+
+    async def _abort(self, row: AbortedTurn) -> None:
+        try:
+            await self._store.abort_turn(row)
+        except Exception as error:
+            # The turn lock must be released in any case. The row stays `running`, in no context.
+            logger.warning("turn %s: its end is not stored yet: %s", row.id, error)
+            self._pending_endings.add(row)
+
+    def _failure(self, turn: Turn, error: TurnError, usage: TurnUsage) -> AbortedEnd:
+        return failed(
+            error,
+            usage,
+            user_id=turn.bound.caller.user_id,
+            accepted=turn.accepted,
+            now=self._clock(),
+        )
+
+
+def _rebuilt_exact(turn: Turn) -> None:
+    """Mark the placed context: if the turn is aborted, the engine holds a rebuilt one."""
+    if turn.plan.layout.fidelity == "exact":
+        return  # reported already
+    turn.rebuilt_exact()
+    live = turn.bound.live
+    if live.residency is not None:
+        live.residency = replace(live.residency, view=turn.plan.view)
+
+
+def _advance(turn: Turn, row: CommittedTurn) -> None:
+    live = turn.bound.live
+    live.prompt = turn.plan.prompt
+    live.layout = turn.plan.layout_after(len(row.reply_ids))
+    live.tip_id = row.id
+    live.tokens = row.context_tokens
+    live.awaits_reply = turn.plan.awaits_reply
+    live.digest = row.digest
+    if live.residency is not None:
+        live.residency = EngineResidency(
+            epoch=live.residency.epoch,
+            prompt_id=row.prompt_id,
+            tip_id=row.id,
+            tokens=row.context_tokens,
+        )

@@ -1,1 +1,0 @@
-"""OpenTelemetry traces of turns, when an endpoint is configured (extra `[otel]`)."""
