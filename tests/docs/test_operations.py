@@ -17,7 +17,7 @@ from tests.docs.blocks import ROOT, table_column, table_rows
 
 PAGE = "docs/operations.md"
 MOVES = empty(MOVE_SECONDS)
-GATEWAY = ROOT / "sessiond" / "gateway"
+GATEWAY = ROOT / "sessiond" / "api"
 
 
 def source_of(folder):
