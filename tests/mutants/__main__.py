@@ -106,8 +106,10 @@ def table(verdicts: list[Verdict], seed: int) -> str:
     rings, total = Counter(one.ring for one in verdicts), len(verdicts)
     both = rings["first"] + rings["second"]
     rows = [
-        f"Seed {seed}: {total} mutants, {rings['first']} found in the first ring "
-        f"({rings['first'] / total:.0%}), {both} in the first two ({both / total:.0%}).\n",
+        (
+            f"Seed {seed}: {total} mutants, {rings['first']} found in the first ring "
+            f"({rings['first'] / total:.0%}), {both} in the first two ({both / total:.0%}).\n"
+        ),
         "| module | mutant | found in | by |",
         "| --- | --- | --- | --- |",
     ]
