@@ -11,20 +11,20 @@ PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
 HEAD = """\
 # Settings of `sessiond serve`
 
-Flags win over environment variables, those over `sessiond.toml` in the working folder (or the file
-that `SESSIOND_CONFIG` names), that over the defaults. The setting `max_num_seqs` is the flag
+Flags take precedence over environment variables, then `sessiond.toml` in the working folder (or the
+file named by `SESSIOND_CONFIG`), then the defaults. The setting `max_num_seqs` is the flag
 `--max-num-seqs`, the variable `SESSIOND_MAX_NUM_SEQS` and the line `max_num_seqs = 8`. An unknown
-setting or a bad value is an error that names setting, value and what is allowed; the exit code
-is 2. On-off settings have a second flag: `--no-retain-kv`.
+setting or a bad value is an error that names the setting, the value and the allowed values; the
+exit code is 2. On-off settings have a second flag: `--no-retain-kv`.
 
-On a CPU the native kernels run where they can, torch in float32 elsewhere; `dtype` float32 and
-float16 always mean torch. So do `kv_cache_dtype` float16 and fp8 and a `block_size` other than 16,
-with a warning, for torch is much slower. On the native kernels `weights` native, which `auto` is,
-keeps a file's quantisation, with int8 activations; dequantized is bfloat16 throughout, slower and
-closer to float32. `dtype` bfloat16 asks for the latter, so a quantised model wants both settings.
-Torch has no int8 KV. What runs on a GPU, and what `attention_backend`, fp8 KV, kept weights and
-offloaded layers mean there, is in [gpu.md](gpu.md). The variable `SESSIOND_CPU_ISA` (portable, avx2
-or avx512) picks an instruction set below the best one.
+On a CPU the native kernels run where they can, and torch in float32 elsewhere. `dtype` float32 and
+float16 always select torch. So do `kv_cache_dtype` float16 and fp8 and a `block_size` other than
+16, with a warning, because torch is much slower. On the native kernels `weights` native (the value
+of `auto`) keeps a file's quantisation, with int8 activations; dequantized is bfloat16 throughout,
+slower and closer to float32. `dtype` bfloat16 needs dequantized weights, so a quantised model needs
+both settings. Torch has no int8 KV. [gpu.md](gpu.md) describes what runs on a GPU, and the meaning
+of `attention_backend`, fp8 KV, kept weights and offloaded layers there. The variable
+`SESSIOND_CPU_ISA` (portable, avx2 or avx512) selects an instruction set below the best one.
 
 | setting | default | allowed | what it does |
 | --- | --- | --- | --- |
