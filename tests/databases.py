@@ -29,7 +29,7 @@ ON_BOTH = {
         "test_ownership",
         "test_quota_limits",
         "test_quotas",
-        "test_repeats",
+        "test_idempotency",
         "test_uncertain_commit",
     )
 }

@@ -73,7 +73,7 @@ async def test_without_faults_every_turn_is_whole(migrated_file, tmp_path):
 
 
 @pytest.mark.parametrize("operation", ["read_slowly", "vanish", "wait_in_silence"])
-async def test_a_reader_in_calm_is_told_all(migrated_file, tmp_path, operation):
+async def test_a_reader_in_calm_gets_all(migrated_file, tmp_path, operation):
     """Under faults some of its checks are broken off, here by a machine that is slow at most."""
     path = tmp_path / "calm.db"
     path.write_bytes(migrated_file.read_bytes())

@@ -14,7 +14,7 @@ FEW_LINES, RULE_LINES, MOST_LINES = 60, 500, 800
 SMALL_FOR_A_REASON = {
     "engine.kv.free_library_build": "setup.py runs it before anything is installed",
     "engine.model.attention.flash.declaration": "read where flash-attn is not installed",
-    "engine.model.attention.flash.library": "imports flash-attn, which tests of its importer replace",
+    "engine.model.attention.flash.library": "imports flash-attn; tests of its importer replace it",
     "loadtest.options": "pure; its importer needs gevent's patches",
     "policies.last_turns": "one file per policy",
     "policies.priority": "one file per policy",

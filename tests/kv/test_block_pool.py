@@ -14,7 +14,7 @@ from engine.kv import block_pool
 from engine.kv.block_pool import BlockNotAlive, BlockPool, RefcountBelowZero, UnknownBlock
 from engine.kv.free_library import Library
 from tests.fresh_process import in_fresh_process
-from tests.kv.giving import assert_alike, give_library
+from tests.kv.freeing import assert_alike, give_library
 
 TOTAL = 12
 

@@ -8,13 +8,13 @@ from engine.kv import free_library_build
 from engine.kv.free_library import load
 from engine.kv.free_library_build import LIBRARY_NAME, build
 from engine.system.c_compiler import BuildError
-from tests.kv.giving import give_library
+from tests.kv.freeing import give_library
 from tests.sanitizers import drive
 
 
 def test_no_access_out_of_bounds_and_nothing_undefined(tmp_path):
     said = drive(
-        "tests.kv.giving",
+        "tests.kv.freeing",
         tmp_path / LIBRARY_NAME,
         partial(build, flags=["-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]),
         PYTHONMALLOC="malloc",  # its own arenas would hide what lies beside an array

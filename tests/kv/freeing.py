@@ -1,6 +1,6 @@
 """The library that gives back many blocks: of this checkout, or one that a sanitizer watches.
 
-`python -m tests.kv.giving LIBRARY` plays random pools with it against the loop.
+`python -m tests.kv.freeing LIBRARY` plays random pools with it against the loop.
 """
 
 import random

@@ -14,7 +14,7 @@ from engine.ipc.messages import TurnEvent
 from engine.worker_process import SocketTransport
 from tests.core.harness import Engine
 from tests.ipc.loops import INFO, EchoLoop
-from tests.ipc.test_inprocess import submit
+from tests.ipc.test_in_process import submit
 
 
 @pytest.fixture
