@@ -249,7 +249,7 @@ def test_db_check_fails_until_db_upgrade_has_run(tmp_path):
 def test_db_refuses_a_url_that_it_does_not_know(command):
     result = run("db", command, "--db", "mysql://x/y")
     assert result.exit_code == 2
-    assert "allowed is" in result.output
+    assert "db must be sqlite+aiosqlite:///FILE" in result.output
 
 
 def test_a_file_that_is_no_database_is_told_without_a_traceback(tmp_path):

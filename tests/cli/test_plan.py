@@ -84,11 +84,11 @@ def test_settings_of_the_environment_count(model, monkeypatch):
         (["--weights-format", "q9"], "--weights-format must be one of float32, "),
         (["--devices", "3"], "--devices must be a divisor of 32 heads"),
         (["--images", "1", "--memory", "64GB"], "--images must be 0"),
-        (["--block-size", "0"], "--block-size=0: allowed is a whole number"),
+        (["--block-size", "0"], "--block-size must be a whole number from 1 to 1024 (got 0)"),
         (["--model", "gone"], "--model=gone: model 'gone': no such file"),
         (["--model", "gone/config.json"], "model 'gone/config.json': no such file"),
         (["--model", "gone/model.gguf"], "model 'gone/model.gguf': no such file"),
-        (["--kv-cache-dtype", "int8", "--dtype", "float32"], "kv-cache-dtype=int8: allowed is"),
+        (["--kv-cache-dtype", "int8", "--dtype", "float32"], "--kv-cache-dtype must be auto, float32, bfloat16, float16 or fp8"),
     ],
 )
 def test_wrong_use_is_told(model, words, said):
