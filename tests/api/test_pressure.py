@@ -125,19 +125,23 @@ async def test_a_turn_that_waits_is_told_and_counted(stack):
         assert (await steps(running))["queue"] >= 1
 
 
-async def test_a_turn_that_waited_too_long_is_told_and_counted(stack):
-    limits = ServiceLimits(queue_timeout_s=0.2, **LIMITS)
+async def test_a_turn_that_waited_too_long_is_told_and_counted(stack, monkeypatch):
+    limits = ServiceLimits(queue_timeout_s=1.0, **LIMITS)
     async with (
         stack(service_limits=limits, engine_config={"max_num_seqs": 1}) as running,
         socket_of(running) as one,
         socket_of(running) as other,
     ):
         running.model.gate = gate = threading.Event()
+        stopped, cancel = asyncio.Event(), running.engine.cancel
+        monkeypatch.setattr(
+            running.engine, "cancel", lambda command: (cancel(command), stopped.set())
+        )
         await one.say(type="response.create", model="fake", input="x", max_output_tokens=4)
         await hear_until(one, "response.in_progress")
         await other.say(type="response.create", model="fake", input="y", max_output_tokens=4)
         await hear_until(other, "response.queued")
-        await asyncio.sleep(0.4)  # twice the bound; the engine hears of it when its step has ended
+        await stopped.wait()  # the engine hears of it when its step has ended
         gate.set()
         failed = (await hear_until(other, "response.failed"))[-1]
         assert failed["response"]["error"]["code"] == "queue_timeout"

@@ -17,6 +17,7 @@ from tests.soak import SOAK
 WINDOW = 1024
 TURNS = 300 if SOAK else 60
 SUMMARY = 160
+SHORT_SUMMARY = 48  # the least
 KEPT = 4
 QUESTION_OF_TURN = "Question {}: name one thing that you would take to a lighthouse, and say why."
 SYSTEM = "You are the keeper of a lighthouse. Answer in one sentence."
@@ -131,12 +132,17 @@ async def test_replies_after_summaries_are_those_of_a_server_that_computes_all_a
     """Summaries included: they are drawn greedily, from the same ids.
 
     The threshold is never reached before the window is full: then a turn waits for its summary, so
-    that both servers have it at the same turn.
+    that both servers have it at the same turn. Summaries are short, so that also slow kernels end
+    them long before a turn gives up waiting.
     """
     turns = 30
+    policy = {"summary_tokens": SHORT_SUMMARY, "compact_threshold": WINDOW}
     with running_server(tmp_path / "recomputing", [*FLAGS, *NO_REUSE]) as recomputing:
-        expected = await talk(recomputing.url, turns, compact_threshold=WINDOW)
-    told = await talk(server.url, turns, compact_threshold=WINDOW)
+        expected = await talk(recomputing.url, turns, **policy)
+    told = await talk(server.url, turns, **policy)
     assert told == expected
-    assert sum(map(bool, told[1])) >= 2
+    replies, reasons = told
+    assert all(replies)
+    assert sum(map(bool, reasons)) >= 2
+    assert {reason for turn in reasons for reason, _ in turn} == {"summarized"}
     assert_all_blocks_come_back(server)

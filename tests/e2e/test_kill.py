@@ -25,7 +25,7 @@ TOPICS = (
     "trains",
 )
 QUESTIONS = ("Tell me about {}.", "Tell me more.", "And why is that?", "Sum it up in one sentence.")
-EVENTS = 100  # of one conversation, and more
+EVENTS = 100  # of one conversation, and more, where replies run to their limits
 HALF_AN_HOUR_S = 1800
 # Part of the test's name; the variable repeats the moments of an earlier run.
 SEED = seed_of("KILL_SEED")
@@ -87,10 +87,13 @@ class Run:
             replies.append(turn.text)
         return replies
 
-    async def kill(self, events_from_now):
+    async def kill(self, events_from_now, talks):
+        """Kill after so many events, or once all talks are over: replies may be shorter."""
         self.kill_at = self.events + events_from_now
         self.reached.clear()
-        await self.reached.wait()
+        reached, over = asyncio.create_task(self.reached.wait()), asyncio.gather(*talks)
+        await asyncio.wait([reached, over], return_when=asyncio.FIRST_COMPLETED)
+        reached.cancel()
         self.up.clear()
         await asyncio.to_thread(self.server.kill)
         await asyncio.to_thread(self.server.start)
@@ -120,7 +123,8 @@ async def test_every_acknowledged_turn_is_there_and_no_half_turn_is_in_any_conte
         run.up.set()
         talks = [asyncio.create_task(run.converse(topic)) for topic in topics(plan)]
         for _ in range(plan.kills):
-            await run.kill(chance.randrange(1, EVENTS * plan.sessions // (plan.kills + 1)))
+            events = chance.randrange(1, EVENTS * plan.sessions // (plan.kills + 1))
+            await run.kill(events, talks)
         replies = await asyncio.gather(*talks)
         assert replies == await undisturbed(server, plan)
         for response_id, text in run.acknowledged.items():

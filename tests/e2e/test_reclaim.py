@@ -110,11 +110,15 @@ async def text_of_exactly(client, tokens, *, about, after=None):
 
 @pytest.mark.parametrize("how", ["disconnect", "cancel"])
 async def test_t03_a_cut_turn_is_as_if_it_had_never_been(server, how):
-    """Turn 0: 512 + 48 tokens. Turn 1: 64 more, cut after its first text. Turn 2: 64 at once."""
+    """Turn 0: 512 tokens and a reply. Turn 1: 64 more, cut after a text. Turn 2: 64 at once.
+
+    The reply has 48 tokens, or fewer if the model stops there on this instruction set.
+    """
     async with LoadClient(server.url, **GREEDY) as client:
         first_text = await text_of_exactly(client, 512, about=prose(400))
         zero = await client.ask(first_text, max_output_tokens=48)
-        assert (total_input(zero), zero.end.stats.output_tokens) == (512, 48)
+        assert total_input(zero) == 512
+        assert 0 < zero.end.stats.output_tokens <= 48
         new_text = await text_of_exactly(client, 64, about="Once more.", after=zero)
         one = await client.send(new_text, max_output_tokens=200)
         await until_text(client, one)
@@ -130,8 +134,8 @@ async def test_t03_a_cut_turn_is_as_if_it_had_never_been(server, how):
         async with LoadClient(server.url, **GREEDY) as client:
             client.tip = zero.end.tip
             two = await client.ask(new_text, max_output_tokens=4)
-    assert total_input(two) == 624
-    assert two.end.stats.reused_tokens >= 560 - BLOCK
+    assert total_input(two) == total(zero) + 64
+    assert two.end.stats.reused_tokens >= total(zero) - BLOCK
     assert_all_blocks_come_back(server)
 
 

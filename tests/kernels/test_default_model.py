@@ -57,15 +57,20 @@ def test_weights_are_kept_as_the_file_has_them(model):
 
 
 def test_quality_is_that_of_int8_activations(model, exact, record_property):
-    """KL and top-1 against float32 on a dialogue; the measured values are near 0.003 and 0.97."""
+    """KL against float32 on a dialogue, and what a token is worth that float32 would not choose.
+
+    The instruction sets are near 0.003 and at most near 0.35. How many tokens differ depends on the
+    last bits of each set; that they differ only where float32 hardly prefers its own does not.
+    """
     logits = by_chunks(model.runner(160), DIALOGUE, BLOCKS, [])
     theirs, ours = _log_softmax(exact), _log_softmax(logits)
     divergence = (np.exp(theirs) * (theirs - ours)).sum(axis=1).mean()
-    agreement = (exact.argmax(axis=1) == logits.argmax(axis=1)).mean()
+    chosen = np.take_along_axis(theirs, logits.argmax(axis=1)[:, None], axis=1)[:, 0]
+    lost = (theirs.max(axis=1) - chosen).max()
     record_property("kl", float(divergence))
-    record_property("top1", float(agreement))
+    record_property("most_lost", float(lost))
     assert divergence < 0.006
-    assert agreement > 0.94
+    assert lost < 0.7
 
 
 def _log_softmax(logits):

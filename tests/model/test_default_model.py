@@ -19,6 +19,7 @@ pytestmark = [pytest.mark.second, pytest.mark.real_model]
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 MODEL = CACHE / "sessiond/models/smollm2-135m-instruct/SmolLM2-135M-Instruct.Q4_1.gguf"
 
+LARGEST_ERROR = 1e-3  # of a logit
 QUESTIONS = [
     "What is the capital of France?",
     "请用一句话介绍北京。",
@@ -110,7 +111,7 @@ def test_logits_equal_transformers(encode, model, oracle, question):
     blocks = range(len(ids) // 16 + 1)
     for chunk in (len(ids), 100):
         ours = prefill_logits(model.runner(len(blocks)), ids, blocks, chunk)
-        torch.testing.assert_close(ours, theirs, atol=1e-3, rtol=0)
+        torch.testing.assert_close(ours, theirs, atol=LARGEST_ERROR, rtol=0)
 
 
 def test_long_question_is_over_512_tokens(encode):
@@ -118,7 +119,11 @@ def test_long_question_is_over_512_tokens(encode):
 
 
 def test_greedy_replies_of_a_batch_equal_transformers_except_at_near_ties(encode, model, oracle):
-    """Teacher-forced over our own tokens, so that a divergence at a near-tie ends no comparison."""
+    """Teacher-forced over our own tokens, so that a divergence at a near-tie ends no comparison.
+
+    The logits of two tokens may swap if they are within twice the error of one. How many are is up
+    to the rounding of the machine.
+    """
     runner = model.runner(10 * 8)
     blocks = [range(8 * place, 8 * place + 8) for place in range(10)]
     prompts = [encode(question) for question in QUESTIONS]
@@ -131,15 +136,11 @@ def test_greedy_replies_of_a_batch_equal_transformers_except_at_near_ties(encode
         starts = [len(ids) for ids in sequences]
         for ids, token in zip(sequences, runner.execute(batch), strict=True):
             ids.append(token)
-    equal = total = 0
     for prompt, ids in zip(prompts, sequences, strict=True):
         theirs = oracle_logits(oracle, ids)[len(prompt) - 1 : -1]
-        top = theirs.topk(2).values
-        same = theirs.argmax(-1) == torch.tensor(ids[len(prompt) :])
-        assert (same | (top[:, 0] - top[:, 1] < 1e-3)).all()
-        equal, total = equal + int(same.sum()), total + len(same)
-    assert total == 640
-    assert equal >= 636
+        assert len(theirs) == 64
+        chosen = theirs.gather(-1, torch.tensor(ids[len(prompt) :])[:, None])[:, 0]
+        assert (theirs.amax(-1) - chosen).max() <= 2 * LARGEST_ERROR
 
 
 def test_load_reads_what_the_header_says(model):

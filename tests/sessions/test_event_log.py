@@ -198,7 +198,8 @@ async def test_a_follower_waits_for_a_turn_that_waits_for_its_place(world, engin
     waits = await world.bind(ask("b", conversation=first.accepted.session_id))
     running = asyncio.create_task(world.service.run(waits))
     following = asyncio.create_task(world.service.follow(ANN, waits.response_id))
-    await asyncio.sleep(0.01)
+    # one that came later has been looked up and refused meanwhile
+    await refused(world.service.follow(ANN, "resp_none"), "previous_response_not_found")
     assert not following.done()
     engine.finish(first.accepted.response_id)
     turn = await running

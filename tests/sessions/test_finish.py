@@ -208,7 +208,10 @@ class TestBounds:
         assert (finished.status, finished.error.code) == ("failed", "queue_timeout")
         engine.opening = "half"
         started = await world.begin(ask("a"))
-        await asyncio.sleep(0.04)  # twice the bound, which a started turn is not under
+        engine.opening = None
+        waits = await world.begin(ask("b"))
+        # the bound of a turn that started earlier has passed, too: it is not under it
+        assert (await finish(waits)).error.code == "queue_timeout"
         engine.finish(started.accepted.response_id)
         assert (await finish(started)).status == "completed"
         await world.stop()
