@@ -58,7 +58,10 @@ async def test_a_wrong_policy_is_explained_and_the_chat_goes_on(stack):
         )
     assert code == 0
     assert "must be name=value, as in turns=30 (got turns)" in remarks
-    assert "the server answered 400: turns of the context policy 'last_turns' is -1" in remarks
+    assert (
+        "turns of the context policy 'last_turns' must be a whole number of 0 or more (got -1)"
+        in remarks
+    )
     assert remarks.count("first token") == 2
 
 

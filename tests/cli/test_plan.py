@@ -88,7 +88,10 @@ def test_settings_of_the_environment_count(model, monkeypatch):
         (["--model", "gone"], "--model=gone: model 'gone': no such file"),
         (["--model", "gone/config.json"], "model 'gone/config.json': no such file"),
         (["--model", "gone/model.gguf"], "model 'gone/model.gguf': no such file"),
-        (["--kv-cache-dtype", "int8", "--dtype", "float32"], "--kv-cache-dtype must be auto, float32, bfloat16, float16 or fp8"),
+        (
+            ["--kv-cache-dtype", "int8", "--dtype", "float32"],
+            "--kv-cache-dtype must be auto, float32, bfloat16, float16 or fp8",
+        ),
     ],
 )
 def test_wrong_use_is_told(model, words, said):
