@@ -35,7 +35,7 @@ ON_BOTH = {
 }
 
 # Between them and SQL lie the sessions, which are tested on both kinds.
-ABOVE_SQL = ("gateway", "sockets", "cli", "docs", "observability")
+ABOVE_SQL = ("api", "sockets", "cli", "docs", "observability")
 # Whole servers whose clients are the subject; restarts, kills and replicas are tried on both kinds.
 ABOVE_SQL_TOO = (
     "e2e/test_chat_command.py",
