@@ -13,6 +13,7 @@ from engine.core.idle_prefill import IdlePrefill, Prefetch
 from engine.core.inspection import context_view, context_views, engine_stats, pool_map, residency
 from engine.core.oom_split import Draws, execute
 from engine.core.pressure import Pressure
+from engine.core.run_queue import RunQueue
 from engine.core.scheduler import StepView, TurnLoad, Work, plan_step
 from engine.core.slot import Slot
 from engine.core.speculation import Speculation
@@ -139,6 +140,16 @@ class EngineLoop:
             secure_delete=self._secure_delete,
             clock=clock,
         )
+
+    @property
+    def memory(self) -> Executor:
+        """The contexts, the pool and the tiers, to look at: reading them changes nothing."""
+        return self._memory
+
+    @property
+    def queue(self) -> RunQueue:
+        """The turns that wait and those that run, to look at: reading them changes nothing."""
+        return self._queue
 
     @property
     def has_work(self) -> bool:

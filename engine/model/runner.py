@@ -74,6 +74,11 @@ class LoadedModel:
         self.kv_bytes_per_block = kv_bytes_per_block(llama.spec, block_size, kv_dtype)
         self.fingerprint = fingerprint
 
+    @property
+    def llama(self) -> Llama:
+        """The network itself."""
+        return self._llama
+
     def measure_activation_peak(self, max_num_batched_tokens: int, max_num_seqs: int) -> int:
         """Run worst-case steps (one layer, a pool of one block) and return the bytes they held.
 

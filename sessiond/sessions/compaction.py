@@ -339,6 +339,11 @@ class SummaryService:
         self._retry_at: OrderedDict[SessionId, int] = OrderedDict()  # turns of the session
         self._closed = False
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no summary is being written."""
+        return not self._works
+
     async def find(
         self, live: LiveSession, layout: ContextLayout, plan: Summarize, patience: Patience | None
     ) -> Summary | None:

@@ -47,6 +47,16 @@ class Housekeeping:
         self._ttl_due_at = 0.0
         self._abandoned_by = ExpiryClock(deps.clock, deps.ticks, settle_s=deps.limits.session_ttl_s)
 
+    @property
+    def owed_erasures(self) -> int:
+        """Sessions whose KV a lost engine has left on disk, to be erased."""
+        return len(self._engine_sync.pending_deletes)
+
+    @property
+    def ttl_due_at(self) -> float:
+        """When abandoned sessions are looked for next, in seconds of `ticks`."""
+        return self._ttl_due_at
+
     def leave(self, attachment: AttachmentId) -> None:
         """Handle a disconnect in the engine at once, before anything is awaited or stored.
 
@@ -113,11 +123,12 @@ class Housekeeping:
                 await self._delete_abandoned()
                 await self._engine_sync.pending_deletes.settle()
                 await self._idempotency.reap()
-                await self._end_abandoned()
+                await self.end_abandoned()
             except Exception:
                 logger.exception("the reaper failed; it continues")
 
-    async def _end_abandoned(self) -> None:
+    async def end_abandoned(self) -> None:
+        """Delete sessions that nobody came back to for `session_ttl_s`, once a minute at most."""
         ticks = self._ticks()
         if self._limits.session_ttl_s and ticks >= self._ttl_due_at:
             before = self._abandoned_by() - self._limits.session_ttl_s

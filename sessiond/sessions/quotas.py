@@ -52,6 +52,11 @@ class ResidencyMeter:
         self._looked_at = parts.ticks()
         self._timer: asyncio.Task[None] | None = None
 
+    @property
+    def looked_at(self) -> float:
+        """When it was looked last, in seconds of `ticks`."""
+        return self._looked_at
+
     def start(self) -> None:
         """Look from now on."""
         self._timer = asyncio.create_task(self._look_always())
@@ -147,6 +152,11 @@ class Quotas:
         self._tended_at = deps.ticks()
         self._residency = ResidencyMeter(deps)
         self._timer: asyncio.Task[None] | None = None
+
+    @property
+    def residency(self) -> ResidencyMeter:
+        """What charges for the time that KV lies on the device."""
+        return self._residency
 
     def start(self, running: Callable[[], Sequence[str]]) -> None:
         """Start to renew the reservations of `running` turns (ids) and to meter residency."""
@@ -287,11 +297,11 @@ class Quotas:
         while True:
             await asyncio.sleep(self._limits.reap_every_s)
             try:
-                await self._tend(running())
+                await self.tend(running())
             except Exception:
                 logger.exception("quota reservations could not be renewed; retrying")
 
-    async def _tend(self, turn_ids: Sequence[str]) -> None:
+    async def tend(self, turn_ids: Sequence[str]) -> None:
         """Renew the reservations of running turns and reap expired ones."""
         ticks, reservation_s = self._ticks(), self._limits.reservation_s
         if ticks - self._tended_at >= reservation_s / _RENEWALS:

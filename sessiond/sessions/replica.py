@@ -9,6 +9,7 @@ from sessiond.sessions.expiry_clock import ExpiryClock
 from sessiond.sessions.limits import ServiceLimits
 from sessiond.sessions.live import LiveSession
 from sessiond.sessions.parts import SessionDeps
+from sessiond.sessions.pending_endings import PendingEndings
 from sessiond.sessions.retention import Retention
 from sessiond.store.errors import StoreError
 
@@ -56,6 +57,11 @@ class Replica:
     def database_failure(self) -> str | None:
         """Why the database can't be used; None: it can, as far as is known."""
         return self._store.failure
+
+    @property
+    def pending_endings(self) -> PendingEndings:
+        """Ends of turns that the database has not taken yet."""
+        return self._pending_endings
 
     async def start(self) -> None:
         """Come to life; mark the turns that nobody runs any more as failed.

@@ -215,6 +215,38 @@ class SessionService:
         """Why turns can't be stored just now; None: they can, as far as is known."""
         return self._replica.database_failure
 
+    # Parts to look at, and to advance by hand where a timer would.
+
+    @property
+    def sessions(self) -> LiveSessions:
+        """The sessions in memory."""
+        return self._deps.sessions
+
+    @property
+    def retention(self) -> Retention:
+        """What keeps KV and gives it back."""
+        return self._retention
+
+    @property
+    def replica(self) -> Replica:
+        """The lease of this server."""
+        return self._replica
+
+    @property
+    def runner(self) -> TurnRunner:
+        """The turns that are bound and run."""
+        return self._runner
+
+    @property
+    def housekeeping(self) -> Housekeeping:
+        """What the reaper does."""
+        return self._housekeeping
+
+    @property
+    def compaction(self) -> SummaryService:
+        """The summaries that are being written."""
+        return self._compaction
+
     async def bind(
         self,
         caller: Caller,

@@ -82,6 +82,11 @@ class Database:
         return self._failure
 
     @property
+    def engines(self) -> tuple[AsyncEngine, AsyncEngine]:
+        """SQLAlchemy's engines: that which writes, that which reads. They may share a pool."""
+        return self._writer, self._reader
+
+    @property
     def connections_in_use(self) -> int:
         """Connections in use by transactions."""
         pools = {self._writer.pool, self._reader.pool}

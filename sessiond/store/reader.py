@@ -43,6 +43,16 @@ class StoreReader:
         self._memory = MemoryDatabase()
 
     @property
+    def database(self) -> Database:
+        """The connections, for statements that are not the store's own."""
+        return self._database
+
+    @property
+    def memory(self) -> Database:
+        """The same tables for rows that are never written down."""
+        return self._memory
+
+    @property
     def failure(self) -> str | None:
         """Reason of the last failed insert; None when it succeeded."""
         return self._database.failure

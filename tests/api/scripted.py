@@ -9,7 +9,6 @@ import itertools
 from dataclasses import dataclass, field
 
 from engine.errors import EngineUnavailableError
-from engine.ipc.messages import EngineInfo
 from engine.ipc.queries import AuditReport, EngineStats, GetAudit, GetProcess, GetStats, TierStats
 from engine.system.histogram import MOVE_SECONDS, Buckets
 from engine.system.process_memory import ProcessMemory
@@ -25,19 +24,14 @@ from sessiond.errors import RequestError
 from sessiond.sessions.demand import DrainRate, PoolDemand
 from sessiond.sessions.limits import ServiceLimits
 from tests.fakes.fake_clock import FakeClock
+from tests.harness.loop import info_of
 
 USAGE = TurnUsage(new_tokens=5, output_tokens=2, ttft_ms=1.0, total_ms=2.0)
-INFO = EngineInfo(
-    model="fake",
+INFO = info_of(
     architecture="fake",
-    device="cpu",
-    weights="float32",
-    dtype="float32",
-    kv_dtype="float32",
     attention="fake",
-    vocab_size=256,
+    attention_reason="",
     max_model_len=4096,
-    block_size=16,
     total_blocks=100,
     kv_bytes_per_token=64,
     pool_bytes=102400,

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import httpx
 from websockets.exceptions import ConnectionClosed
 
-from tests.api.real_stack import MODEL, Stack
 from tests.api.schemas import validate_event
+from tests.harness.stack import MODEL, Stack
 
 ENDINGS = {"response.completed", "response.incomplete", "response.failed", "error"}
 

@@ -4,9 +4,9 @@ import pytest
 
 from sessiond.api.session_access import LOOK_EVERY_S, SessionReach
 from sessiond.domain import Caller
-from tests.api.real_stack import MODEL
 from tests.api.tenants import Person, cached_tokens
 from tests.api.test_foreign_ids import BODIES, paths, things_of
+from tests.harness.stack import MODEL
 
 LONG = "a rather long beginning that fills several blocks of the pool, and then some more of it. "
 REACHED = {
@@ -80,7 +80,7 @@ async def test_a_session_that_an_admin_loaded_is_its_owners_as_before(running, p
     [reply] = await ann.chat(LONG)
     session = reply["conversation"]["id"]
     await running.idle()
-    live = running.served.service._deps.sessions
+    live = running.served.service.sessions
     live.remove(live.get(session))  # as after a restart: who comes next loads it
     async with root.http() as http:
         assert (await http.put(f"/v1/sessions/{session}/policy", json={"type": "none"})).is_success

@@ -20,9 +20,9 @@ from sessiond.api.protocol.policies import UPDATE_KEYS
 from sessiond.api.protocol.requests import decode_create_body, decode_frame
 from sessiond.errors import RequestError
 from tests.api.scripted import ScriptedService, reply
-from tests.api.serving import gateway_of, serving
 from tests.fuzz.seeds import BODIES, CHATS, FRAMES
 from tests.fuzz.structured import places, put
+from tests.harness.serving import gateway_of, serving
 
 LONG, MANY, HIGH = "x" * 70_000, 20_000, 10**18
 # A conversation is as long as it is: what people write is bounded by the frame or body as a whole.

@@ -9,8 +9,8 @@ import pytest
 from websockets.frames import Opcode
 
 from tests.api.hooks import Cancels, Steps
-from tests.api.real_stack import MODEL
 from tests.api.schemas import validate, validate_event
+from tests.harness.stack import MODEL
 
 TERMINAL = {"response.completed", "response.incomplete", "response.failed", "error"}
 

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 import pytest
 import sqlalchemy as sa
 
-from tests.api.real_stack import MODEL
 from tests.api.tenants import Person
+from tests.harness.service import timers
+from tests.harness.stack import MODEL
 
 TURN = {"model": MODEL, "input": "hi", "max_output_tokens": 8}
 BODIES = {
@@ -77,7 +78,7 @@ async def running(stack):
 def stop_timers(running):
     """From now on there are no statements but those of requests."""
     service = running.served.service
-    for task in (service._reaper, service.quotas._timer, service._replica._task):
+    for task in (*timers(service), service.quotas._timer):  # noqa: SLF001 -- no statement but those of requests
         task.cancel()
 
 

@@ -14,7 +14,7 @@ from sessiond.api.health import capacity_object
 from sessiond.domain import DegradationLevel, TurnFinished, TurnUsage
 from tests.api.schemas import strict
 from tests.api.scripted import AUDIT, INFO, STATS, TIER, ScriptedEngine, ScriptedService, reply
-from tests.api.serving import gateway_of, serving
+from tests.harness.serving import gateway_of, serving
 
 SERVICE = ScriptedService(lambda _: reply("x"))
 

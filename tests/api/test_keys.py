@@ -16,8 +16,8 @@ from sessiond.errors import RequestError
 from sessiond.store.account_records import KeyOwner
 from sessiond.store.errors import StoreError
 from tests.api.hooks import Cancels, Steps
-from tests.api.real_stack import MODEL
 from tests.api.tenants import Person
+from tests.harness.stack import MODEL
 
 OPEN = ("/health/live", "/health/ready", "/metrics")
 CLOSED = ("/health/capacity", "/v1/models", "/v1/sessions", "/admin/memory", "/nowhere")
@@ -179,7 +179,7 @@ async def test_a_key_that_another_server_or_the_command_line_revokes_is_found_ou
     async with keyed() as running:
         ann = await Person.join(running, "ann")
         elsewhere = running.served.gateway.accounts
-        elsewhere._on_revoked = lambda keys: None
+        elsewhere._on_revoked = lambda keys: None  # noqa: SLF001 -- what no request shows
         async with ann.socket() as line:
             await elsewhere.revoke_key("x", ann.id, ann.key_id)
             assert await line.closed() == 1008
@@ -233,7 +233,7 @@ async def test_a_body_that_comes_after_its_key_was_revoked_does_nothing(keyed):
         )
         watch = running.served.gateway.key_watch
         writer.write(head.encode())
-        while not watch._uses:  # noqa: ASYNC110 -- the server's own task lets the request in
+        while not watch._uses:  # noqa: ASYNC110, SLF001 -- the server's own task lets the request in
             await asyncio.sleep(0.001)
         await running.served.gateway.accounts.revoke_key("x", root.id, root.key_id)
         writer.write(body)
@@ -317,7 +317,7 @@ async def test_t50_streams_hold_no_connection_so_that_keys_are_checked_beside_th
                 for number in range(16)
             ]
             service = running.served.gateway.service
-            while len(service._runner._begun()) < 16:  # noqa: ASYNC110 -- other tasks bind them
+            while len(service.runner.begun_ids()) < 16:  # noqa: ASYNC110 -- other tasks bind them
                 await asyncio.sleep(0.001)
             async with asyncio.timeout(60):
                 assert (await http.get("/v1/sessions")).status_code == 200

@@ -9,7 +9,7 @@ from websockets.protocol import State
 from websockets.uri import parse_uri
 
 from tests.api.scripted import ScriptedService, reply
-from tests.api.serving import gateway_of, serving
+from tests.harness.serving import gateway_of, serving
 
 PINGS = 60_000  # 7 MB of pongs, beyond what the kernel takes
 BATCH = 1000

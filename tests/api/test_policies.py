@@ -9,8 +9,8 @@ import pytest
 
 from sessiond.domain import Caller, PolicyChoice
 from sessiond.errors import RequestError
-from tests.api.real_stack import MODEL
 from tests.api.schemas import validate_event
+from tests.harness.stack import MODEL
 
 ENDINGS = {"response.completed", "response.incomplete", "response.failed", "error"}
 LAST_TURN = {"type": "last_turns", "turns": 1}

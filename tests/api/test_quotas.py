@@ -31,7 +31,7 @@ def two_users(stack):
     @asynccontextmanager
     async def serve():
         async with stack(auth=Keys()) as running:
-            await running.served.service._deps.store.set_user_policy("bob", None, 0.0)
+            await running.store.set_user_policy("bob", None, 0.0)
             yield running
 
     return serve

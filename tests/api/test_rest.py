@@ -11,7 +11,7 @@ from sessiond.domain import TextDelta, TurnBegun, TurnError, TurnFinished
 from sessiond.errors import RequestError
 from tests.api.schemas import strict, validate, validate_event
 from tests.api.scripted import USAGE, ScriptedService, reply
-from tests.api.serving import gateway_of, serving
+from tests.harness.serving import gateway_of, serving
 
 
 def client_of(served):

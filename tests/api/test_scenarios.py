@@ -19,9 +19,9 @@ from openai.lib.responses_websocket import (
 )
 
 from tests.api.hooks import Cancels, Steps
-from tests.api.real_stack import MODEL
 from tests.api.schemas import DATA, validate_event
 from tests.fakes.fake_model import Draw
+from tests.harness.stack import MODEL
 
 SCENARIOS = {
     scenario["id"]: scenario["turns"]

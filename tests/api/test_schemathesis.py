@@ -15,8 +15,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.api.real_stack import MODEL
 from tests.api.tenants import Person
+from tests.harness.stack import MODEL
 from tests.soak import SOAK
 
 pytestmark = pytest.mark.second

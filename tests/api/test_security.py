@@ -16,7 +16,7 @@ from sessiond.api.security import (
 )
 from sessiond.errors import RequestError
 from tests.api.scripted import ScriptedService, reply
-from tests.api.serving import gateway_of, serving
+from tests.harness.serving import gateway_of, serving
 
 
 def checked(*headers, allowed=()):

@@ -13,7 +13,7 @@ from sessiond.errors import RequestError
 from sessiond.store.errors import StoreError
 from tests.api.frames import closed, create, echo, hear, hear_turn, say, text_of
 from tests.api.scripted import USAGE, ScriptedService, reply
-from tests.api.serving import gateway_of, serving
+from tests.harness.serving import gateway_of, serving
 
 
 async def test_a_turn_over_the_socket():

@@ -9,7 +9,7 @@ from sessiond.api.jobs import TurnJob
 from sessiond.domain import TurnBegun
 from tests.api.frames import closed, create, hear, say
 from tests.api.scripted import ScriptedService, reply
-from tests.api.serving import gateway_of, serving
+from tests.harness.serving import gateway_of, serving
 
 
 class Gate(asyncio.Event):

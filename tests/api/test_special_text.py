@@ -14,9 +14,9 @@ from engine.ipc.messages import SetContext, SubmitTurn
 from engine.text.chat_template import load_chat_format
 from engine.text.tokenizer import load_tokenizer
 from sessiond.store.migrate import upgrade
-from tests.api.real_stack import real_stack
 from tests.api.tenants import Line
 from tests.fakes.fake_model import Draw
+from tests.harness.stack import real_stack
 from tests.text import templates
 from tests.text.toy import write_folder, write_gguf
 

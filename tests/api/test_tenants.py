@@ -7,8 +7,8 @@ import pytest
 
 from sessiond.api.auth import KeyAuth
 from sessiond.store.store import Store
-from tests.api.real_stack import MODEL
 from tests.api.tenants import Person, cached_tokens
+from tests.harness.stack import MODEL
 
 PROMPT = "This is what everybody asks first. " * 8  # many whole blocks
 
@@ -82,7 +82,7 @@ async def test_a_salt_is_secret_random_and_outlasts_the_server(running):
     one, other = [await KeyAuth(running.store.accounts).caller(person.key) for person in (ann, bob)]
     assert one.salt != other.salt
     assert len(one.salt) == 32
-    again = Store(running.store._database._writer.url.render_as_string(hide_password=False))
+    again = Store(running.store.database.engines[0].url.render_as_string(hide_password=False))
     try:
         assert await KeyAuth(again.accounts).caller(ann.key) == one
     finally:

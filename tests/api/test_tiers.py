@@ -8,9 +8,9 @@ import httpx
 import pytest
 
 from engine.kv.tiers.mover import ThreadMover
-from tests.api.real_stack import real_stack
 from tests.api.schemas import validate_event
 from tests.api.test_policies import Keys
+from tests.harness.stack import real_stack
 from tests.tiers.support import tiers_of
 
 ENDINGS = {"response.completed", "response.incomplete", "response.failed", "error"}

@@ -82,7 +82,7 @@ class Paged:
         self.store = KvStore(
             spec, num_blocks=blocks, block_size=page_size, dtype=kv_dtype, device=DEVICE
         )
-        self.store._pool.view(torch.uint8).fill_(0xFF)  # NaN in every type
+        self.store._pool.view(torch.uint8).fill_(0xFF)  # noqa: SLF001 -- NaN in every type
         generator = torch.Generator().manual_seed(seed)
         shape = (blocks, page_size, spec.num_kv_heads, spec.head_dim)
         keys, values = (torch.randn(shape, generator=generator) for _ in range(2))

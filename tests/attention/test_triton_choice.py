@@ -116,7 +116,7 @@ def test_where_triton_cant_build_its_launcher_it_is_said_what_would_work(error, 
         raise error
 
     monkeypatch.setattr(backend, "shared_bytes", broken)
-    llama = law_model()._llama
+    llama = law_model().llama
     with pytest.raises(ConfigError, match=r"must be torch; or triton, .* C compiler") as caught:
         backend.build(llama.spec, llama.arithmetic, DECLARATIONS[0])
     assert str(error) in str(caught.value)

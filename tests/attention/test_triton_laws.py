@@ -20,7 +20,7 @@ from engine.model.graphs import DecodeGraphs
 from engine.model.llama import Llama
 from engine.model.runner import LoadedModel, TorchRunner
 from tests.attention.paged import DEVICE, arithmetic_of
-from tests.core.harness import Engine
+from tests.harness.loop import Engine
 from tests.laws.backend import reply_alone
 from tests.laws.law_model import law_spec, random_weights
 from tests.laws.shifted import ShiftedContext
@@ -126,7 +126,7 @@ def test_decode_in_a_graph_is_decode_step_by_step():
             one.execute([step(ids, 0, blocks)])
     device = CpuDevice() if DEVICE.type == "cpu" else CudaDevice()
     bucket = Bucket(rows=4, pages=12, longest=8)
-    graphs = DecodeGraphs(runner._llama, runner.store, device, buckets=[bucket], max_position=100)
+    graphs = DecodeGraphs(runner._llama, runner.store, device, buckets=[bucket], max_position=100)  # noqa: SLF001 -- its own
     with torch.inference_mode():
         assert graphs.capture() == 1
         for members in ([0, 1, 2], [1]):

@@ -1,18 +1,16 @@
 """Our kernels under `make soak`: every shape, every card, all laws of the engine."""
 
 import itertools
-from collections.abc import Sequence
 
 import pytest
 
-from engine.ipc.messages import Sampling
 from engine.model.runner import TorchRunner
 from tests.attention.entries import straight
 from tests.attention.paged import Paged, spec_of
 from tests.attention.test_triton_compiles import SHARED_BYTES, case, check
 from tests.attention.test_triton_kernels import GROUPS, HEAD_DIMS, LENGTHS, PAGE_SIZES
 from tests.attention.test_triton_laws import STOP, triton_runner
-from tests.laws.backend import reply_alone
+from tests.laws.backend import DenseBackend
 from tests.laws.engine_laws import EngineLaws
 
 pytestmark = pytest.mark.second
@@ -60,7 +58,7 @@ def test_every_shape_compiles(tmp_path):
     assert sum(1 for _ in check(EVERY, tmp_path)) == len(EVERY)
 
 
-class TritonBackend:
+class TritonBackend(DenseBackend):
     """See tests.laws.backend.Backend."""
 
     vocab_size = 256
@@ -71,21 +69,9 @@ class TritonBackend:
     def runner(self, num_blocks: int, block_size: int) -> TorchRunner:
         return triton_runner(num_blocks, block_size)
 
-    def reply(
-        self,
-        ids: Sequence[int],
-        *,
-        sampling: Sampling,
-        max_output_tokens: int,
-        stop_ids: Sequence[int],
-    ) -> list[int]:
-        return reply_alone(
-            triton_runner(40),
-            ids,
-            sampling=sampling,
-            max_output_tokens=max_output_tokens,
-            stop_ids=stop_ids,
-        )
+    @property
+    def dense(self) -> TorchRunner:
+        return triton_runner(40)
 
 
 @pytest.mark.soak

@@ -86,8 +86,8 @@ def test_a_backend_is_checked_in_the_types_that_it_computes_in():
     halves = ["bfloat16", "float16"]
     for name, dtypes in (("flash", halves), ("triton", ["float32", *halves])):
         asked = EngineConfig(model="random", attention_backend=name)
-        assert gpu._dtypes(asked) == dtypes
-    assert gpu._dtypes(EngineConfig(model="random", dtype="float16")) == ["float16"]
+        assert gpu._dtypes(asked) == dtypes  # noqa: SLF001 -- a part of a long run
+    assert gpu._dtypes(EngineConfig(model="random", dtype="float16")) == ["float16"]  # noqa: SLF001 -- a part of a long run
 
 
 def test_an_unknown_backend_is_told_what_there_is(run):
@@ -124,7 +124,7 @@ def test_the_floors_of_a_7b_step():
 def test_a_backend_that_reads_whole_pages_is_checked_on_values_that_it_may_meet(version):
     loaded, _ = flash_model(version, 16)
     ids = list(range(1, 71))
-    logits = checks._logits(loaded, ids, (33, 1, 36), range(64))
+    logits = checks._logits(loaded, ids, (33, 1, 36), range(64))  # noqa: SLF001 -- a part of a long run
     assert logits.isfinite().all()
-    whole = checks._logits(loaded, ids, (70,), range(63, -1, -1))
+    whole = checks._logits(loaded, ids, (70,), range(63, -1, -1))  # noqa: SLF001 -- a part of a long run
     torch.testing.assert_close(logits, whole, atol=1e-4, rtol=0)

@@ -8,8 +8,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 
-import msgspec
-
 import engine.kv.tiers.disk
 from engine.config import EngineConfig
 from engine.core.loop import EngineLoop
@@ -17,8 +15,9 @@ from engine.ipc.messages import EngineInfo
 from engine.kv.step import NOT_FINITE, SequenceStep
 from engine.kv.tiers.build import open_tiers
 from tests.chaos.orders import Orders
-from tests.fakes.fake_model import Draw, FakeModel, FakeText
-from tests.ipc.loops import INFO, Emit
+from tests.fakes.fake_model import Draw, FakeModel
+from tests.harness.loop import fake_loop, info_of
+from tests.ipc.loops import Emit
 
 DRAW = Draw(stop_every=24)
 NUM_BLOCKS = 48
@@ -140,19 +139,11 @@ def build(config: EngineConfig, emit: Emit) -> tuple[EngineLoop, EngineInfo]:
     model = ChaosModel(orders)
     engine.tiers.disk.os = _FullDisk(orders)  # type: ignore[attr-defined]
     tiers, told = open_tiers(config, model, block_bytes=BLOCK_BYTES, fingerprint="chaos")
-    info = msgspec.structs.replace(
-        INFO, model="fake", total_blocks=NUM_BLOCKS, max_model_len=MAX_MODEL_LEN, tiers=told
-    )
-    loop = EngineLoop(
-        config=config,
-        num_blocks=NUM_BLOCKS,
-        kv_bytes_per_block=BLOCK_BYTES,
+    info = info_of(
+        total_blocks=NUM_BLOCKS,
         max_model_len=MAX_MODEL_LEN,
+        kv_bytes_per_token=BLOCK_BYTES // BLOCK_SIZE,
         fingerprint="chaos",
-        runner=model,
-        tiers=tiers,
-        tokenizer=FakeText(),
-        emit=emit,
-        clock=time.monotonic,
+        tiers=told,
     )
-    return loop, info
+    return fake_loop(model, emit, config, info, tiers)

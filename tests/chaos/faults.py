@@ -106,7 +106,7 @@ async def _limit_pages(stack: ChaosStack, pages: int) -> None:
     async def limit(connection) -> None:
         await connection.exec_driver_sql(f"PRAGMA max_page_count={pages}")
 
-    await stack.store._database.write(limit)
+    await stack.store.database.write(limit)
 
 
 @contextlib.asynccontextmanager
@@ -137,7 +137,7 @@ def postgres_faults(server: "PostgresServer") -> dict[str, Fault]:
 
     async def locked(stack: ChaosStack, chance: random.Random) -> None:
         """Another program holds a table for longer than is waited for."""
-        async with stack.store._database._writer.begin() as connection:
+        async with stack.store.database.engines[0].begin() as connection:
             await connection.exec_driver_sql("LOCK TABLE turns IN ACCESS EXCLUSIVE MODE")
             await asyncio.sleep(chance.uniform(0.5, 2 * DB_TIMEOUT_S))
 

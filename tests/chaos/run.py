@@ -205,7 +205,7 @@ class Start:
 
 async def _running_turns(stack: ChaosStack) -> int:
     running = sa.text("SELECT count(*) FROM turns WHERE status = 'running'")
-    return await stack.store._database.read(lambda connection: connection.scalar(running))
+    return await stack.store.database.read(lambda connection: connection.scalar(running))
 
 
 async def _idle(stack: ChaosStack) -> None:

@@ -7,19 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine.ipc.worker_client import Backoff, WorkerEngine
-from sessiond.api.audit_watch import AuditWatch
-from sessiond.api.auth import NoAuth
-from sessiond.api.connections import Connections
-from sessiond.api.limits import GatewayLimits
-from sessiond.api.parts import Gateway
-from sessiond.observability.metrics import Metrics
-from sessiond.sessions.hooks import Hooks
-from sessiond.sessions.service import ServiceLimits, SessionService
+from sessiond.sessions.service import ServiceLimits
 from sessiond.store.store import Store
-from tests.api.real_stack import NO_POLICY, ByteFormat
-from tests.api.serving import Served, serving
 from tests.chaos.engine import config, orders_of
 from tests.chaos.orders import Orders
+from tests.harness.serving import Served
+from tests.harness.stack import app_on
 
 DB_TIMEOUT_S = 2.0
 HEARTBEAT_S = 0.05
@@ -43,7 +36,6 @@ class ChaosStack:
     served: Served
     engine: WorkerEngine
     store: Store
-    metrics: Metrics
     clock: JumpingClock
     orders: Orders
     folder: Path
@@ -60,45 +52,26 @@ async def chaos_stack(url: str, folder: Path, step_timeout_s: float):
         step_timeout_s=step_timeout_s,
         loop_factory="tests.chaos.engine:build",
     )
-    store, metrics, clock = Store(url, timeout_s=DB_TIMEOUT_S), Metrics(), JumpingClock()
-    service = SessionService(
-        store=store,
-        engine=engine,
-        text=ByteFormat(),
-        limits=ServiceLimits(
+    store, clock = Store(url, timeout_s=DB_TIMEOUT_S), JumpingClock()
+    app = app_on(
+        engine,
+        store,
+        service_limits=ServiceLimits(
             http_hold_s=0.1, reap_every_s=0.05, heartbeat_s=0.5, residency_every_s=0.5
         ),
         clock=clock,
         ticks=time.monotonic,
         new_id=lambda prefix: f"{prefix}_{secrets.token_hex(8)}",
-        new_seed=lambda: 7,
-        hooks=Hooks(turn_ended=metrics.turn_ended),
-        default_policy=NO_POLICY,
+        heartbeat_s=HEARTBEAT_S,
+        **_PINGS,
     )
-    gateway = Gateway(
-        service=service,
-        engine=engine,
-        auth=NoAuth(),
-        limits=GatewayLimits(heartbeat_s=HEARTBEAT_S, **_PINGS),
-        connections=Connections(),
-        audit_watch=AuditWatch(engine),
-        metrics=metrics,
-        clock=clock,
-        new_id=lambda prefix: f"{prefix}_{secrets.token_hex(8)}",
-    )
-    await engine.start()
-    try:
-        async with serving(gateway) as served:
-            yield ChaosStack(
-                served=served,
-                engine=engine,
-                store=store,
-                metrics=metrics,
-                clock=clock,
-                orders=orders_of(settings),
-                folder=folder,
-                url=url,
-            )
-    finally:
-        await store.close()
-        await engine.stop()
+    async with app as served:
+        yield ChaosStack(
+            served=served,
+            engine=engine,
+            store=store,
+            clock=clock,
+            orders=orders_of(settings),
+            folder=folder,
+            url=url,
+        )

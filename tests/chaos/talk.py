@@ -3,9 +3,9 @@
 from dataclasses import dataclass, field, replace
 
 from engine.ipc.messages import Edit, Sampling
-from tests.api.real_stack import ByteFormat
 from tests.chaos.engine import BLOCK_SIZE, DRAW
 from tests.fakes.fake_model import FakeModel, FakeText, expected_reply
+from tests.harness.stack import ByteFormat
 from tests.laws.shifted import ShiftedContext
 
 GREEDY = Sampling(temperature=0)

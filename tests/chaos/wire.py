@@ -11,8 +11,8 @@ import httpx
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage
 
-from tests.api.real_stack import MODEL
-from tests.api.serving import Served
+from tests.harness.serving import Served
+from tests.harness.stack import MODEL
 
 TERMINAL = ("response.completed", "response.incomplete", "response.failed", "error")
 PATIENCE_S = 120.0

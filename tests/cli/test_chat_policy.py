@@ -8,7 +8,7 @@ import pytest
 
 from sessiond.api.auth import LOCAL
 from sessiond.cli.chat import read_policy
-from tests.api.real_stack import real_stack
+from tests.harness.stack import real_stack
 
 
 @pytest.fixture

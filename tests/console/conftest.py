@@ -8,10 +8,10 @@ import pytest_asyncio
 
 from benchmarks.browser import NAMES, find_browser
 from sessiond.sessions.service import ServiceLimits
-from tests.api.real_stack import real_stack
 from tests.api.tenants import Person
 from tests.console.console import Console
 from tests.databases import sqlite_url
+from tests.harness.stack import real_stack
 
 HELD = ServiceLimits(http_hold_s=600, reap_every_s=0.05)
 NO_IDLE_WORK = {"idle_prefill": False}  # else a block more may be taken after the API was asked

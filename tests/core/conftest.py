@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.core.harness import Engine
+from tests.harness.loop import Engine
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def make_engine():
     yield make
     for engine in engines:
         engine.check()
-        for session in list(engine.loop._memory.contexts):
+        for session in list(engine.loop.memory.contexts):
             engine.close(session)
         engine.check()
         engine.loop.close()

@@ -1,7 +1,7 @@
 """Turns that begin as an engine expects them to, and what they cost."""
 
-from tests.core.harness import CLOSE, Engine
 from tests.fakes.fake_model import expected_reply
+from tests.harness.loop import CLOSE, Engine
 
 HEADER = [257, 258, 259]
 OTHER = [257, 260, 261, 262]
@@ -13,7 +13,7 @@ def reply_to(engine: Engine, ids: list[int]) -> list[int]:
 
 
 def context_of(engine: Engine, session: str = "a"):
-    return engine.loop._memory.contexts[session]
+    return engine.loop.memory.contexts[session]
 
 
 def answered(engine: Engine, session: str = "a", prompt: int = 16, **fields: object) -> list[int]:

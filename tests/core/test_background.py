@@ -3,8 +3,8 @@
 import pytest
 
 from engine.ipc.messages import TurnFailed
-from tests.core.harness import Engine
 from tests.fakes.fake_model import expected_reply
+from tests.harness.loop import Engine
 
 
 def right(engine: Engine, turn: str, ids: list[int], limit: int) -> bool:

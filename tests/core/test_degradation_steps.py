@@ -1,8 +1,8 @@
 """Each step of the ladder that the engine takes: reached, told, counted, and where it ends."""
 
 from engine.ipc.messages import Terms, TurnDegraded, TurnDone, TurnFailed, TurnIncomplete
-from tests.core.harness import Engine
 from tests.fakes.fake_model import expected_reply
+from tests.harness.loop import Engine
 
 QUIET = {"idle_prefill": False, "num_speculative_tokens": 0, "block_size": 4}
 LOW, NORMAL, HIGH = range(3)
@@ -78,7 +78,7 @@ def test_turns_that_leave_the_queue_unrun_let_no_more_run(make_engine) -> None:
     for session in "ab":
         begin(engine, session, 12, 24)
     engine.step_until(lambda: engine.stats().preemptions_total > 0)
-    limit = engine.loop._queue.limit
+    limit = engine.loop.queue.limit
     assert limit.now == 1
     for session in "cdef":
         engine.cancel(begin(engine, session, 2, 20), reason="queue_timeout")
@@ -92,7 +92,7 @@ def test_t31_nobody_gives_way_more_often_than_is_allowed_and_all_are_answered_wh
 ) -> None:
     engine = make_engine(num_blocks=12, max_num_seqs=8, max_preemptions=2, **QUIET)
     turns = {name: begin(engine, name, 6, 30) for name in "abcdefgh"}
-    slots = [engine.loop._queue.of_turn(turn) for turn in turns.values()]
+    slots = [engine.loop.queue.of_turn(turn) for turn in turns.values()]
     engine.run()
     assert max(slot.preemption_count for slot in slots) <= 2
     assert sum(slot.preemption_count for slot in slots) == engine.stats().preemptions_total > 0
@@ -105,7 +105,7 @@ def squeezed(engine: Engine, prompt: int, reply: int) -> tuple[str, str, str]:
     large = begin(engine, "c", 30, 24)
     low = [begin(engine, name, 7, 17, LOW) for name in "ab"]
     engine.step_until(lambda: engine.ending(large) is not None)
-    slots = [engine.loop._queue.of_turn(turn) for turn in low]
+    slots = [engine.loop.queue.of_turn(turn) for turn in low]
     engine.step_until(lambda: [slot.preemption_count for slot in slots] == [1, 1])
     for name in "xy":
         small = begin(engine, name, 1, 1)  # two ends: a third turn may run again

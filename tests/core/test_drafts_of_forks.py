@@ -3,7 +3,7 @@
 import pytest
 
 from tests.core.expected_turns import HEADER, answered, context_of, cost, reply_to, works_in_advance
-from tests.core.harness import Engine
+from tests.harness.loop import Engine
 
 
 def test_a_fork_has_no_drafts_and_its_parent_keeps_them(engine: Engine) -> None:
@@ -69,7 +69,7 @@ def test_a_closed_session_is_not_worked_for(engine: Engine) -> None:
     engine.step_until(lambda: engine.ending(turn) is not None)
     engine.close("a")
     assert not works_in_advance(engine)
-    assert engine.loop._idle._due == {}
+    assert engine.loop.rest_s is None
 
 
 @pytest.mark.parametrize(("steps", "computed"), [(0, 1), (1, 1), (3, 4)])

@@ -8,7 +8,7 @@ import pytest
 from engine.core.fairness import WaitingTurn, in_order, newcomers
 from engine.ipc.messages import Terms, TurnFailed
 from engine.kv.eviction import Eviction
-from tests.core.harness import Engine
+from tests.harness.loop import Engine
 
 QUIET = {"idle_prefill": False, "num_speculative_tokens": 0}
 LOW, NORMAL, HIGH = range(3)
@@ -149,7 +149,7 @@ def test_where_nobody_runs_several_turns_no_step_looks_at_those_that_wait(
         flood(engine, turns=1, prompt=20, reply=40, user=user)
     engine.step()
     looked = []
-    monkeypatch.setattr(engine.loop._queue, "newcomers", lambda: looked.append(1) or set())
+    monkeypatch.setattr(engine.loop.queue, "newcomers", lambda: looked.append(1) or set())
     for _ in range(5):
         engine.step()
     assert (engine.stats().running, engine.stats().waiting) == (2, 2)

@@ -7,7 +7,7 @@ import pytest
 from engine.core.fairness import VirtualCounters, WaitingTurn, in_order
 from engine.ipc.messages import Terms, TurnFailed
 from engine.ipc.queries import GetResidency, Residency
-from tests.core.harness import KV_BYTES_PER_BLOCK, Engine
+from tests.harness.loop import KV_BYTES_PER_BLOCK, Engine
 
 QUIET = {"idle_prefill": False, "num_speculative_tokens": 0}
 LOW, NORMAL, HIGH = range(3)
@@ -163,7 +163,7 @@ def test_a_long_prompt_of_a_user_who_asks_for_little_goes_on_beside_a_flow_of_sh
     flow = iter(range(200))
 
     def feed() -> None:
-        while len(engine.loop._queue) < 16 and (n := next(flow, None)) is not None:
+        while len(engine.loop.queue) < 16 and (n := next(flow, None)) is not None:
             engine.submit(f"a{n}", [n + 1] * 60, max_output_tokens=1, stop_ids=[])
 
     feed()
@@ -198,7 +198,7 @@ def test_the_lowest_priority_gives_way_first_and_returns_in_its_place(make_engin
     old = engine.submit("old0", [2] * 30, max_output_tokens=40, stop_ids=[])
     young = engine.submit("young0", [3] * 10, max_output_tokens=20, stop_ids=[])
     engine.step_until(lambda: engine.stats().preemptions_total > 0)
-    waiting = [slot.turn for slot in engine.loop._queue.waiting]
+    waiting = [slot.turn for slot in engine.loop.queue.waiting]
     assert waiting == [low], "the first to come, but the lowest"
     engine.run()
     assert all(len(engine.kept(turn)) > 20 for turn in (low, old, young))
@@ -237,7 +237,7 @@ class TestTerms:
         engine = make_engine(**QUIET)
         users(engine, a=1)
         engine.turn("a0", [1] * 20, terms=Terms(max_blocks=9))
-        usage = engine.loop._memory.eviction.usage
+        usage = engine.loop.memory.eviction.usage
         assert usage.max_blocks(b"a") == 9
         engine.close("a0")
         assert not usage.has_limits

@@ -3,8 +3,8 @@
 import pytest
 
 from engine.ipc.messages import TurnFailed, TurnIncomplete
-from tests.core.harness import Engine
 from tests.fakes.fake_model import expected_reply
+from tests.harness.loop import Engine
 
 
 def test_a_failing_step_fails_its_turns_and_leaves_the_pool_unharmed(engine: Engine) -> None:
@@ -45,12 +45,12 @@ def test_a_sequence_without_finite_logits_fails_alone() -> None:
             return [-1, *self.model.execute(batch)[1:]]
 
     engine = Engine()
-    engine.loop._runner = OneIsNotFinite(engine.model)
+    engine.switch.runner = OneIsNotFinite(engine.model)
     engine.open("a")
     engine.open("b")
     poisoned, sound = engine.submit("a", [1] * 20), engine.submit("b", [2] * 20)
     engine.step()
-    engine.loop._runner = engine.model
+    engine.switch.runner = engine.model
     engine.run()
     assert engine.ending(poisoned).code == "internal_error"
     assert engine.view("a").kept_len == 0
@@ -67,7 +67,7 @@ def test_a_model_that_draws_too_few_tokens_fails_its_step(engine: Engine) -> Non
         def execute(self, batch: list) -> list[int]:
             return []
 
-    engine.loop._runner = DrawsNothing()
+    engine.switch.runner = DrawsNothing()
     engine.open("a")
     assert engine.ending(engine.turn("a", [1])).code == "internal_error"
 

@@ -3,12 +3,12 @@
 import pytest
 
 from engine.ipc.messages import Sampling, TurnDone, TurnFailed, TurnIncomplete, TurnStarted
-from tests.core.harness import CLOSE, Engine
 from tests.fakes.fake_model import FakeText, expected_reply
+from tests.harness.loop import CLOSE, Engine
 
 
 def context_ids(engine: Engine, session: str) -> list[int]:
-    return engine.loop._memory.contexts[session].ids
+    return engine.loop.memory.contexts[session].ids
 
 
 def test_t01_after_all_sessions_of_a_client_are_gone_the_pool_is_as_at_the_start(
@@ -208,9 +208,9 @@ def test_t31_a_preempted_turn_keeps_its_place_though_the_queue_is_full(make_engi
     assert refused.code == "queue_full"
     assert engine.ending(victim) is None
     # It is the next to run again, though there are blocks enough for those behind it.
-    assert [slot.turn for slot in engine.loop._queue.waiting] == [victim, *behind]
+    assert [slot.turn for slot in engine.loop.queue.waiting] == [victim, *behind]
     engine.step_until(lambda: engine.started(behind[0]) is not None)
-    assert victim in [slot.turn for slot in engine.loop._queue.running] or engine.ending(victim)
+    assert victim in [slot.turn for slot in engine.loop.queue.running] or engine.ending(victim)
     engine.run()
     assert engine.kept(victim)[:-2] == expected_reply(
         [2] * 60, draw=engine.draw, max_output_tokens=60, stop_ids=()

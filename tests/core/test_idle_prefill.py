@@ -16,8 +16,8 @@ from tests.core.expected_turns import (
     reply_to,
     works_in_advance,
 )
-from tests.core.harness import Engine
 from tests.fakes.fake_model import FakeText, expected_reply
+from tests.harness.loop import Engine
 
 
 def test_a_turn_that_begins_as_expected_computes_only_the_rest(engine: Engine) -> None:

@@ -3,12 +3,12 @@
 import pytest
 
 from engine.ipc.messages import Edit, TurnFailed, TurnIncomplete
-from tests.core.harness import KV_BYTES_PER_BLOCK, Engine
 from tests.fakes.fake_model import expected_reply
+from tests.harness.loop import KV_BYTES_PER_BLOCK, Engine
 
 
 def context_ids(engine: Engine, session: str) -> list[int]:
-    return engine.loop._memory.contexts[session].ids
+    return engine.loop.memory.contexts[session].ids
 
 
 def test_an_idle_loop_does_nothing(engine: Engine) -> None:

@@ -7,8 +7,8 @@ from engine.ids import BlockId
 from engine.ipc.messages import Sampling, TurnFailed, TurnIncomplete
 from engine.kv.page_table import PageEntry
 from engine.kv.step import SampleAt, SequenceStep
-from tests.core.harness import GREEDY, Engine
 from tests.fakes.fake_model import expected_reply
+from tests.harness.loop import GREEDY, Engine
 
 
 class Starved:
@@ -33,7 +33,7 @@ class Starved:
 
 
 def starve(engine: Engine, **limits: int) -> None:
-    engine.loop._runner = Starved(engine.model, **limits)
+    engine.switch.runner = Starved(engine.model, **limits)
 
 
 def right(engine: Engine, ids: list[int], **fields: object) -> list[int]:
@@ -106,7 +106,7 @@ def test_a_step_in_advance_of_turns_without_memory_costs_no_session_its_kv(engin
     assert (engine.view("a").kept_len, engine.view("a").blocks) == (kept_len, blocks)
     assert engine.stats().memory_shortages_total == 1
     starve(engine)
-    ids = list(engine.loop._memory.contexts["a"].ids)
+    ids = list(engine.loop.memory.contexts["a"].ids)
     more = engine.turn("a", [7])
     assert engine.started(more).reused_tokens == kept_len
     assert engine.kept(more)[:-2] == right(engine, [*ids, 7])
@@ -121,7 +121,7 @@ def test_another_fault_in_a_part_fails_the_whole_step(engine: Engine) -> None:
 
     for name in "ab":
         engine.open(name)
-    engine.loop._runner = Fails(engine.model, rows=1)
+    engine.switch.runner = Fails(engine.model, rows=1)
     turns = [engine.submit(name, [1] * 9) for name in "ab"]
     engine.step()
     assert {engine.ending(turn).code for turn in turns} == {"internal_error"}

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from engine.core.step_cost import NO_LOAD, StepLoad, StepPrice
+from engine.core.step_cost import NO_LOAD, StepCost, StepLoad, StepPrice
 from engine.ids import TurnId
 from engine.ipc.messages import TurnIncomplete
 from engine.kv.step import SequenceStep
-from tests.core.harness import Engine
 from tests.fakes.fake_model import FakeModel, expected_reply
+from tests.harness.loop import Engine
 
 PRICE = StepPrice(2.4e-3, 4e-4, 6e-7, 2.7e-7)
 ENDLESS = {"max_output_tokens": 2000, "stop_ids": []}
@@ -137,7 +137,7 @@ def test_a_crowd_of_prompts_may_stretch_a_step_by_half(make_timed) -> None:
 def test_the_loop_notes_the_load_that_the_model_was_given(make_timed, monkeypatch) -> None:
     engine = make_timed()
     noted: list[StepLoad] = []
-    monkeypatch.setattr(engine.loop._cost, "note", lambda load, seconds: noted.append(load))
+    monkeypatch.setattr(StepCost, "note", lambda _, load, seconds: noted.append(load))
     for length in (1, 50, 300):
         submit(engine, f"s{length}", prompt(length, length))
     engine.run()

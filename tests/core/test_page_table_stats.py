@@ -3,7 +3,7 @@
 import pytest
 
 from engine.kv.page_table import PageTable, PageTableStats
-from tests.core.harness import Engine
+from tests.harness.loop import Engine
 
 
 class Unseen(dict):
@@ -16,7 +16,7 @@ class Unseen(dict):
 
 
 def hide(engine: Engine) -> None:
-    memory = engine.loop._memory
+    memory = engine.loop.memory
     memory.contexts = Unseen(memory.contexts)
 
 
@@ -25,10 +25,10 @@ def test_the_numbers_are_told_without_a_look_at_any_session(make_engine) -> None
     for number in range(5):
         engine.open(f"s{number}")
         engine.turn(f"s{number}", [number + 1] * 20)
-    sessions = dict(engine.loop._memory.contexts)
+    sessions = dict(engine.loop.memory.contexts)
     hide(engine)
     stats = engine.stats()
-    engine.loop._memory.contexts = sessions
+    engine.loop.memory.contexts = sessions
     assert (stats.contexts, stats.holding) == (5, 5)
     assert stats.kept_tokens == sum(context.table.kept_len for context in sessions.values()) > 0
     assert stats.leaked_references == 0
@@ -41,7 +41,7 @@ def test_running_turns_are_told_apart_and_a_shared_block_counts_once(make_engine
         engine.submit(session, [7] * 40, max_output_tokens=8, stop_ids=[])
     for _step in range(3):
         engine.loop.step()
-    contexts = engine.loop._memory.contexts
+    contexts = engine.loop.memory.contexts
     tables = [contexts[session].table for session in "ab"]
     stats = engine.stats()
     assert stats.running == 2
@@ -56,7 +56,7 @@ def test_a_block_that_nobody_holds_is_counted_at_once(make_engine) -> None:
     engine = make_engine()
     engine.open("a")
     engine.turn("a", [1] * 20)
-    pool = engine.loop._memory.pool
+    pool = engine.loop.memory.pool
     lost = pool.try_take(2)
     assert engine.stats().leaked_references == 2
     pool.free(lost)

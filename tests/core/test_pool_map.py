@@ -9,7 +9,7 @@ from engine.ids import SessionId
 from engine.ipc.queries import BLOCK_STATES, GetPool
 from engine.kv.block_pool import BlockPool
 from engine.kv.page_table import PageTable
-from tests.core.harness import KV_BYTES_PER_BLOCK, Engine
+from tests.harness.loop import KV_BYTES_PER_BLOCK, Engine
 from tests.tiers.support import LateMover, tiers_of
 
 
@@ -31,7 +31,7 @@ def test_each_block_has_its_state_and_an_owner() -> None:
     engine.turn("gone", [7] * 33)
     engine.release("gone")
     states, owners = mapped(engine)
-    pool, contexts = engine.loop._memory.pool, engine.loop._memory.contexts
+    pool, contexts = engine.loop.memory.pool, engine.loop.memory.contexts
     assert set(states) == set(BLOCK_STATES.values()) - {"m"}
     for block, (state, owner) in enumerate(zip(states, owners, strict=True)):
         holders = {name for name, one in contexts.items() if block in one.table.blocks}
@@ -58,7 +58,7 @@ def test_a_block_that_is_being_written_to_a_tier_is_moving() -> None:
     engine.step_until(lambda: engine.ending(turn) is not None)
     engine.park("a")
     states, owners = mapped(engine)
-    held = engine.loop._kv_transfer.held
+    held = engine.loop.memory.kv_transfer.held
     assert held
     assert {block for block, state in enumerate(states) if state == "m"} == set(held)
     assert set(owners) == {None}

@@ -3,8 +3,8 @@
 import pytest
 
 from engine.ipc.messages import TurnIncomplete
-from tests.core.harness import Engine
 from tests.fakes.fake_model import expected_reply
+from tests.harness.loop import Engine
 
 
 def finished(engine: Engine, turn: str, ids: list[int], limit: int) -> bool:
@@ -138,7 +138,7 @@ def test_a_tail_shared_while_the_pool_is_full_still_lets_its_turn_end(make_engin
     engine.fork("b", "a", 21)
     engine.run()
     assert engine.kept(turn) == expected_reply(
-        [*engine.loop._memory.contexts["a"].ids[:21], *[2] * 27],
+        [*engine.loop.memory.contexts["a"].ids[:21], *[2] * 27],
         draw=engine.draw,
         max_output_tokens=15,
         stop_ids=(),

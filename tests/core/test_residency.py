@@ -4,7 +4,7 @@ import pytest
 
 from engine.core.pressure import BlockDemand, within_limit
 from engine.ipc.messages import TurnFailed
-from tests.core.harness import Engine
+from tests.harness.loop import Engine
 
 QUIET = {"idle_prefill": False, "num_speculative_tokens": 0}
 

@@ -4,7 +4,7 @@ import pytest
 
 from engine.ids import SessionId
 from engine.ipc.messages import CloseContext, Edit
-from tests.core.harness import Engine
+from tests.harness.loop import Engine
 
 PROMPT = list(range(1, 61))
 
@@ -15,7 +15,7 @@ def erase(engine: Engine, session: str) -> None:
 
 def held(engine: Engine) -> int:
     """Slots that hold KV of anything."""
-    return sum(slot != 0 for slot in engine.model._slots)
+    return sum(slot != 0 for slot in engine.model.slots)
 
 
 @pytest.fixture

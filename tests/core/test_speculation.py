@@ -4,8 +4,8 @@ import pytest
 
 from engine.ipc.messages import Sampling, TurnDelta, TurnFailed, TurnIncomplete
 from engine.kv.step import SequenceStep
-from tests.core.harness import Engine
 from tests.fakes.fake_model import FakeModel, FakeText
+from tests.harness.loop import Engine
 
 CIRCLE = list(b"round and ")
 REPLY = (CIRCLE * 12)[:100]

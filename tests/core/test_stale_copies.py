@@ -8,7 +8,7 @@ import pytest
 from engine.kv.context import Context
 from engine.kv.eviction import UsageBook
 from engine.kv.offload import StaleCopies
-from tests.core.harness import Engine
+from tests.harness.loop import Engine
 
 PAGES = 64
 LONG = [number % 250 for number in range(16 * PAGES)]
@@ -28,7 +28,7 @@ def crowd(make_engine: Callable[..., Engine]) -> Engine:
 
 
 def test_pages_that_another_has_are_wanted_whatever_comes_behind(crowd: Engine) -> None:
-    memory = crowd.loop._memory
+    memory = crowd.loop.memory
     context = memory.contexts["long"]
     keys = context.keys(PAGES)[:PAGES]
     unwanted = memory.stale_copies.unwanted(context.salt, enumerate(keys), closed=context)
@@ -43,7 +43,7 @@ def test_sessions_that_share_nothing_are_looked_at_once_and_not_for_every_page(
     looks = []
     has = Context.has
     monkeypatch.setattr(Context, "has", lambda *about: looks.append(about) or has(*about))
-    memory = crowd.loop._memory
+    memory = crowd.loop.memory
     context = memory.contexts["long"]
     keys = context.keys(PAGES)[:PAGES]
     memory.stale_copies.unwanted(context.salt, enumerate(keys), closed=context)
@@ -57,7 +57,7 @@ def test_a_page_that_its_session_has_again_before_the_next_step_is_kept() -> Non
     engine = Engine(num_blocks=64, max_num_batched_tokens=512)
     engine.open("a")
     engine.turn("a", LONG[:64], max_output_tokens=1)
-    context = engine.loop._memory.contexts["a"]
+    context = engine.loop.memory.contexts["a"]
     usage = UsageBook()
     usage.open(context.session, context.salt)
     dead = StaleCopies({context.session: context}, usage=usage, kv_transfer=kv_transfer)

@@ -11,8 +11,8 @@ from engine.ipc.messages import (
     TurnIncomplete,
     TurnStarted,
 )
-from tests.core.harness import CLOSE, GREEDY, KV_BYTES_PER_BLOCK, Engine
 from tests.fakes.fake_model import Draw, FakeText, expected_reply
+from tests.harness.loop import CLOSE, GREEDY, KV_BYTES_PER_BLOCK, Engine
 
 STOP = FakeText.STOP
 
@@ -22,7 +22,7 @@ def ids(text: str) -> list[int]:
 
 
 def context_ids(engine: Engine, session: str = "a") -> list[int]:
-    return engine.loop._memory.contexts[session].ids
+    return engine.loop.memory.contexts[session].ids
 
 
 # --- endings

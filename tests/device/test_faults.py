@@ -6,8 +6,8 @@ import torch
 from engine.device.faults import is_sticky
 from engine.errors import DeviceLostError
 from engine.ipc.messages import TurnFailed
-from tests.core.harness import Engine
 from tests.fakes.fake_model import FakeModel
+from tests.harness.loop import Engine
 from tests.laws.law_model import law_model
 from tests.model.support import draw, step
 
@@ -55,12 +55,13 @@ def test_it_is_found_under_what_it_brought_about() -> None:
 
 @pytest.mark.parametrize("text", STICKY[:2])
 def test_a_runner_tells_that_its_device_is_lost(text: str, monkeypatch) -> None:
-    runner = law_model().runner(4)
+    model = law_model()
+    runner = model.runner(4)
 
     def broken(*_args: object, **_named: object) -> None:
         raise torch.AcceleratorError(text)
 
-    monkeypatch.setattr(runner._llama, "forward", broken)
+    monkeypatch.setattr(model.llama, "forward", broken)
     with pytest.raises(DeviceLostError, match="lost to this process: CUDA error"):
         runner.execute([step([1, 2, 3], 0, range(1), sample=draw())])
 

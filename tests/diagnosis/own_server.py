@@ -11,7 +11,7 @@ import mmap
 import sys
 from contextlib import asynccontextmanager
 
-from tests.api.real_stack import real_stack
+from tests.harness.stack import real_stack
 
 MIB = 2**20
 HEAP_BYTES = 256 * MIB

@@ -10,9 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from sessiond.__main__ import build_cli
-from tests.api import real_stack as stacks
-from tests.api.real_stack import real_stack
 from tests.diagnosis import own_server as own
+from tests.harness.stack import real_stack
 
 pytestmark = pytest.mark.second
 
@@ -32,19 +31,10 @@ async def url(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-async def stack(url, monkeypatch):
+async def stack(url):
     """A server of this process, whose parts can be reached."""
-    loops = []
-    make = stacks.loop_of
-
-    def keeping(*parts):
-        loop, info = make(*parts)
-        loops.append(loop)
-        return loop, info
-
-    monkeypatch.setattr(stacks, "loop_of", keeping)
     async with real_stack(url) as stack:
-        stack.pool = loops[0]._memory.pool
+        stack.pool = stack.rig.loop.memory.pool
         yield stack
 
 

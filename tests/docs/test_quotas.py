@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 from sessiond.__main__ import build_cli
 from sessiond.quota import QUOTA_FIELDS
 from sessiond.store import migrate
-from tests.api.real_stack import real_stack
 from tests.docs.blocks import code_blocks, table_column
+from tests.harness.stack import real_stack
 
 PAGE = "docs/operations.md"
 HERE = "http://127.0.0.1:8080"

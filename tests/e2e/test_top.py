@@ -74,6 +74,9 @@ class Terminal:
         os.write(self._ours, key)
         wait_until(lambda: self.has_said(said), what=said)
 
+    def press(self, key):
+        os.write(self._ours, key)
+
     def leave(self):
         os.write(self._ours, b"q")
         return self._child.wait(60)
@@ -104,7 +107,7 @@ def test_a_session_is_found_looked_at_and_closed(server, terminal):
     terminal.press_until(b"/", "search: ")
     terminal.press_until(session.encode(), f"search: {session}")
     terminal.press_until(b"\r", "↑↓ choose")
-    os.write(terminal._ours, b"\x1b[B")
+    terminal.press(b"\x1b[B")
     terminal.press_until(b"i", "policy sliding_window")
     terminal.press_until(b"c", f"close {session}? y")
     terminal.press_until(b"y", "↑↓ choose")

@@ -49,10 +49,10 @@ class AbsoluteFakeModel(FakeModel):
         for move in moves:
             self.moves.append(move)
             places = [block * size + slot for block, slot in move.sources]
-            states = [self._slots[place] for place in places]
+            states = [self.slots[place] for place in places]
             turned = [self._rotated[at] + by for at, by in zip(places, move.shifts, strict=True)]
             at = move.target * size
-            self._slots[at : at + len(states)] = array("q", states)
+            self.slots[at : at + len(states)] = array("q", states)
             self._rotated[at : at + len(states)] = array("q", turned)
 
     def _check(self, entries: Sequence[PageEntry], new: int) -> None:

@@ -116,8 +116,8 @@ class FakeModel:
         self.fail_at: set[int] = set()
         self.poison_at: set[int] = set()
         self.gate: threading.Event | None = None
-        self._slots = array("q", bytes(8 * num_blocks * block_size))
-        self._bytes = np.frombuffer(self._slots, dtype=np.uint8).reshape(num_blocks, -1)
+        self.slots = array("q", bytes(8 * num_blocks * block_size))
+        self.slot_bytes = np.frombuffer(self.slots, dtype=np.uint8).reshape(num_blocks, -1)
         self._scripts: deque[list[int]] = deque()
         self._scripted: dict[int, list[int]] = {}
 
@@ -140,31 +140,31 @@ class FakeModel:
     def copy_block(self, source: BlockId, target: BlockId) -> None:
         self.copies.append((source, target))
         size = self.block_size
-        self._slots[target * size : (target + 1) * size] = self._slots[
+        self.slots[target * size : (target + 1) * size] = self.slots[
             source * size : (source + 1) * size
         ]
 
     def read_block(self, block: int, into: np.ndarray) -> None:
-        into[: 8 * self.block_size] = self._bytes[block]
+        into[: 8 * self.block_size] = self.slot_bytes[block]
 
     def write_block(self, block: int, data: np.ndarray) -> None:
-        self._bytes[block] = data[: 8 * self.block_size]
+        self.slot_bytes[block] = data[: 8 * self.block_size]
 
     def zero_block(self, block: BlockId) -> None:
         size = self.block_size
-        self._slots[block * size : (block + 1) * size] = array("q", bytes(8 * size))
+        self.slots[block * size : (block + 1) * size] = array("q", bytes(8 * size))
 
     def _write(self, sequence: SequenceStep) -> None:
         count = len(sequence.token_ids)
         self.computed_tokens += count
         slots = _last_slots(sequence.entries, count + 1, self.block_size)
-        state = self._slots[slots[0][0]] if len(slots) > count else 0
+        state = self.slots[slots[0][0]] if len(slots) > count else 0
         for offset, token in enumerate(sequence.token_ids):
             slot, position = slots[offset - count]
             if position != sequence.first_position + offset:
                 raise AssertionError(f"token {offset} at {position}: {sequence}")
             state = next_state(state, token, position)
-            self._slots[slot] = state
+            self.slots[slot] = state
 
     def _sample(self, sequence: SequenceStep) -> Iterator[int]:
         if sequence.sample is None:
@@ -191,7 +191,7 @@ class FakeModel:
         states, positions = array("q"), array("q")
         for block, first, last, base in entries:
             at = block * self.block_size
-            states += self._slots[at + first : at + last + 1]
+            states += self.slots[at + first : at + last + 1]
             positions.extend(range(base + first, base + last + 1))
         return states, positions
 

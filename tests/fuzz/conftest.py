@@ -1,7 +1,7 @@
 import pytest
 
 from sessiond.store.migrate import upgrade
-from tests.api.real_stack import real_stack
+from tests.harness.stack import real_stack
 
 
 @pytest.fixture

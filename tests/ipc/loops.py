@@ -7,8 +7,6 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import msgspec
-
 from engine.config import EngineConfig
 from engine.core.loop import EngineLoop
 from engine.errors import ConfigError, DeviceLostError, ModelFileError
@@ -28,34 +26,12 @@ from engine.ipc.messages import (
 from engine.ipc.queries import EngineStats, Query, QueryResult
 from engine.kv.step import SequenceStep
 from engine.system.histogram import Buckets
-from tests.fakes.fake_model import FakeModel, FakeText
+from tests.fakes.fake_model import FakeModel
+from tests.harness.loop import fake_loop, info_of
 
 Emit = Callable[[TurnEvent], None]
 
-INFO = EngineInfo(
-    model="echo",
-    architecture="none",
-    device="cpu",
-    weights="float32",
-    dtype="float32",
-    kv_dtype="float32",
-    attention="none",
-    attention_reason="there is none",
-    vocab_size=256,
-    max_model_len=1024,
-    block_size=16,
-    total_blocks=64,
-    kv_bytes_per_token=16,
-    pool_bytes=16384,
-    pool_reason="a stand-in",
-    weights_bytes=0,
-    activation_bytes=0,
-    free_bytes=0,
-    max_num_seqs=32,
-    max_num_batched_tokens=512,
-    max_num_waiting=1024,
-    fingerprint="echo",
-)
+INFO = info_of(model="echo", fingerprint="echo")
 
 
 class EchoLoop:
@@ -210,16 +186,6 @@ class LosesItsDevice(FakeModel):
 
 def fake_model(config: EngineConfig, emit: Emit) -> tuple[EngineLoop, EngineInfo]:
     """The real loop over the fake model: 256 blocks."""
-    info = msgspec.structs.replace(INFO, model="fake", total_blocks=256, max_model_len=4000)
-    engine_loop = EngineLoop(
-        config=config,
-        num_blocks=info.total_blocks,
-        kv_bytes_per_block=info.kv_bytes_per_token * config.block_size,
-        max_model_len=info.max_model_len,
-        fingerprint=info.fingerprint,
-        runner=LosesItsDevice(num_blocks=info.total_blocks, block_size=config.block_size),
-        tokenizer=FakeText(),
-        emit=emit,
-        clock=time.monotonic,
-    )
-    return engine_loop, info
+    info = info_of(total_blocks=256, max_model_len=4000, block_size=config.block_size)
+    model = LosesItsDevice(num_blocks=info.total_blocks, block_size=config.block_size)
+    return fake_loop(model, emit, config, info)

@@ -12,7 +12,7 @@ from engine.ipc.framing import encode
 from engine.ipc.in_process import InProcessEngine
 from engine.ipc.messages import TurnEvent
 from engine.worker_process import SocketTransport
-from tests.core.harness import Engine
+from tests.harness.loop import Engine
 from tests.ipc.loops import INFO, EchoLoop
 from tests.ipc.test_in_process import submit
 

@@ -180,7 +180,7 @@ async def test_a_turn_that_left_the_queue_is_told_before_its_step_ends():
 
     def gated(emit):
         loop, info = fake_model(CONFIG, emit)
-        loop._runner.gate = gate
+        loop._runner.gate = gate  # noqa: SLF001 -- the loop builds it
         return loop, info
 
     engine = InProcessEngine(gated)

@@ -167,7 +167,7 @@ async def test_a_blocked_asyncio_thread_holds_the_engine_back(bench, monkeypatch
     import time
 
     stream = bench.engine.submit(submit("a", words=10**9))
-    room = bench.engine._transport._room
+    room = bench.engine._transport._room  # noqa: SLF001 -- whether the loop is held back
     while room.acquire(blocking=False):
         room.release()
         time.sleep(0.001)  # noqa: ASYNC251 -- the asyncio thread is blocked on purpose

@@ -87,14 +87,14 @@ async def test_an_idle_engine_and_one_in_many_short_steps_answer():
     engine = worker("echo", step_timeout_s=8.0)
     await engine.start()
     pings = []
-    say = engine._child.say
-    engine._child.say = lambda message: (pings.append(message), say(message))
+    say = engine._child.say  # noqa: SLF001 -- what no client sees
+    engine._child.say = lambda message: (pings.append(message), say(message))  # noqa: SLF001 -- what no client sees
     stream = engine.submit(submit("a", words=10**9))
     assert isinstance(await anext(stream), TurnStarted)
     for _ in range(2):  # while it writes, and when it idles
         seen = len(pings)
         async with asyncio.timeout(60):
-            while len(pings) < seen + 2 or engine._watchdog._missed is not None:  # noqa: ASYNC110 -- another process answers
+            while len(pings) < seen + 2 or engine._watchdog._missed is not None:  # noqa: ASYNC110, SLF001 -- another process answers
                 await asyncio.sleep(0.01)
         engine.cancel(CancelTurn(turn=TurnId("a"), keep=False))
     assert (engine.hangs, engine.restarts) == (0, 0)
@@ -104,5 +104,5 @@ async def test_an_idle_engine_and_one_in_many_short_steps_answer():
 async def test_0_lets_it_hang():
     engine = worker("echo", step_timeout_s=0)
     await engine.start()
-    assert [task.get_name() for task in engine._tasks] == ["engine supervisor"]
+    assert [task.get_name() for task in engine._tasks] == ["engine supervisor"]  # noqa: SLF001 -- what no client sees
     await engine.stop()

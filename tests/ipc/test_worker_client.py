@@ -204,12 +204,12 @@ async def test_stop_kills_a_child_that_hangs():
 async def test_start_can_be_interrupted():
     engine = worker()
     starting = asyncio.create_task(engine.start())
-    await wait_until(lambda: engine._child is not None and engine._child._transport is not None)
+    await wait_until(lambda: engine._child is not None and engine._child._transport is not None)  # noqa: SLF001 -- before it has started
     starting.cancel()
     await asyncio.gather(starting, return_exceptions=True)
     assert starting.cancelled()
-    assert engine._child is not None
-    assert not alive(engine._child.pid)
+    assert engine._child is not None  # noqa: SLF001 -- before it has started
+    assert not alive(engine._child.pid)  # noqa: SLF001 -- before it has started
 
 
 async def test_the_child_dies_with_its_parent():

@@ -3,6 +3,7 @@
 import tracemalloc
 from array import array
 from collections import Counter
+from unittest import mock
 
 import pytest
 from hypothesis import given, settings
@@ -135,10 +136,11 @@ class PoolThatTakesAllAsMany(PoolAgainstModel):
     def __init__(self) -> None:
         super().__init__()
         self.pool = BlockPool(TOTAL, self.forgotten.append, library=give_library())
-        self.few, block_pool._FEW = block_pool._FEW, 1
+        self.few = mock.patch.object(block_pool, "_FEW", 1)
+        self.few.start()
 
     def teardown(self) -> None:
-        block_pool._FEW = self.few
+        self.few.stop()
 
 
 TestPoolThatTakesAllAsMany = PoolThatTakesAllAsMany.TestCase
@@ -172,11 +174,8 @@ def test_what_is_given_back_as_an_array_is_as_if_given_one_by_one(
         if held:
             blocks = held.pop(data.draw(st.integers(0, len(held) - 1)))
             pools[0].free(blocks)
-            few, block_pool._FEW = block_pool._FEW, 1
-            try:
+            with mock.patch.object(block_pool, "_FEW", 1):
                 pools[1].free(array("i", blocks))
-            finally:
-                block_pool._FEW = few
         assert_alike(*pools)
         assert pools[0].reference_count == sum(map(len, held))
     assert logs[0] == logs[1]

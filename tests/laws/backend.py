@@ -58,7 +58,7 @@ def block_bytes(runner: object) -> int:
         case TorchRunner():
             return runner.store.bytes_per_block
         case _:
-            return block_bytes(runner._runner)
+            return block_bytes(runner.runner)
 
 
 def reply_alone(
@@ -93,6 +93,15 @@ def reply_alone(
     return reply
 
 
+class DenseBackend:
+    """Its replies are those of `dense`, which computes one sequence alone."""
+
+    dense: ModelRunner
+
+    def reply(self, ids: Sequence[int], **asked: object) -> list[int]:
+        return reply_alone(self.dense, ids, **asked)
+
+
 class FakeBackend:
     vocab_size = 256
     stop_id = FakeText.STOP
@@ -105,21 +114,8 @@ class FakeBackend:
     def runner(self, num_blocks: int, block_size: int) -> ModelRunner:
         return FakeModel(num_blocks=num_blocks, block_size=block_size, draw=self.draw)
 
-    def reply(
-        self,
-        ids: Sequence[int],
-        *,
-        sampling: Sampling,
-        max_output_tokens: int,
-        stop_ids: Sequence[int],
-    ) -> list[int]:
-        return expected_reply(
-            ids,
-            draw=self.draw,
-            max_output_tokens=max_output_tokens,
-            stop_ids=stop_ids,
-            sampling=sampling,
-        )
+    def reply(self, ids: Sequence[int], **asked: object) -> list[int]:
+        return expected_reply(ids, draw=self.draw, **asked)
 
 
 class AbsoluteFakeBackend(FakeBackend):

@@ -4,7 +4,7 @@ import pytest
 
 from engine.ids import SessionId
 from engine.ipc.messages import Edit, Sampling, SetContext
-from tests.core.harness import Engine
+from tests.harness.loop import Engine
 from tests.laws.backend import position_free
 from tests.laws.law_suite import LawSuite
 from tests.laws.shifted import ShiftedContext

@@ -177,12 +177,12 @@ class EngineLaws(EditLaws, TierLaws):
             first, more = self.prompt(40), self.prompt(20, 1)
             engine.open("a")
             ids = first + self.turn(engine, "a", first, sampling)
-            runner = engine.loop._runner
-            engine.loop._runner = _Broken(runner)
+            runner = engine.switch.runner
+            engine.switch.runner = _Broken(runner)
             failed = self.submit(engine, "a", more, sampling)
             engine.run()
             assert isinstance(engine.ending(failed), TurnFailed)
-            engine.loop._runner = runner
+            engine.switch.runner = runner
             assert self.turn(engine, "a", more, sampling) == self.expected(ids + more, sampling)
 
     @pytest.mark.soak

@@ -9,7 +9,7 @@ import pytest
 
 from engine.ids import TurnId
 from engine.ipc.messages import Sampling
-from tests.core.harness import Engine
+from tests.harness.loop import Engine
 from tests.laws.backend import Backend
 from tests.laws.drafting import OracleDrafts
 
@@ -34,7 +34,7 @@ class LawSuite:
     def engine(self, **settings: object) -> Iterator[Engine]:
         engine = Engine(runner=self.backend.runner, **settings)
         if self.drafting:
-            engine.loop._speculation = OracleDrafts(self.backend)
+            engine.draft_with(OracleDrafts(self.backend))
         yield engine
         engine.check()
 

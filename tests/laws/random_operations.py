@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 from engine.ipc.messages import Edit, Sampling, Terms, TurnDone, TurnFailed, TurnIncomplete
 from policies.registry import BUILT_IN
-from tests.core.harness import Engine
 from tests.fakes.fake_model import FakeText
+from tests.harness.loop import Engine
 from tests.laws.backend import Backend, position_free
 from tests.laws.drafting import OracleDrafts
 from tests.laws.expected_session import Expected
@@ -59,7 +59,7 @@ class RandomOperations:
             **settings,
         )
         if self.drafting:
-            engine.loop._speculation = OracleDrafts(self.backend, self.seed)
+            engine.draft_with(OracleDrafts(self.backend, self.seed))
         return engine
 
     def _runner(self, num_blocks: int, block_size: int) -> Faulty:
@@ -167,7 +167,7 @@ class RandomOperations:
         )
         if isinstance(self.engine.ending(turn), TurnFailed):
             empty = not session.ids and not prompt
-            full = self.engine.loop._queue
+            full = self.engine.loop.queue
             assert session.turn is not None or empty or full.foreground_count == 7, (
                 self.engine.ending(turn)
             )
@@ -337,7 +337,7 @@ class RandomOperations:
         )
 
     def _drafts(self, name: str) -> list[int]:
-        context = self.engine.loop._memory.contexts[name]
+        context = self.engine.loop.memory.contexts[name]
         return context.draft_ids[: context.drafted]
 
     def _busy(self, name: str) -> bool:

@@ -14,7 +14,7 @@ import pytest
 from engine.ipc.messages import Sampling
 from engine.model.sampler import candidates, uniform
 from engine.text.tokenizer import load_tokenizer
-from tests.core.harness import Engine
+from tests.harness.loop import Engine
 from tests.model.support import load, prefill_logits
 from tests.model.test_default_model import MODEL
 

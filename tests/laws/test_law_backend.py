@@ -1,14 +1,13 @@
 """The laws on the law backend: float64, every sum in one order, so equal means every bit."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import pytest
 import torch
 
-from engine.ipc.messages import Sampling
 from engine.kv.step import ModelRunner
 from tests.laws.absolute_laws import AbsoluteLaws
-from tests.laws.backend import reply_alone
+from tests.laws.backend import DenseBackend
 from tests.laws.engine_laws import EngineLaws
 from tests.laws.law_model import law_runner
 from tests.soak import SOAK
@@ -18,7 +17,7 @@ pytestmark = pytest.mark.second
 _DENSE_BLOCKS = 40
 
 
-class LawBackend:
+class LawBackend(DenseBackend):
     vocab_size = 256
     stop_id = 7
     steps = 10_000 if SOAK else 200
@@ -29,22 +28,6 @@ class LawBackend:
 
     def runner(self, num_blocks: int, block_size: int) -> ModelRunner:
         return law_runner(num_blocks, block_size=block_size)
-
-    def reply(
-        self,
-        ids: Sequence[int],
-        *,
-        sampling: Sampling,
-        max_output_tokens: int,
-        stop_ids: Sequence[int],
-    ) -> list[int]:
-        return reply_alone(
-            self.dense,
-            ids,
-            sampling=sampling,
-            max_output_tokens=max_output_tokens,
-            stop_ids=stop_ids,
-        )
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ from engine.kv.step import SequenceStep
 from engine.model.layers import RotaryTable, TorchOps
 from engine.model.runner import LoadedModel
 from engine.text.tokenizer import load_tokenizer
-from tests.core.harness import Engine
+from tests.harness.loop import Engine
 from tests.laws.law_model import law_model, law_spec
 from tests.model.support import load
 from tests.model.test_default_model import MODEL
@@ -50,11 +50,11 @@ class _Edited:
 
     @property
     def context(self):
-        return self.engine.loop._memory.contexts[SessionId("a")]
+        return self.engine.loop.memory.contexts[SessionId("a")]
 
     def drop(self, start, stop):
         """Returns the pool's bytes before the edit."""
-        before = self.runner.store._pool.clone()
+        before = self.runner.store.bytes.clone()
         self.engine.edit("a", Edit(at=len(self.context.ids), dropped=((start, stop),)))
         assert not self.context.stages
         return before
@@ -136,19 +136,19 @@ def test_an_edit_writes_no_block_and_leaves_shared_ones_shared():
     edited.turn(100)
     edited.engine.fork("b", "a", len(edited.context.ids))
     before = edited.drop(PREFIX, 60)
-    assert torch.equal(before, edited.runner.store._pool)
-    pool = edited.engine.loop._memory.pool
+    assert torch.equal(before, edited.runner.store.bytes)
+    pool = edited.engine.loop.memory.pool
     blocks = edited.context.table.blocks
     assert all(pool.references(block) == 2 for block in blocks)
-    assert set(blocks) < set(edited.engine.loop._memory.contexts[SessionId("b")].table.blocks)
+    assert set(blocks) < set(edited.engine.loop.memory.contexts[SessionId("b")].table.blocks)
     edited.engine.check()
 
 
 def at_positions(model):
     """The same model with K that lies rotated by its position, so that each edit turns it."""
     return LoadedModel(
-        llama=model._llama,
-        kv_dtype=model._kv_dtype,
+        llama=model.llama,
+        kv_dtype=getattr(torch, model.kv_dtype),
         block_size=BLOCK,
         max_model_len=model.max_model_len,
         fingerprint="absolute",

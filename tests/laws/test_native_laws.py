@@ -13,14 +13,13 @@ from gguf import GGMLQuantizationType as Kind
 
 from engine.config import EngineConfig, KvDtype
 from engine.files.spec_reader import read_spec
-from engine.ipc.messages import Sampling
 from engine.kv.step import ModelRunner, SequenceStep
 from engine.model.kernels.library import ISA_VARIABLE, load_library
 from engine.model.native import NativeModel, NativeRunner, prepare_native_model
 from engine.planning.native_sizes import BLOCK_TOKENS
 from tests.kernels.test_tensors import write_gguf
 from tests.kernels.tiny_model import write_tiny_model
-from tests.laws.backend import reply_alone
+from tests.laws.backend import DenseBackend
 from tests.laws.engine_laws import EngineLaws
 from tests.processors import each_isa
 from tests.soak import SOAK
@@ -32,7 +31,7 @@ class EveryBit:
     """Draws a checksum of the logits: one bit that differs gives another token."""
 
     def __init__(self, runner: NativeRunner) -> None:
-        self._runner = runner
+        self.runner = runner
         self.copy_block = runner.copy_block
         self.read_block = runner.read_block
         self.write_block = runner.write_block
@@ -42,11 +41,11 @@ class EveryBit:
         places = [at for one in batch if one.sample is not None for at in one.sample.each]
         return [
             crc32(row.tobytes(), at.output_index) % NativeBackend.vocab_size
-            for row, at in zip(self._runner.logits(batch), places, strict=True)
+            for row, at in zip(self.runner.logits(batch), places, strict=True)
         ]
 
 
-class NativeBackend:
+class NativeBackend(DenseBackend):
     """Serves after `load`: the kernels are built, and the model written, when the tests run."""
 
     vocab_size = 203
@@ -57,7 +56,6 @@ class NativeBackend:
     def __init__(self, wrap: Callable[[NativeRunner], ModelRunner] | None = None) -> None:
         self._wrap = wrap or (lambda runner: runner)
         self._model: NativeModel
-        self._dense: ModelRunner
 
     def load(self, path: Path, library_path: Path, kv_cache_dtype: KvDtype = "auto") -> None:
         spec = read_spec(path)
@@ -66,7 +64,7 @@ class NativeBackend:
             prepare_native_model(spec, config, threads=threads, library_path=library_path)
             for threads in (2, 1)
         )
-        self._dense = self._wrap(alone.runner(_DENSE_BLOCKS))
+        self.dense = self._wrap(alone.runner(_DENSE_BLOCKS))
 
     @property
     def isa(self) -> str:
@@ -76,22 +74,6 @@ class NativeBackend:
     def runner(self, num_blocks: int, block_size: int) -> ModelRunner:
         assert block_size == BLOCK_TOKENS
         return self._wrap(self._model.runner(num_blocks))
-
-    def reply(
-        self,
-        ids: Sequence[int],
-        *,
-        sampling: Sampling,
-        max_output_tokens: int,
-        stop_ids: Sequence[int],
-    ) -> list[int]:
-        return reply_alone(
-            self._dense,
-            ids,
-            sampling=sampling,
-            max_output_tokens=max_output_tokens,
-            stop_ids=stop_ids,
-        )
 
 
 @pytest.fixture(scope="class", params=each_isa())

@@ -9,7 +9,7 @@ import pytest
 from engine.ipc.messages import Edit, Sampling
 from engine.kv.tiers.store import Blocks
 from engine.kv.tiers.tiers import Tiers
-from tests.core.harness import Engine
+from tests.harness.loop import Engine
 from tests.laws.backend import block_bytes
 from tests.laws.law_suite import LawSuite
 from tests.laws.tiered_operations import TieredOperations

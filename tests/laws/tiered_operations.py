@@ -7,7 +7,7 @@ from engine.ids import SessionId
 from engine.ipc.messages import Sampling, SetContext
 from engine.kv.tiers.store import Blocks
 from engine.kv.tiers.tiers import Tiers
-from tests.core.harness import Engine
+from tests.harness.loop import Engine
 from tests.laws.backend import Backend, block_bytes
 from tests.laws.random_operations import RandomOperations
 from tests.tiers.support import LateMover, tiers_of
@@ -60,7 +60,7 @@ class TieredOperations(RandomOperations):
         """The same without time to write anything: moves that had begun are lost."""
         for transfers in self.mover.transfers.values():
             transfers.clear()
-        for tier in self.engine.loop._kv_transfer.tiers:
+        for tier in self.engine.loop.memory.kv_transfer.tiers:
             tier.store.close()
         self.begin_again()
 

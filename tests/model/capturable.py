@@ -64,7 +64,7 @@ class Capturable:
 
 def capturable_llama() -> Llama:
     """The law model: float64, sums in one order, so that equal means every bit."""
-    llama = law_model()._llama
+    llama = law_model().llama
     return Llama(llama.spec, llama.weights, Capturable(llama.attention), llama.arithmetic)
 
 

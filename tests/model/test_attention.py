@@ -187,7 +187,7 @@ def test_groups_bound_padding_and_rows():
     counts = [1] * 10 + [4]
     store = Memory(tables).store
     batch = build_batch(steps_of(tables, counts), store)
-    groups = gather._groups(batch)
+    groups = gather._groups(batch)  # noqa: SLF001 -- a part of a step
     lengths = np.diff(batch.context_starts)
     assert sorted(member for members in groups for member in members) == list(range(11))
     assert [10] in [members.tolist() for members in groups]

@@ -70,7 +70,7 @@ FAMILIES = {
 def make_oracle(family):
     name, changes = FAMILIES[family]
     config = getattr(transformers, f"{name}Config")(**{**SHAPE, **changes})
-    config._attn_implementation = "eager"
+    config._attn_implementation = "eager"  # noqa: SLF001 -- transformers' own way
     model = getattr(transformers, f"{name}ForCausalLM")(config).eval()
     generator = torch.Generator().manual_seed(3)
     with torch.no_grad():

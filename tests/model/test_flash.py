@@ -70,7 +70,7 @@ def test_what_spoilt_a_block_is_no_matter_to_who_takes_it_next(version, size):
     ids = random_ids(20)
     model, _ = flash_model(version, size)
     runner = model.runner(2)
-    poison = model._llama.weights.embedding
+    poison = model.llama.weights.embedding
     kept = poison[5].clone()
     poison[5] = torch.nan
     spoilt = runner.logits([step([5] * 30, 0, [0, 1], block_size=size)], every_token=True)

@@ -25,7 +25,7 @@ class Decode:
         self.model, self.calls = flash_model(version, size, WINDOWED)
         self.runner = self.model.runner(BLOCKS)
         self.graphs = DecodeGraphs(
-            self.model._llama,
+            self.model.llama,
             self.runner.store,
             FakeDevice(eager_compute=True),
             buckets=[Bucket(rows=4, pages=16, longest=longest)],
@@ -65,7 +65,7 @@ def test_rows_that_a_step_has_not_are_finite_whatever_block_0_holds():
         keys[0] = torch.nan
     _, steps = decode.steps([5, 20])
     decode.run([steps])
-    (graph,) = decode.graphs._captured.values()
+    (graph,) = decode.graphs._captured.values()  # noqa: SLF001 -- what a graph has computed
     assert graph.graph.output.isfinite().all()
 
 

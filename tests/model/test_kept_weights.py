@@ -90,7 +90,7 @@ class NoAttention:
 def test_a_step_with_kept_weights_can_be_captured(tmp_path, kind):
     path = write(tmp_path / "m.gguf", weights(), kind)
     model = load(path, weights="native", attention_backend="torch")
-    llama, store = model._llama, model.runner(2).store
+    llama, store = model.llama, model.runner(2).store
     inputs = FixedInputs(
         table=torch.zeros((4, 3), dtype=torch.int64), lines=llama.arithmetic.table.from_zero(10)
     )

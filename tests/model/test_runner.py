@@ -76,7 +76,7 @@ def test_narrow_kv_and_narrow_weights_stay_near_float32():
 
 def test_weights_that_are_no_numbers_are_told_in_place_of_the_token():
     model = tiny_model()
-    model._llama.weights.norm[0] = torch.nan
+    model.llama.weights.norm[0] = torch.nan
     drawn = model.runner(2).execute([step(IDS[:5], 0, range(2), sample=draw())])
     assert drawn == [NOT_FINITE]
 
@@ -140,13 +140,13 @@ def test_cuda_is_taken_with_bfloat16_where_it_is(path, monkeypatch):
 def test_a_pool_whose_device_has_streams_is_handed_out_as_rows_of_bytes():
     store = law_runner(3).store
     device = FakeDevice()
-    streamed = TorchRunner(law_model()._llama, store, device).streamed
+    streamed = TorchRunner(law_model().llama, store, device).streamed
     assert streamed.device is device
     streamed.rows[1] = 7
     into = np.zeros(store.bytes_per_block, dtype=np.uint8)
     store.read_block(1, into)
     assert (into == 7).all()
-    assert TorchRunner(law_model()._llama, store).streamed is None
+    assert TorchRunner(law_model().llama, store).streamed is None
 
 
 def test_many_pages_move_as_each_one_alone():
@@ -181,7 +181,7 @@ def test_many_pages_move_as_each_one_alone():
 def test_a_step_that_draws_nothing_has_been_carried_out_too():
     device, done = FakeDevice(), []
     model = law_model()
-    runner = TorchRunner(model._llama, model.runner(4).store, device)
+    runner = TorchRunner(model.llama, model.runner(4).store, device)
     device.compute.run(lambda: done.append("what the step ordered"))
     assert runner.execute([step(IDS[:20], 0, range(2))]) == []
     assert done

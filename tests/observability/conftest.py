@@ -7,8 +7,8 @@ import pytest_asyncio
 from prometheus_client.parser import text_string_to_metric_families
 
 from sessiond.store import migrate
-from tests.api.real_stack import Stack, real_stack
 from tests.databases import sqlite_url
+from tests.harness.stack import Stack, real_stack
 from tests.observability.programs import NotToBeHadError, find_programs
 from tests.observability.prometheus import Prometheus, scraping
 from tests.observability.scenario import busy_server

@@ -4,8 +4,8 @@ import asyncio
 import json
 from contextlib import AsyncExitStack, asynccontextmanager
 
-from tests.api.real_stack import real_stack
 from tests.api.test_tiers import tiers, until
+from tests.harness.stack import real_stack
 
 ENDINGS = {"response.completed", "response.incomplete", "response.failed", "error"}
 SHIFTED = [{"type": "last_turns", "turns": 1, "fidelity": "shifted"}]

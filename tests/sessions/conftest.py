@@ -5,8 +5,8 @@ from itertools import count
 import pytest
 
 from engine.ipc.queries import GetAudit, GetStats
+from tests.harness.service import SOCKET, World, until
 from tests.sessions.fake_engine import FakeEngine
-from tests.sessions.world import SOCKET, World, until
 
 
 @pytest.fixture
@@ -31,10 +31,10 @@ async def start(url):
             rig, world = running.pop()
             assert (await rig.engine.ask(GetAudit())).violations == []
             await world.service.detach(SOCKET)
-            await until(lambda world=world: not world.service._compaction._works)
+            await until(lambda world=world: world.service.compaction.is_idle)
             stats = await rig.engine.ask(GetStats())
             assert stats.active_blocks == 0
-            assert stats.contexts <= len(list(world.service._deps.sessions))
+            assert stats.contexts <= len(list(world.service.sessions))
             await world.stop()
             await rig.engine.stop()
 

@@ -1,8 +1,8 @@
 """One conversation on the real engine loop, turn by turn."""
 
 from sessiond.domain import ContextChanged
+from tests.harness.service import entries, until
 from tests.sessions.rig import greedy
-from tests.sessions.world import entries, until
 
 
 class Chat:
@@ -26,7 +26,7 @@ class Chat:
 
     async def idle(self):
         """Until nothing is written in the background any more."""
-        await until(lambda: not self.world.service._compaction._works)
+        await until(lambda: self.world.service.compaction.is_idle)
 
     @property
     def prompt(self):

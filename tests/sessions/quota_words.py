@@ -6,7 +6,7 @@ import pytest
 
 from sessiond.errors import RequestError
 from sessiond.quota import windows_at
-from tests.sessions.world import ANN, ByteFormat
+from tests.harness.service import ANN, ByteFormat
 
 PREFIX = len(ByteFormat().open(None))
 

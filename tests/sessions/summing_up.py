@@ -6,10 +6,7 @@ import pytest
 from engine.ipc.messages import SubmitTurn
 from sessiond.domain import PolicyChoice
 from sessiond.sessions.compaction import QUESTION, REQUEST
-from tests.ipc.loops import INFO
-from tests.sessions.fake_engine import FakeEngine
-from tests.sessions.trimmed import changes
-from tests.sessions.world import (
+from tests.harness.service import (
     ROLES,
     World,
     ask,
@@ -17,6 +14,9 @@ from tests.sessions.world import (
     message,
     until,
 )
+from tests.ipc.loops import INFO
+from tests.sessions.fake_engine import FakeEngine
+from tests.sessions.trimmed import changes
 
 LIMIT = 4096
 TOKENS = 100
@@ -87,7 +87,7 @@ class Talk:
         self.engine.finish(turn)
 
     async def idle(self):
-        await until(lambda: not self.world.service._compaction._works)
+        await until(lambda: self.world.service.compaction.is_idle)
 
     def assert_nothing_left(self):
         assert not any(map(is_summary, self.open_turns))

@@ -3,7 +3,7 @@
 import pytest
 
 from sessiond.domain import AttachmentId
-from tests.sessions.world import (
+from tests.harness.service import (
     SOCKET,
     ask,
 )

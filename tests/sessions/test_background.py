@@ -3,7 +3,7 @@
 import asyncio
 
 from engine.ipc.messages import CancelTurn, ReleaseContext
-from tests.sessions.world import ANN, SOCKET, World, ask, finish, until
+from tests.harness.service import ANN, SOCKET, World, ask, finish, until
 
 
 async def test_a_background_turn_outlives_its_socket_and_then_its_session_is_released(

@@ -3,7 +3,7 @@
 import pytest
 
 from sessiond.sessions.transcript import EMPTY, extended, of_prefixes, of_system_prefix, with_items
-from tests.sessions.world import ANN, BOB, ask, finish, items, settled
+from tests.harness.service import ANN, BOB, ask, finish, items, settled
 
 
 async def chat(world, *texts, caller=ANN, **fields):

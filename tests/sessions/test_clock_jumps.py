@@ -9,9 +9,9 @@ from engine.ipc.messages import ReleaseContext
 from sessiond.sessions.expiry_clock import ExpiryClock
 from sessiond.sessions.hooks import Hooks
 from tests.fakes.fake_clock import FakeClock
+from tests.harness.service import ANN, World, ask, finish, timers
 from tests.sessions.fake_engine import FakeEngine
 from tests.sessions.quota_words import limit, refusal_of, use_of
-from tests.sessions.world import ANN, World, ask, finish
 
 YEAR_S = 365 * 86_400.0
 START_S = 1_700_000_000.0
@@ -106,10 +106,10 @@ async def test_a_session_without_a_socket_keeps_its_kv_as_long_as_it_was_told(ur
         released = ReleaseContext(session=turn.accepted.session_id)
         clock.advance(jump_s)
         pass_time(59, ticks)
-        world.service._retention.reap()
+        world.service.retention.reap()
         assert world.engine.sent(ReleaseContext) == []
         pass_time(1, ticks)
-        world.service._retention.reap()
+        world.service.retention.reap()
         assert world.engine.sent(ReleaseContext) == [released]
 
 
@@ -124,7 +124,7 @@ async def test_servers_do_not_take_each_other_for_dead(url, jump_s):
         other = await refusal_of(b, ask("x", conversation=session))
         assert other.code == "turn_in_progress"
         for world in (b, a, b, a, b):  # b looks first
-            await world.service._replica.beat()
+            await world.service.replica.beat()
             pass_time(5, clock, ticks)
         row = await b.store.find_turn("ann", running.accepted.response_id)
         assert row.status == "running"
@@ -139,10 +139,11 @@ async def test_a_server_that_died_before_the_jump_is_found_dead_soon_after_it(ur
         first, _ = await a.turn(ask("1"))
         a.engine.auto = False
         running = await a.begin(ask("2", conversation=first.accepted.session_id))
-        a.service._replica._task.cancel()
+        for task in timers(a.service):
+            task.cancel()
         clock.advance(jump_s)
         for _ in range(40):
-            await b.service._replica.beat()
+            await b.service.replica.beat()
             pass_time(5, clock, ticks)
         row = await b.store.find_turn("ann", running.accepted.response_id)
         assert row.status == "failed"
@@ -154,16 +155,16 @@ async def test_conversations_that_nobody_abandoned_are_not_deleted(url, jump_s):
     async with servers(url, **limits) as (clock, ticks, world):
         turn, _ = await world.turn(ask("1"), attachment=None)
         session = turn.accepted.session_id
-        housekeeping = world.service._housekeeping
-        world.service._retention.reap()
+        housekeeping = world.service.housekeeping
+        world.service.retention.reap()
         clock.advance(jump_s)
         for _ in range(50):
-            await housekeeping._end_abandoned()
+            await housekeeping.end_abandoned()
             pass_time(70, clock, ticks)
         assert (await world.store.find_session("ann", session)).closed_at is None
         if jump_s > 0:
             pass_time(3600, clock, ticks)
-            await housekeeping._end_abandoned()
+            await housekeeping.end_abandoned()
             gone = await world.store.find_session("ann", session)
             assert gone is None or gone.closed_at is not None
 
@@ -176,7 +177,7 @@ async def test_a_running_turn_keeps_what_it_reserved_and_settles(url, jump_s):
         turn = await world.begin(ask("1"))
         clock.advance(jump_s)
         for _ in range(20):
-            await world.service.quotas._tend([turn.accepted.response_id])
+            await world.service.quotas.tend([turn.accepted.response_id])
             assert (await use_of(world)).turns == 1
             pass_time(5, clock, ticks)
         world.engine.begin(turn.accepted.response_id)
@@ -192,7 +193,7 @@ async def test_what_a_dead_server_reserved_comes_back_though_the_clock_went_back
         await world.begin(ask("1"))
         clock.advance(-YEAR_S)
         for _ in range(20):
-            await world.service.quotas._tend([])  # as if its server were another, and dead
+            await world.service.quotas.tend([])  # as if its server were another, and dead
             pass_time(5, clock, ticks)
         assert (await use_of(world)).turns == 0
 
@@ -225,9 +226,9 @@ async def test_residency_is_charged_for_the_time_that_passed(url):
     async with servers(url, reap_every_s=1000.0) as (clock, ticks, world):
         await world.turn(ask("1"))
         pass_time(5, clock, ticks)
-        await world.service.quotas._residency.sample()
+        await world.service.quotas.residency.sample()
         clock.advance(YEAR_S)
         pass_time(5, clock, ticks)
-        await world.service.quotas._residency.sample()
+        await world.service.quotas.residency.sample()
         held = sum(world.engine.cached.values())
         assert 0 < (await use_of(world)).byte_seconds <= 12 * held

@@ -5,12 +5,12 @@ import pytest
 from engine.ipc.messages import TruncateContext
 from sessiond.errors import RequestError
 from sessiond.store.errors import StoreError
-from tests.sessions.talking import speaking, talk
-from tests.sessions.world import (
+from tests.harness.service import (
     ANN,
     ask,
     finish,
 )
+from tests.sessions.talking import speaking, talk
 
 __all__ = ["talk"]
 

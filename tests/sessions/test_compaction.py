@@ -4,6 +4,12 @@ import asyncio
 
 from engine.ipc.messages import ForkContext, RaisePriority, Sampling, SetContext, SubmitTurn
 from sessiond.domain import PolicyChoice
+from tests.harness.service import (
+    ROLES,
+    entries,
+    message,
+    until,
+)
 from tests.sessions.summing_up import (
     ASKED,
     CLOSE,
@@ -18,12 +24,6 @@ from tests.sessions.summing_up import (
     talk_of,
 )
 from tests.sessions.trimmed import PREFIX
-from tests.sessions.world import (
-    ROLES,
-    entries,
-    message,
-    until,
-)
 
 __all__ = ["engine", "talk", "talk_of"]
 
@@ -50,7 +50,7 @@ class TestInTheBackground:
         talk.write(turn)
         await talk.idle()
         stored = await talk.world.store.newest_summary(
-            "ann", talk.world.service._deps.sessions.get(talk.session).tip_id
+            "ann", talk.world.service.sessions.get(talk.session).tip_id
         )
         assert (stored.ref.id, stored.ref.tokens) == (turn, len(pair()))
         talk.assert_nothing_left()

@@ -7,9 +7,8 @@ import pytest
 from engine.ipc.messages import CancelTurn, CloseContext, RaisePriority, SetContext
 from sessiond.sessions.compaction import RETRY_AFTER_TURNS
 from sessiond.store.errors import StoreError
-from tests.sessions.summing_up import TEXT, TOKENS, engine, is_summary, reasons, talk, talk_of
-from tests.sessions.trimmed import PREFIX, changes
-from tests.sessions.world import (
+from tests.fakes.policies import Shelf
+from tests.harness.service import (
     ANN,
     ROLES,
     SOCKET,
@@ -19,6 +18,8 @@ from tests.sessions.world import (
     settled,
     until,
 )
+from tests.sessions.summing_up import TEXT, TOKENS, engine, is_summary, reasons, talk, talk_of
+from tests.sessions.trimmed import PREFIX, changes
 
 __all__ = ["engine", "talk", "talk_of"]
 
@@ -51,7 +52,7 @@ class TestEnds:
     async def test_it_ends_with(self, talk, engine, end):
         await talk.grow()
         turn = await talk.writing()
-        tip = talk.world.service._deps.sessions.get(talk.session).tip_id
+        tip = talk.world.service.sessions.get(talk.session).tip_id
         await getattr(self, end)(talk)
         await talk.idle()
         await until(lambda: CloseContext(session=turn, erase=True) in engine.commands)
@@ -66,7 +67,7 @@ class TestEnds:
         await talk.world.service.detach(SOCKET)
         talk.write(turn)
         await talk.idle()
-        tip = talk.world.service._deps.sessions.get(talk.session).tip_id
+        tip = talk.world.service.sessions.get(talk.session).tip_id
         assert await talk.world.store.newest_summary("ann", tip) is not None
 
     async def test_an_engine_that_hangs_keeps_nobody(self, talk_of, engine):
@@ -122,8 +123,8 @@ class TestDisk:
         """An engine that is lost would leave there what nobody can erase."""
         await talk.grow()
         await talk.writing()
-        live = talk.world.service._deps.sessions.get(talk.session)
-        talk.world.service._retention.unplace(live)
+        live = talk.world.service.sessions.get(talk.session)
+        talk.world.service.retention.unplace(live)
         await until(lambda: not talk.open_turns)
         waiting = asyncio.create_task(talk.need_room())
         turn = await talk.writing()
@@ -227,11 +228,11 @@ class TestFailures:
         assert "met a fault" in caplog.text
         assert reasons(await entries(await talk.need_room())) == ["summary_failed"]
 
-    async def test_a_policy_that_fails_in_look_ahead_harms_no_turn(self, talk, caplog):
-        def fail(_name, _parameters):
+    async def test_a_policy_that_fails_in_look_ahead_harms_no_turn(self, talk, caplog, monkeypatch):
+        def fail(*_):
             raise ZeroDivisionError
 
         turn = await talk.begin()
-        talk.world.service._policies._make = fail
+        monkeypatch.setattr(Shelf, "__call__", fail)
         assert (await finish(turn)).status == "completed"
         await until(lambda: "summary look-ahead" in caplog.text)

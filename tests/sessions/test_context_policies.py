@@ -5,10 +5,7 @@ import pytest
 
 from sessiond.domain import UNSET, PolicyChoice
 from sessiond.errors import RequestError
-from tests.ipc.loops import INFO
-from tests.sessions.fake_engine import FakeEngine
-from tests.sessions.trimmed import EXACT, PREFIX, SHIFTED, changes, chat, keep
-from tests.sessions.world import (
+from tests.harness.service import (
     ANN,
     BOB,
     World,
@@ -17,6 +14,9 @@ from tests.sessions.world import (
     finish,
     rendered,
 )
+from tests.ipc.loops import INFO
+from tests.sessions.fake_engine import FakeEngine
+from tests.sessions.trimmed import EXACT, PREFIX, SHIFTED, changes, chat, keep
 
 
 class TestPrecedence:
@@ -174,14 +174,13 @@ class TestBrokenPolicies:
         assert (await world.context(session), len(engine.commands)) == (before, commands)
         await world.turn(ask("three", conversation=session))
 
-    async def test_a_policy_that_raises_fails_its_turn(self, world):
+    async def test_a_policy_that_raises_fails_its_turn(self, world, monkeypatch):
         session, _ = await chat(world, "one")
 
-        class Broken:
-            def plan(self, view):
-                raise ZeroDivisionError
+        def broken(_view):
+            raise ZeroDivisionError
 
-        world.policies._policies["scripted"] = Broken()
+        monkeypatch.setattr(world.policies.scripted, "plan", broken)
         with pytest.raises(RequestError, match="the context policy 'scripted' failed") as error:
             await world.begin(ask("two", conversation=session))
         assert error.value.code == "internal_error"

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from policies.plan import KeepTurns
 from sessiond.domain import PolicyChoice
 from sessiond.errors import RequestError
+from tests.harness.service import ANN, DEFAULT, SOCKET, World, ask, finish, items, message, until
 from tests.sessions.fake_engine import FakeEngine, reply_to
-from tests.sessions.world import ANN, DEFAULT, SOCKET, World, ask, finish, items, message, until
 from tests.soak import SOAK
 
 ENDS = [*["done"] * 8, "prefill", "keep", "drop", "fail", "lose", "leave"]
@@ -130,7 +130,7 @@ class Life:
 
     async def placed(self, session):
         """What the service takes the engine to hold: it does, and would make it again from SQL."""
-        live = self.world.service._deps.sessions.get(session)
+        live = self.world.service.sessions.get(session)
         if live is None or not live.is_resident(self.engine.epoch):
             return None
         placed, engine = live.residency, self.engine
@@ -199,7 +199,7 @@ class Life:
         rebuilt = rebuilt and bool(self.engine.edits[session])
         self.engine.begin(name, rebuilt_exact=rebuilt)
         if rebuilt:
-            live = self.world.service._deps.sessions.get(session)
+            live = self.world.service.sessions.get(session)
             await until(lambda: live.residency.view and live.residency.view.fidelity == "exact")
             await self.placed(session)
 

@@ -4,7 +4,7 @@ import pytest
 
 from engine.ipc.messages import CloseContext, SetContext, SubmitTurn
 from sessiond.errors import RequestError
-from tests.sessions.world import ANN, BOB, DEFAULT, ask, finish, items, rendered
+from tests.harness.service import ANN, BOB, DEFAULT, ask, finish, items, rendered
 
 
 @pytest.fixture

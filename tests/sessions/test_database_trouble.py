@@ -9,9 +9,9 @@ import pytest
 from sessiond.errors import RequestError
 from sessiond.sessions import stream
 from sessiond.store import migrate
+from tests.harness.service import World, ask, finish, rendered, settled, until
 from tests.ipc.loops import INFO
 from tests.sessions.fake_engine import FakeEngine
-from tests.sessions.world import World, ask, finish, rendered, settled, until
 
 STREAMS = 50
 LARGE = "x" * 4000  # of which no part fits where there still is room in a full file
@@ -84,7 +84,7 @@ async def limit_pages(store, pages):
     async def work(connection):
         await connection.exec_driver_sql(f"PRAGMA max_page_count={pages}")
 
-    await store._database.write(work)
+    await store.database.write(work)
 
 
 async def in_flight(world, sessions):
@@ -119,7 +119,7 @@ async def test_turns_fail_clearly_while_the_database_does_and_go_on_after_it(
     for turn in turns[2:]:
         engine.finish(turn.accepted.response_id)
         assert (await finish(turn)).status == "completed"
-    await world.service._replica.beat()
+    await world.service.replica.beat()
     assert world.service.database_failure is None
     engine.auto = True
     for number, session in enumerate(sessions):

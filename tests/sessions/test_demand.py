@@ -8,7 +8,7 @@ from sessiond.errors import RequestError
 from sessiond.sessions.demand import DrainRate, PoolDemand
 from sessiond.sessions.limits import ServiceLimits
 from tests.fakes.fake_clock import FakeClock
-from tests.sessions.world import World, ask, finish
+from tests.harness.service import World, ask, finish
 
 POOL = 100
 

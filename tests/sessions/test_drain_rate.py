@@ -5,7 +5,7 @@ import pytest
 from sessiond.errors import RequestError
 from sessiond.sessions.demand import DrainRate
 from tests.fakes.fake_clock import FakeClock
-from tests.sessions.world import World, ask, finish
+from tests.harness.service import World, ask, finish
 
 
 @pytest.mark.parametrize(

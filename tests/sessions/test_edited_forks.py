@@ -6,8 +6,7 @@ from engine.ipc.messages import Edit, EditContext, ForkContext, SetContext
 from policies.plan import KeepTurns, Summarize
 from sessiond.domain import TurnUsage
 from sessiond.store.records import NewSummary
-from tests.sessions.trimmed import EXACT, PREFIX, SHIFTED, changes, chat, keep
-from tests.sessions.world import (
+from tests.harness.service import (
     ANN,
     World,
     ask,
@@ -16,6 +15,7 @@ from tests.sessions.world import (
     rendered,
     until,
 )
+from tests.sessions.trimmed import EXACT, PREFIX, SHIFTED, changes, chat, keep
 
 
 class TestForks:
@@ -96,7 +96,7 @@ class TestForks:
         engine.auto = False
         turn = await world.begin(ask("four", conversation=session, policy=SHIFTED))
         engine.begin(turn.accepted.response_id, rebuilt_exact=True)
-        await until(lambda: world.service._deps.sessions.get(session).residency.view)
+        await until(lambda: world.service.sessions.get(session).residency.view)
         fork = await world.begin(ask("fork", previous_response_id=tip, policy=SHIFTED))
         assert engine.sent(ForkContext) == []
         assert len(engine.edits[fork.accepted.session_id]) == 1

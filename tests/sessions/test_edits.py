@@ -4,8 +4,7 @@ import pytest
 
 from engine.ipc.messages import Edit, EditContext, SetContext
 from sessiond.domain import ContextChanged, TurnBegun, TurnFinished
-from tests.sessions.trimmed import EXACT, PREFIX, SHIFTED, changes, chat, keep
-from tests.sessions.world import (
+from tests.harness.service import (
     ANN,
     World,
     ask,
@@ -14,6 +13,7 @@ from tests.sessions.world import (
     message,
     rendered,
 )
+from tests.sessions.trimmed import EXACT, PREFIX, SHIFTED, changes, chat, keep
 
 
 class TestEdits:

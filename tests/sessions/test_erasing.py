@@ -9,16 +9,16 @@ from msgspec.structs import replace
 from engine.ipc.messages import CloseContext, SetContext
 from engine.ipc.queries import GetStats, TierInfo
 from sessiond.store.schema import items, metadata, sessions, system_prompts, turns
+from tests.harness.service import ANN, BOB, SOCKET, World, ask, finish, until
+from tests.harness.service import items as messages
 from tests.sessions.rig import Rig, StepGate, greedy
-from tests.sessions.world import ANN, BOB, SOCKET, World, ask, finish, until
-from tests.sessions.world import items as messages
 
 
 async def rows(world, table):
     async def work(connection):
         return (await connection.execute(sa.select(table))).all()
 
-    return await world.store._database.read(work)
+    return await world.store.database.read(work)
 
 
 async def counts(world):
@@ -108,7 +108,7 @@ async def test_the_engine_is_told_to_erase_what_it_holds(world, engine):
 async def test_an_engine_that_has_forgotten_the_ids_is_told_them_first(world, engine):
     session, _ = await told(world, "a")
     context = await world.context(session)
-    world.service._retention.forget(world.service._deps.sessions.get(session))
+    world.service.retention.forget(world.service.sessions.get(session))
     engine.commands.clear()
     await world.service.close_session(ANN, session)
     assert [type(command) for command in engine.commands] == [SetContext, CloseContext]
@@ -155,7 +155,7 @@ async def test_an_engine_that_is_new_erases_what_the_last_may_have_left_on_disk(
     assert [type(command) for command in engine.commands] == [SetContext, CloseContext]
     assert engine.commands[0].ids == context
     assert engine.commands[1].erase
-    await until(lambda: not len(world.service._housekeeping._engine_sync.pending_deletes))
+    await until(lambda: not world.service.housekeeping.owed_erasures)
     assert len(engine.commands) == 2
 
 
@@ -184,14 +184,14 @@ async def test_no_slot_of_the_device_holds_anything_of_it(real, forgotten):
     session = turn.accepted.session_id
     if forgotten:
         await world.service.detach(SOCKET)
-        live = world.service._deps.sessions.get(session)
-        world.service._retention.forget(live)
+        live = world.service.sessions.get(session)
+        world.service.retention.forget(live)
         assert (await rig.engine.ask(GetStats())).cached_blocks
     await world.service.close_session(ANN, session)
     stats = await rig.engine.ask(GetStats())
     assert (stats.cached_blocks, stats.active_blocks) == (0, 0)
     if not forgotten:
-        assert not any(rig.model._slots)
+        assert not any(rig.model.slots)
     _, again = await world.turn(greedy("a secret of ours " * 5))
     assert again.usage.cached_tokens == 0
 

@@ -8,8 +8,7 @@ from engine.ipc.messages import CancelTurn, ReleaseContext
 from sessiond.domain import TextDelta, TurnBegun, TurnFinished, TurnQueued
 from sessiond.errors import RequestError
 from sessiond.store.errors import StoreError
-from tests.sessions.talking import OTHER, speaking, talk
-from tests.sessions.world import (
+from tests.harness.service import (
     ANN,
     BOB,
     SOCKET,
@@ -21,6 +20,7 @@ from tests.sessions.world import (
     settled,
     until,
 )
+from tests.sessions.talking import OTHER, speaking, talk
 
 __all__ = ["talk"]
 

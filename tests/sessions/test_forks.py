@@ -8,8 +8,8 @@ import pytest
 from engine.ipc.messages import CloseContext, ForkContext, SetContext, TruncateContext
 from engine.ipc.queries import GetStats
 from sessiond.errors import RequestError
+from tests.harness.service import ANN, BOB, SOCKET, World, ask, finish, message, settled
 from tests.sessions.rig import Rig, StepGate, greedy, reply_after
-from tests.sessions.world import ANN, BOB, SOCKET, World, ask, finish, message, settled
 
 
 async def told(world, *texts, session=None):

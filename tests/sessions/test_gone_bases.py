@@ -6,8 +6,8 @@ from contextlib import contextmanager
 import pytest
 
 from sessiond.errors import RequestError
+from tests.harness.service import ANN, ask
 from tests.sessions.test_ownership import servers
-from tests.sessions.world import ANN, ask
 
 PARAM = "previous_response_id"
 

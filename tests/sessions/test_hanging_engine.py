@@ -6,7 +6,7 @@ import pytest
 
 from engine.ipc.messages import ReleaseContext
 from sessiond.sessions.service import ServiceLimits
-from tests.sessions.world import ANN, SOCKET, World, ask
+from tests.harness.service import ANN, SOCKET, World, ask
 
 IMPATIENT = {"cancel_timeout_s": 0.01, "ask_timeout_s": 0.01, "drain_timeout_s": 0.01}
 

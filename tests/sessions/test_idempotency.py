@@ -6,7 +6,7 @@ import pytest
 
 from sessiond.errors import RequestError
 from sessiond.sessions.service import BoundTurn
-from tests.sessions.world import ANN, BOB, SOCKET, World, ask, finish, items, settled
+from tests.harness.service import ANN, BOB, SOCKET, World, ask, finish, items, settled
 
 
 async def refused(work, code, param=None):
@@ -67,7 +67,7 @@ async def test_of_many_at_once_one_runs(world, engine):
     assert {one for one in found if isinstance(one, str)} <= {runs[0].response_id}
     await finish(await world.service.run(runs[0]))
     assert len(engine.turns) == 1
-    assert len(list(world.service._deps.sessions)) == 1
+    assert len(list(world.service.sessions)) == 1
 
 
 async def test_a_users_key_is_nobody_elses(world):
@@ -106,20 +106,20 @@ async def test_a_key_outlives_the_server_and_is_forgotten_in_time(url, engine):
     assert second != first
     world.clock.advance(1000)
 
-    await world.service._idempotency.reap()
+    await world.service._idempotency.reap()  # noqa: SLF001 -- the reaper would do it later
     assert await world.store.used_keys.find("ann", "k", 0.0) is None
     await world.stop()
 
 
 async def test_a_key_of_a_turn_that_a_crash_took_is_free(world):
     bound = await once(world, ask("a"))
-    world.service._runner.drop(bound)  # as if the server had died before it was stored
+    world.service.runner.drop(bound)  # as if the server had died before it was stored
     assert await run_once(world, ask("a")) != bound.response_id
 
 
 async def test_a_turn_that_is_not_stored_takes_no_key(world):
     await refused(once(world, ask("a", store=False)), "invalid_value", "idempotency_key")
-    assert list(world.service._deps.sessions) == []
+    assert list(world.service.sessions) == []
 
 
 class TestNames:

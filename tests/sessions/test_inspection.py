@@ -5,7 +5,7 @@ import pytest
 
 from sessiond.domain import BlockCounts, ByteCounts, PageRow, SessionUsage
 from sessiond.errors import RequestError
-from tests.sessions.world import ANN, SOCKET, ask, finish
+from tests.harness.service import ANN, SOCKET, ask, finish
 
 
 async def test_a_session_shows_its_turns_and_what_it_holds(world, engine):

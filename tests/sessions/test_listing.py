@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from engine.ipc.queries import GetContexts
 from sessiond.domain import EVERYBODY, SessionFilter
 from sessiond.errors import RequestError
-from tests.sessions.world import ANN, BOB, World, ask
+from tests.harness.service import ANN, BOB, World, ask
 
 ADMIN = replace(ANN, user_id="root", is_admin=True)
 
@@ -42,7 +42,7 @@ async def all_states(world, engine):
     new = (await world.service.create_conversation(ANN, (), {})).id
     engine.auto = False
     turn = await world.begin(ask("running"))
-    world.service._retention.release(world.service._deps.sessions.get(cold))
+    world.service.retention.release(world.service.sessions.get(cold))
     return {
         "closed": [closed],
         "cold": [cold],

@@ -7,9 +7,7 @@ import pytest
 from engine.ipc.queries import GetStats
 from sessiond.domain import PolicyChoice
 from sessiond.errors import RequestError
-from tests.sessions.long_chat import Chat, said
-from tests.sessions.rig import Rig, StepGate, greedy, reply_after
-from tests.sessions.world import (
+from tests.harness.service import (
     DEFAULT,
     ROLES,
     finish,
@@ -18,6 +16,8 @@ from tests.sessions.world import (
     settled,
     until,
 )
+from tests.sessions.long_chat import Chat, said
+from tests.sessions.rig import Rig, StepGate, greedy, reply_after
 
 pytestmark = pytest.mark.second
 
@@ -52,7 +52,7 @@ async def test_300_turns_in_a_window_of_1024_tokens(start, fidelity):
     trims = sum(bool(changes) for changes in chat.changes)
     assert 5 < trims <= 300 // 5
     assert blocks <= 2 * WINDOW // 16
-    live = chat.world.service._deps.sessions.get(chat.session)
+    live = chat.world.service.sessions.get(chat.session)
     assert len(live.layout.turns) < 50
     assert live.layout.tokens == live.tokens == len(chat.visible)
     assert live.layout == await chat.world.store.layout("ann", len(PREFIX), live.tip_id)
@@ -100,8 +100,8 @@ async def test_a_fork_from_before_a_trim_replies_as_the_whole_would(start, fidel
     chat = Chat(await start(Rig(), policy=sliding(fidelity)))
     whole, number = None, 0
     while not any(chat.changes):
-        whole = getattr(chat, "visible", None), chat.world.service._deps.sessions
-        tip = number and chat.world.service._deps.sessions.get(chat.session).tip_id
+        whole = getattr(chat, "visible", None), chat.world.service.sessions
+        tip = number and chat.world.service.sessions.get(chat.session).tip_id
         await chat.say(said(number))
         number += 1
     ids, _ = whole
@@ -202,8 +202,8 @@ async def test_t16_children_of_a_busy_parent_share_its_blocks(start):
         )
         for n in range(4)
     ]
-    turns = world.service._runner.bound_turns
-    await until(lambda: len(turns()) == 5 and all(bound._turn for bound in turns()))
+    turns = world.service.runner.bound_turns
+    await until(lambda: len(turns()) == 5 and all(bound._turn for bound in turns()))  # noqa: SLF001 -- whether the engine has it
     rig.model.gate.open()
     for number, (turn, finished) in enumerate(await settled(*children)):
         assert turn.accepted.session_id != parent

@@ -9,7 +9,7 @@ from sessiond.domain import AttachmentId, TurnAccepted
 from sessiond.sessions import housekeeping, quotas, replica
 from sessiond.sessions.event_log import EventLogs, stored_replay
 from tests.fakes.fake_clock import FakeClock
-from tests.sessions.world import ANN, BOB, SOCKET, World, ask, settled, until
+from tests.harness.service import ANN, BOB, SOCKET, World, ask, settled, until
 
 MANY = 7
 
@@ -38,29 +38,29 @@ class TestResidency:
         self, still, engine, monkeypatch
     ):
         monkeypatch.setattr(quotas, "_AT_A_TIME", 3)
-        meter = still.service.quotas._residency
+        meter = still.service.quotas.residency
         await open_sessions(still)
         await open_sessions(still, caller=BOB)
-        meter._ticks.advance(100)
-        before = meter._looked_at
+        still.ticks.advance(100)
+        before = meter.looked_at
         await meter.sample()
         asked = [query.sessions for query in engine.asked if isinstance(query, GetResidency)]
         assert max(map(len, asked)) == 3
         assert sorted(name for names in asked for name in names) == sorted(engine.cached)
-        since_s = meter._looked_at - before
+        since_s = meter.looked_at - before
         for user in ("ann", "bob"):
             held = sum(
                 kept
                 for session, kept in engine.cached.items()
-                if still.service._deps.sessions.get(session).user_id == user
+                if still.service.sessions.get(session).user_id == user
             )
             assert await byte_seconds(still, user) == pytest.approx(held * since_s)
 
     async def test_what_an_answer_leaves_out_is_asked_for_again(self, still, engine):
         engine.residency_at_a_time = 2
-        meter = still.service.quotas._residency
+        meter = still.service.quotas.residency
         await open_sessions(still)
-        meter._ticks.advance(100)
+        still.ticks.advance(100)
         await meter.sample()
         asked = [len(query.sessions) for query in engine.asked if isinstance(query, GetResidency)]
         assert asked == [7, 5, 3, 1]
@@ -68,7 +68,7 @@ class TestResidency:
 
     async def test_many_users_are_charged_in_several_transactions(self, still, monkeypatch):
         sizes = []
-        write = still.store.quotas._database.write
+        write = still.store.database.write
 
         async def noted(work, **options):
             sizes.append(len(work.keywords["byte_seconds"]))
@@ -77,7 +77,7 @@ class TestResidency:
         users = {f"user_{number}": 1.0 for number in range(450)}
         for user in users:
             await still.store.quotas.set_quota(user, {}, 1.0)
-        monkeypatch.setattr(still.store.quotas._database, "write", noted)
+        monkeypatch.setattr(still.store.database, "write", noted)
         await still.store.quotas.add_residency(users)
         assert sizes == [200, 200, 50]
         assert await byte_seconds(still, "user_449") == 1.0
@@ -96,23 +96,23 @@ async def test_a_heartbeat_looks_at_some_sessions_and_the_next_at_the_others(
 
     monkeypatch.setattr(still.store.membership, "taken", taken)
     for _ in range(3):
-        await still.service._replica.beat()
+        await still.service.replica.beat()
     assert list(map(len, asked)) == [3, 3, 1]
     assert sorted(name for some in asked for name in some) == sorted(names)
-    assert len(still.service._deps.sessions) == 0
+    assert len(still.service.sessions) == 0
 
 
 async def test_others_go_on_while_a_socket_with_many_sessions_leaves(still, monkeypatch):
     monkeypatch.setattr(housekeeping, "_AT_A_TIME", 1)
     await open_sessions(still)
     held = []
-    release = still.service._retention.release
+    release = still.service.retention.release
 
     def noted(live):
         held.append(turns)
         release(live)
 
-    monkeypatch.setattr(still.service._retention, "release", noted)
+    monkeypatch.setattr(still.service.retention, "release", noted)
     turns = 0
     leaving = asyncio.create_task(still.service.detach(SOCKET))
     while not leaving.done():
@@ -144,14 +144,14 @@ async def test_a_session_that_came_anew_while_its_old_socket_left_is_not_release
     engine.auto = False
     await still.begin(ask("a", conversation=session))
     still.service.leave(SOCKET)
-    old = still.service._deps.sessions.get(session)
+    old = still.service.sessions.get(session)
     await until(lambda: not old.turn_lock.is_locked)
-    still.service._retention.forget(old)
+    still.service.retention.forget(old)
     again = await still.begin(ask("b", conversation=session), attachment=None)
     before = len(engine.commands)
     await still.service.detach(SOCKET)
     assert engine.commands[before:] == []
-    assert still.service._retention.cold_count == 0
+    assert still.service.retention.cold_count == 0
     engine.finish(again.accepted.response_id)
 
 
@@ -176,4 +176,4 @@ def test_replays_of_a_session_are_found_by_its_name_and_not_kept_longer():
     replays.reap(63.0)
     assert len(replays) == 1
     replays.forget_session("conv_1")
-    assert (len(replays), replays._of_session) == (0, {})
+    assert (len(replays), replays.size_bytes) == (0, 0)

@@ -6,8 +6,8 @@ from engine.ipc.messages import SubmitTurn
 from sessiond.domain import ContextChanged, InputItem, PolicyChoice
 from sessiond.errors import RequestError
 from sessiond.sessions.fit import keep_end
+from tests.harness.service import ANN, World, ask, entries, items, message, rendered
 from tests.sessions.trimmed import PREFIX, changes
-from tests.sessions.world import ANN, World, ask, entries, items, message, rendered
 
 KEEP_END = PolicyChoice(type="sliding_window", oversize="keep_end")
 TEXT = "".join(chr(ord("a") + number % 26) for number in range(5000))

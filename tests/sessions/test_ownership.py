@@ -11,8 +11,8 @@ from engine.ipc.messages import CloseContext
 from sessiond.domain import PolicyChoice
 from sessiond.errors import RequestError
 from tests.fakes.fake_clock import FakeClock
+from tests.harness.service import ANN, World, ask, entries, finish, rendered, settled, timers
 from tests.sessions.fake_engine import FakeEngine
-from tests.sessions.world import ANN, World, ask, entries, finish, rendered, settled
 
 LEASE_S = 15.0
 PREFIX = ("system", "be good")
@@ -34,11 +34,7 @@ async def servers(url, names="ab"):
 
 async def die(world):
     """End as after `kill -9`: nothing is said to anybody."""
-    for task in (
-        world.service._replica._task,
-        world.service._reaper,
-        *world.service._runner._tasks,
-    ):
+    for task in (*timers(world.service), *world.service.runner._tasks):  # noqa: SLF001 -- see timers
         task.cancel()
     await asyncio.sleep(0)
 
@@ -136,7 +132,7 @@ async def test_who_was_taken_for_dead_commits_what_nobody_has_taken(url):
         turn = await a.begin(ask("1"))
         a.engine.begin(turn.accepted.response_id)
         a.clock.advance(LEASE_S + 1)
-        await b.service._replica.beat()
+        await b.service.replica.beat()
         assert (await b.store.find_turn("ann", turn.accepted.response_id)).status == "failed"
         a.engine.finish(turn.accepted.response_id)
         assert (await finish(turn)).status == "completed"
@@ -166,8 +162,8 @@ async def test_a_server_that_keeps_its_lease_keeps_its_sessions(url):
         turn = await a.begin(ask("1"))
         for _ in range(5):
             a.clock.advance(LEASE_S / 2)
-            await a.service._replica.beat()
-            await b.service._replica.beat()
+            await a.service.replica.beat()
+            await b.service.replica.beat()
         with pytest.raises(RequestError, match="in progress"):
             await b.begin(ask("2", conversation=turn.accepted.session_id))
         assert (await b.store.find_turn("ann", turn.accepted.response_id)).status == "running"
@@ -214,7 +210,7 @@ async def test_a_heartbeat_gives_back_the_kv_of_sessions_that_went_on_elsewhere(
         kept, _ = await a.turn(ask("1"))
         await b.turn(ask("2", conversation=moved.accepted.session_id))
         await b.service.close_session(ANN, closed.accepted.session_id)
-        await a.service._replica.beat()
+        await a.service.replica.beat()
         gone = {command.session for command in a.engine.sent(CloseContext)}
         assert gone == {moved.accepted.session_id, closed.accepted.session_id}
         assert set(a.engine.contexts) == {kept.accepted.session_id}
@@ -244,7 +240,7 @@ async def test_what_was_said_of_a_session_at_one_server_holds_at_the_other(url):
         await b.service.update_session(ANN, session, policy=choice, priority="high")
         await b.service.conversations.add_items(ANN, session, ask("added").input)
         view = await a.service.update_session(ANN, session, retention="park")
-        live = a.service._deps.sessions.get(session)
+        live = a.service.sessions.get(session)
         assert (live.policy, live.hints.priority, live.hints.retention) == (choice, "high", "park")
         assert live.tip_id == view.turns[-1].response_id
         await b.service.reset_session(ANN, session)
@@ -295,7 +291,7 @@ async def test_random_turns_at_three_servers_make_one_history(url, seed):
             if random.random() < 0.2:
                 world.clock.advance(LEASE_S + 1)  # all but those that renew are dead
             if random.random() < 0.3:
-                await world.service._replica.beat()
+                await world.service.replica.beat()
             (ended,) = await settled(world.turn(ask(f"n{number}", conversation=session)))
             if isinstance(ended, RequestError):
                 assert ended.code == "turn_in_progress"

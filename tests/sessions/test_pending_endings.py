@@ -3,8 +3,13 @@
 import pytest
 
 from sessiond.store.errors import StoreError
+from tests.harness.service import World, ask, finish
 from tests.sessions.quota_words import refusal_of
-from tests.sessions.world import World, ask, finish
+
+
+def mark_as_failed(store):
+    """As if a statement had failed just now."""
+    store.database._failure = "down"  # noqa: SLF001 -- no statement fails at will on both databases
 
 
 async def test_a_turn_that_could_not_be_marked_as_failed_is_marked_later(url, engine, monkeypatch):
@@ -14,20 +19,20 @@ async def test_a_turn_that_could_not_be_marked_as_failed_is_marked_later(url, en
     name, lose = turn.accepted.response_id, world.store.abort_turn
 
     async def down(_row):
-        world.store._database._failure = "down"
+        mark_as_failed(world.store)
         raise StoreError("down")
 
     monkeypatch.setattr(world.store, "abort_turn", down)
     engine.fail(name, "internal_error")
     assert (await finish(turn)).status == "failed"
     for _ in range(2):
-        await world.service._replica.beat()
+        await world.service.replica.beat()
         assert (await world.store.find_turn("ann", name)).status == "running"
     monkeypatch.setattr(world.store, "abort_turn", lose)
-    await world.service._replica.beat()
+    await world.service.replica.beat()
     assert (await world.store.find_turn("ann", name)).status == "failed"
     assert (await world.store.quotas.account("ann")).use.turns == 0
-    assert len(world.service._replica._pending_endings) == 0
+    assert len(world.service.replica.pending_endings) == 0
     await world.stop()
 
 
@@ -45,8 +50,8 @@ async def test_one_that_ended_otherwise_meanwhile_is_not_tried_for_ever(url, eng
     engine.fail(name, "internal_error")
     await finish(turn)
     monkeypatch.setattr(world.store, "abort_turn", lose)
-    await world.service._replica.beat()
-    assert len(world.service._replica._pending_endings) == 0
+    await world.service.replica.beat()
+    assert len(world.service.replica.pending_endings) == 0
     await world.stop()
 
 
@@ -65,7 +70,7 @@ async def test_a_turn_that_was_refused_though_its_first_commit_held_is_ended(
     monkeypatch.setattr(world.store, "begin_turn", held)
     assert (await refusal_of(world, ask("2", conversation=session))).code == "internal_error"
     assert (await world.store.find_turn("ann", held.id)).status == "running"
-    await world.service._replica.beat()
+    await world.service.replica.beat()
     assert (await world.store.find_turn("ann", held.id)).status == "failed"
     assert (await world.store.quotas.account("ann")).use.turns == 0
     monkeypatch.setattr(world.store, "begin_turn", begin)
@@ -81,25 +86,25 @@ async def test_what_a_volatile_turn_had_reserved_is_given_back_later(
     world = await World.start(url, engine)
     engine.auto = False
     turn = await world.begin(ask("hi", store=False))
-    name, settle = turn.accepted.response_id, world.store._settle
+    name = turn.accepted.response_id
     assert (await world.store.quotas.account("ann")).use.turns == 1
 
     async def down(*_):
-        world.store._database._failure = "down"
+        mark_as_failed(world.store)
         raise StoreError("down")
 
-    monkeypatch.setattr(world.store, "_settle", down)
-    if ending == "fails":
-        engine.fail(name, "internal_error")
-    else:
-        engine.begin(name)
-        engine.finish(name)
-    await finish(turn)
-    assert (await world.store.quotas.account("ann")).use.turns == 1
-    monkeypatch.setattr(world.store, "_settle", settle)
-    await world.service._replica.beat()
+    with monkeypatch.context() as failing:
+        failing.setattr(world.store, "_settle", down)
+        if ending == "fails":
+            engine.fail(name, "internal_error")
+        else:
+            engine.begin(name)
+            engine.finish(name)
+        await finish(turn)
+        assert (await world.store.quotas.account("ann")).use.turns == 1
+    await world.service.replica.beat()
     assert (await world.store.quotas.account("ann")).use.turns == 0
-    assert len(world.service._replica._pending_endings) == 0
+    assert len(world.service.replica.pending_endings) == 0
     await world.stop()
 
 
@@ -109,7 +114,8 @@ async def test_what_a_volatile_turn_had_reserved_is_given_back_once_when_it_is_k
     world = await World.start(url, engine)
     engine.auto = False
     turn = await world.begin(ask("hi", store=False))
-    name, settle, tries = turn.accepted.response_id, world.store._settle, []
+    name, tries = turn.accepted.response_id, []
+    settle = world.store._settle  # noqa: SLF001 -- the one part of a transaction that fails here
 
     async def settled_but(*how):
         tries.append(how)

@@ -7,7 +7,7 @@ import pytest
 from engine.ipc.messages import ForkContext
 from sessiond.domain import AttachmentId
 from sessiond.errors import RequestError
-from tests.sessions.world import ANN, SOCKET, World, ask, entries, finish, rendered, settled, until
+from tests.harness.service import ANN, SOCKET, World, ask, entries, finish, rendered, settled, until
 
 OTHER = AttachmentId("sock_2")
 

@@ -6,8 +6,8 @@ import pytest
 
 from sessiond.domain import AttachmentId, PolicyChoice
 from sessiond.errors import RequestError
+from tests.harness.service import ANN, World, ask, finish
 from tests.sessions.quota_words import PREFIX, limit, refusal_of, states, to_minute
-from tests.sessions.world import ANN, World, ask, finish
 
 
 class TestTurnsAtATime:

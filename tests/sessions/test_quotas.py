@@ -9,8 +9,8 @@ from sessiond.errors import RequestError
 from sessiond.quota import charged_tokens, windows_at
 from sessiond.store.errors import StoreError
 from sessiond.store.store import Store
+from tests.harness.service import ANN, BOB, SOCKET, ByteFormat, World, ask, finish, settled, until
 from tests.sessions.quota_words import PREFIX, limit, refusal_of, to_minute, use_of, use_when
-from tests.sessions.world import ANN, BOB, SOCKET, ByteFormat, World, ask, finish, settled, until
 from tests.soak import SOAK
 
 

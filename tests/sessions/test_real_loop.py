@@ -7,9 +7,7 @@ import pytest
 from engine.ipc.queries import GetAudit, GetStats
 from sessiond.domain import TurnBegun
 from tests.fakes.fake_model import InjectedFaultError
-from tests.sessions.rig import Rig, StepGate, greedy, reply_after
-from tests.sessions.trimmed import SHIFTED, keep
-from tests.sessions.world import (
+from tests.harness.service import (
     ANN,
     BOB,
     SOCKET,
@@ -20,6 +18,8 @@ from tests.sessions.world import (
     settled,
     until,
 )
+from tests.sessions.rig import Rig, StepGate, greedy, reply_after
+from tests.sessions.trimmed import SHIFTED, keep
 
 
 @pytest.fixture
@@ -99,8 +99,8 @@ async def test_a_fork_of_a_shifted_context_has_its_kv_and_can_be_made_again(star
     _, trunk = await world.turn(greedy("same", conversation=session))
     fork, forked = await world.turn(greedy("same", previous_response_id=tip))
     assert fork.accepted.session_id != session
-    for live in world.service._deps.sessions:
-        world.service._retention.unplace(live)
+    for live in world.service.sessions:
+        world.service.retention.unplace(live)
     _, again = await world.turn(greedy("same", previous_response_id=tip))
     assert forked.text == again.text == trunk.text
     assert forked.text != reply_after([*seen, *message("user", "same"), 259])

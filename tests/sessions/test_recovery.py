@@ -8,8 +8,8 @@ import pytest
 
 from engine.ipc.messages import SetContext
 from sessiond.errors import RequestError
+from tests.harness.service import ANN, World, ask, finish, settled, until
 from tests.sessions.fake_engine import FakeEngine
-from tests.sessions.world import ANN, World, ask, finish, settled, until
 
 
 async def test_an_engine_that_dies_ends_its_turns_and_the_next_one_is_right(world, engine):
@@ -38,7 +38,7 @@ async def test_a_turn_that_meets_a_starting_engine_waits_for_it(world, engine):
     turn, _ = await world.turn(ask("hi"))
     engine.lose(back=False)
     begun = asyncio.create_task(world.turn(ask("a", conversation=turn.accepted.session_id)))
-    await until(world.service._runner._begun)
+    await until(world.service.runner.begun_ids)
     engine.come_back()
     _, finished = await begun
     assert finished.status == "completed"

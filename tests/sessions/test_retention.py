@@ -8,7 +8,7 @@ from engine.ipc.messages import CancelTurn, CloseContext, ParkContext, ReleaseCo
 from sessiond.domain import AttachmentId
 from sessiond.sessions.lifecycle import State
 from sessiond.store.errors import StoreError
-from tests.sessions.world import ANN, SOCKET, World, ask, settled, until
+from tests.harness.service import ANN, SOCKET, World, ask, settled, until
 
 OTHER = AttachmentId("sock_2")
 
@@ -21,11 +21,11 @@ async def over_http(world, text="hi", **where):
 async def test_an_http_session_is_held_for_a_while_and_then_released(world, engine):
     session = await over_http(world)
     world.clock.advance(world.limits.http_hold_s - 1)
-    world.service._retention.reap()
+    world.service.retention.reap()
     assert engine.cached[session]
     world.clock.advance(2)
-    world.service._retention.reap()
-    world.service._retention.reap()
+    world.service.retention.reap()
+    world.service.retention.reap()
     assert engine.sent(ReleaseContext) == [ReleaseContext(session=session)]
     assert engine.cached[session] == 0
     await over_http(world, conversation=session)
@@ -37,7 +37,7 @@ async def test_each_http_turn_starts_the_time_anew(world, engine):
     world.clock.advance(world.limits.http_hold_s - 1)
     await over_http(world, conversation=session)
     world.clock.advance(2)
-    world.service._retention.reap()
+    world.service.retention.reap()
     assert engine.cached[session]
 
 
@@ -47,7 +47,7 @@ async def test_a_hold_may_be_longer_or_end_at_once(world, engine):
     await world.service.keep_alive(short, 0)
     await world.service.keep_alive("conv_none", 1)
     world.clock.advance(900)
-    world.service._retention.reap()
+    world.service.retention.reap()
     assert engine.cached[long]
     assert not engine.cached[short]
 
@@ -57,7 +57,7 @@ async def test_a_socket_that_joins_ends_the_hold(world, engine):
     await world.turn(ask("a", conversation=session))
     await world.service.keep_alive(session, 0)
     world.clock.advance(1000)
-    world.service._retention.reap()
+    world.service.retention.reap()
     assert engine.cached[session]
     await world.service.detach(SOCKET)
     assert not engine.cached[session]
@@ -66,8 +66,8 @@ async def test_a_socket_that_joins_ends_the_hold(world, engine):
 async def test_a_session_whose_closing_fails_is_held_no_longer_than_any(world, engine, monkeypatch):
     session = await over_http(world)
     world.clock.advance(1000)
-    world.service._retention.reap()
-    world.service._retention.forget(world.service._deps.sessions.get(session))
+    world.service.retention.reap()
+    world.service.retention.forget(world.service.sessions.get(session))
 
     async def fail(*_):
         raise StoreError("database is locked")
@@ -75,8 +75,8 @@ async def test_a_session_whose_closing_fails_is_held_no_longer_than_any(world, e
     monkeypatch.setattr(world.store, "close_session", fail)
     with pytest.raises(StoreError):
         await world.service.close_session(ANN, session)
-    live = world.service._deps.sessions.get(session)
-    assert world.service._retention._deadlines.take_due(world.clock() + 1000) == [live.id]
+    live = world.service.sessions.get(session)
+    assert world.service.retention._deadlines.take_due(world.clock() + 1000) == [live.id]  # noqa: SLF001 -- what the reaper would find
 
 
 async def test_the_last_of_several_sockets_releases(world, engine):
@@ -121,7 +121,7 @@ async def test_the_engine_has_all_kv_back_before_a_lost_turn_is_stored(
     await settled(leaving)
     assert stored == [turn.accepted.response_id]
     assert (
-        world.service._deps.sessions.get(session).state
+        world.service.sessions.get(session).state
         is {"release": State.COLD, "park": State.PARKED}[retention]
     )
 
@@ -154,12 +154,12 @@ async def test_a_running_turn_is_not_released_under(world, engine):
     engine.auto = False
     turn = await world.begin(ask("a", conversation=session), attachment=None)
     world.clock.advance(1000)
-    world.service._retention.reap()
+    world.service.retention.reap()
     assert engine.sent(ReleaseContext) == []
     engine.finish(turn.accepted.response_id)
     await until(turn.bound.ended.is_set)
     world.clock.advance(1000)
-    world.service._retention.reap()
+    world.service.retention.reap()
     assert not engine.cached[session]
 
 
@@ -167,9 +167,9 @@ async def test_of_the_cold_sessions_only_so_many_are_remembered(url, engine):
     world = await World.start(url, engine, max_cold_contexts=2, http_hold_s=0.0)
     sessions = [await over_http(world, text) for text in "abcd"]
     world.clock.advance(1)
-    world.service._retention.reap()
+    world.service.retention.reap()
     assert engine.sent(CloseContext) == [CloseContext(session=session) for session in sessions[:2]]
-    assert len(list(world.service._deps.sessions)) == 2
+    assert len(list(world.service.sessions)) == 2
     _, finished = await world.turn(ask("e", conversation=sessions[0]))
     assert finished.status == "completed"
     assert await world.context(sessions[0]) == engine.contexts[sessions[0]]
@@ -196,9 +196,9 @@ async def test_an_engine_that_is_away_has_nothing_to_give_back(world, engine):
 async def test_forks_that_fail_before_they_are_stored_leave_nothing(world, engine):
     turn, _ = await world.turn(ask("hi"))
     await world.turn(ask("a", conversation=turn.accepted.session_id))
-    known = len(list(world.service._deps.sessions))
+    known = len(list(world.service.sessions))
     bound = await world.bind(ask("b", previous_response_id=turn.accepted.response_id))
     await world.service.drop(bound)
-    assert len(list(world.service._deps.sessions)) == known
+    assert len(list(world.service.sessions)) == known
     page = await world.service.list_sessions(ANN, 10, None)
     assert len(page.sessions) == 1

@@ -5,8 +5,8 @@ import pytest
 from engine.ipc.messages import HintContext, ParkContext, ReleaseContext
 from sessiond.domain import PolicyChoice
 from sessiond.errors import RequestError
+from tests.harness.service import ANN, BOB, SOCKET, World, ask, finish
 from tests.sessions.fake_engine import FakeEngine
-from tests.sessions.world import ANN, BOB, SOCKET, World, ask, finish
 
 SCRIPTED = PolicyChoice(type="scripted")
 
@@ -40,10 +40,10 @@ class TestRetention:
         await world.service.detach(SOCKET)
         assert len(engine.sent(HintContext)) == hints + 1  # its time begins now
         world.clock.advance(499)
-        world.service._retention.reap()
+        world.service.retention.reap()
         assert engine.cached[session]
         world.clock.advance(2)
-        world.service._retention.reap()
+        world.service.retention.reap()
         assert not engine.cached[session]
         assert await state(world, session) == "cold"
 
@@ -53,10 +53,10 @@ class TestRetention:
         session = await opened(world, retention="hold")
         await world.service.detach(SOCKET)
         world.clock.advance(world.limits.http_hold_s - 1)
-        world.service._retention.reap()
+        world.service.retention.reap()
         assert engine.cached[session]
         world.clock.advance(2)
-        world.service._retention.reap()
+        world.service.retention.reap()
         assert not engine.cached[session]
 
     async def test_a_session_of_requests_is_parked_when_its_time_is_over(self, world, engine):
@@ -64,7 +64,7 @@ class TestRetention:
         session = turn.accepted.session_id
         await world.service.update_session(ANN, session, retention="park")
         world.clock.advance(world.limits.http_hold_s + 1)
-        world.service._retention.reap()
+        world.service.retention.reap()
         assert engine.sent(ParkContext) == [ParkContext(session=session)]
 
     async def test_what_was_said_outlives_the_server(self, url, engine):

@@ -15,7 +15,7 @@ from sessiond.sessions.replica import Sweep
 from sessiond.sessions.request_form import pack_request, unpack_request
 from sessiond.sessions.retention import Attachments, KeepAliveDeadlines
 from sessiond.sessions.transcript import Transcript
-from tests.sessions.world import ByteFormat, items, rendered
+from tests.harness.service import ByteFormat, items, rendered
 
 A, B = AttachmentId("a"), AttachmentId("b")
 S, T = SessionId("s"), SessionId("t")

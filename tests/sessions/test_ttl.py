@@ -1,6 +1,6 @@
 """Sessions that nobody comes back to are deleted, if that is wanted."""
 
-from tests.sessions.world import ANN, SOCKET, World, ask, finish, until
+from tests.harness.service import ANN, SOCKET, World, ask, finish, until
 
 DAY = 86_400.0
 
@@ -58,7 +58,7 @@ async def test_one_in_which_a_turn_runs_stays_and_without_the_setting_all_do(url
 
 async def _settled(world):
     """Until the reaper has looked at all there is, as it does once a minute at most."""
-    housekeeping = world.service._housekeeping
+    housekeeping = world.service.housekeeping
     world.clock.advance(61)
-    before = housekeeping._ttl_due_at
-    await until(lambda: housekeeping._ttl_due_at > max(before, world.clock.now_s))
+    before = housekeeping.ttl_due_at
+    await until(lambda: housekeeping.ttl_due_at > max(before, world.clock.now_s))

@@ -6,8 +6,8 @@ import pytest
 from engine.ipc.messages import SetContext, SubmitTurn
 from sessiond.domain import ContextChanged, TextDelta, TurnBegun, TurnFinished
 from sessiond.errors import RequestError
+from tests.harness.service import ANN, BOB, DEFAULT, SOCKET, ask, entries, finish, message, rendered
 from tests.sessions.fake_engine import reply_to, text_of
-from tests.sessions.world import ANN, BOB, DEFAULT, SOCKET, ask, entries, finish, message, rendered
 
 
 async def test_a_first_turn_is_the_templates_own_rendering(world, engine):

@@ -5,7 +5,7 @@ import pytest
 from sessiond.errors import RequestError
 from sessiond.sessions import stream
 from sessiond.store.errors import StoreError
-from tests.sessions.world import ask, rendered
+from tests.harness.service import ask, rendered
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ from engine.ipc.messages import CloseContext, ForkContext, SetContext
 from sessiond.domain import AttachmentId
 from sessiond.errors import RequestError
 from sessiond.store.schema import metadata
-from tests.sessions.world import ANN, BOB, SOCKET, World, ask, finish, items
+from tests.harness.service import ANN, BOB, SOCKET, World, ask, finish, items
 
 OTHER = AttachmentId("sock_2")
 
@@ -30,7 +30,7 @@ async def rows_in_memory(world):
             counts[table.name] = await connection.scalar(select)
         return counts
 
-    return await world.store._memory.read(work)
+    return await world.store.memory.read(work)
 
 
 async def test_nothing_of_it_is_in_any_file(world, engine, tmp_path):
@@ -87,7 +87,7 @@ async def test_it_dies_with_the_last_socket(world, engine):
     counts = await rows_in_memory(world)
     del counts["users"]
     assert set(counts.values()) == {0}
-    assert list(world.service._deps.sessions) == []
+    assert list(world.service.sessions) == []
 
 
 async def test_a_fork_outlives_the_session_that_it_was_cut_from(world, engine):

@@ -2,7 +2,7 @@
 
 from policies.plan import KeepTurns
 from sessiond.domain import ContextChanged, PolicyChoice
-from tests.sessions.world import (
+from tests.harness.service import (
     DEFAULT,
     ask,
     message,

@@ -2,11 +2,9 @@
 
 import random
 
-from engine.ipc.in_process import InProcessEngine
 from engine.kv.tiers.mover import ThreadMover
 from engine.kv.tiers.tiers import Tiers
-from tests.api.real_stack import described, loop_of
-from tests.fakes.fake_model import Draw, FakeModel
+from tests.harness.engine import Rig
 from tests.soaks import clients, engine_clients
 from tests.soaks.curve import Curve, sample
 from tests.soaks.served import at_rest, quiet, served_stack
@@ -22,9 +20,9 @@ _AT_ONCE = 6
 
 async def soak_engine(turns, seed, *, trace=False):
     """Turns on the real loop in its thread, with a host tier that is always full."""
-    model = quiet(FakeModel(num_blocks=_BLOCKS, block_size=16, draw=Draw(stop_every=9)))
-    config, info = described(_BLOCKS, 1024)
-    engine = InProcessEngine(lambda emit: loop_of(model, emit, config, info, _host_tier))
+    rig = Rig(_BLOCKS, tiers=_host_tier, max_num_seqs=8)
+    quiet(rig.model)
+    engine = rig.engine
     await engine.start()
     curve = Curve("engine")
     dice = random.Random(seed)

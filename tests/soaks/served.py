@@ -16,8 +16,8 @@ from engine.ipc.queries import GetAudit, GetStats
 from engine.system.heap import ShortPauses
 from sessiond.sessions.service import ServiceLimits
 from sessiond.store.database import READERS
-from tests.api.real_stack import real_stack
 from tests.fakes.fake_model import Draw
+from tests.harness.stack import real_stack
 from tests.soaks.curve import Sample, sample
 from tests.soaks.tracing import Tracing
 
@@ -124,7 +124,7 @@ async def _all_connections(store):
     together = asyncio.Barrier(READERS)
     async with asyncio.TaskGroup() as group:
         for _ in range(READERS):
-            group.create_task(store._database.read(lambda _: together.wait()))
+            group.create_task(store.database.read(lambda _: together.wait()))
 
 
 def quiet(model):
@@ -154,8 +154,8 @@ async def _nobody_there(stack, tasks):
             len(asyncio.all_tasks()) > tasks
             or connections.open_count
             or sockets
-            or len(service._runner.replays)
-            or service._runner.bound_turns()
+            or len(service.runner.replays)
+            or service.runner.bound_turns()
         ):
             await asyncio.sleep(0.01)
 

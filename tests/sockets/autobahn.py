@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.api.scripted import ScriptedService, reply
-from tests.api.serving import gateway_of, serving
+from tests.harness.serving import gateway_of, serving
 from tests.sockets.echo import echoing
 
 ECHO_CASES = [f"{section}.*" for section in (1, 2, 3, 4, 5, 6, 7, 9, 10)]

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from sessiond.api.limits import GatewayLimits
 from sessiond.api.server import uvicorn_config
 from sessiond.cli.server import bind, url_of
-from tests.api.serving import ReadyServer
+from tests.harness.serving import ReadyServer
 
 
 async def echo(scope, receive, send):

@@ -13,7 +13,7 @@ from rich.table import Table
 from websockets.frames import Opcode
 
 from tests.api.scripted import ScriptedService, reply
-from tests.api.serving import gateway_of, serving
+from tests.harness.serving import gateway_of, serving
 from tests.sockets.echo import echoing
 from tests.sockets.raw_peer import close, frame, raw_peer
 

@@ -55,7 +55,7 @@ def connections(served):
 
 async def turns(served, count):
     """Of those that run, once so many do."""
-    runner = served.service._runner
+    runner = served.service.runner
     async with asyncio.timeout(60):
         while len(bound := [one for one in runner.bound_turns() if one.begun]) < count:  # noqa: ASYNC110 -- of no event
             await asyncio.sleep(0.005)

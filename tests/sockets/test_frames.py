@@ -8,8 +8,8 @@ import pytest
 from websockets.frames import Opcode
 
 from tests.api.scripted import ScriptedService, reply
-from tests.api.serving import gateway_of, serving
 from tests.fresh_process import in_fresh_process
+from tests.harness.serving import gateway_of, serving
 from tests.sockets.echo import echoing
 from tests.sockets.frame_cases import (
     MAX_BYTES,

@@ -7,7 +7,7 @@ import pytest
 
 from sessiond.api.websocket_protocol import GatewayWebSocketProtocol
 from tests.api.scripted import ScriptedService, reply
-from tests.api.serving import gateway_of, serving
+from tests.harness.serving import gateway_of, serving
 from tests.sockets.raw_peer import close, frame, raw_peer
 
 HEAD = b"POST /v1/responses HTTP/1.1\r\nHost: localhost\r\n"

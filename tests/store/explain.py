@@ -51,7 +51,7 @@ def counted(store, *, every=10):
     def watch(connection, _record):
         connection.run_async(lambda raw: raw.set_progress_handler(count, every))
 
-    engines = {store._database._writer.sync_engine, store._database._reader.sync_engine}
+    engines = {one.sync_engine for one in store.database.engines}
     for engine in engines:
         sa.event.listen(engine, "connect", watch)
     try:

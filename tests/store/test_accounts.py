@@ -161,7 +161,7 @@ async def test_a_user_without_a_salt_gets_one_with_its_first_key(store):
     async def as_before(connection):
         await connection.execute(users.insert().values(id="old", created_at=1.0))
 
-    await store._database.write(as_before)
+    await store.database.write(as_before)
     for name in ("one", "two"):
         new = NewKey(id=name, user_id="old", secret=SECRET, created_at=1.0)
         assert await store.accounts.add_key(new, audit())

@@ -21,8 +21,8 @@ async def test_all_connections_to_a_file_keep_one_mib_of_pages(tmp_path):
         cursor.close()
 
     store = Store(url)
-    for pool in (store._database._writer, store._database._reader):
-        sa.event.listen(pool.sync_engine, "connect", note)
+    for one in store.database.engines:
+        sa.event.listen(one.sync_engine, "connect", note)
     await store.begin_turn(turn(), session=session(), prompt=prompt())
     await asyncio.gather(*(store.find_session("ann", "conv_1") for _ in range(40)))
     await store.close()

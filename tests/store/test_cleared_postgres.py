@@ -37,7 +37,7 @@ def test_a_cleared_database_is_as_after_the_migrations(postgres):
     shelf = Shelf(postgres)  # one of the run's would be dropped after some uses
     name = shelf.take()
     url = postgres.url(name)
-    fresh = contents(postgres.url(shelf._template))
+    fresh = contents(postgres.url(shelf._template))  # noqa: SLF001 -- what is copied
     forgotten = psycopg.connect(url.replace("+psycopg", ""))
     forgotten.execute(ADD_USER, ["in a transaction that nobody ends"])
     with contextlib.closing(forgotten):

@@ -40,7 +40,7 @@ class TestFullDisk:
         async def work(connection):
             await connection.exec_driver_sql(f"PRAGMA max_page_count={pages}")
 
-        await store._database.write(work)
+        await store.database.write(work)
 
     async def test_nothing_acknowledged_is_lost_and_writes_go_on_when_there_is_room(self, limited):
         assert limited.failure is None
@@ -96,7 +96,7 @@ class TestPostgresAway:
         """Waits five seconds for an answer, which is long where the database is not held back."""
         hasty = Store(url, timeout_s=PATIENCE_S)
         await open_session(hasty)
-        hasty._database._timeout_s = 5
+        hasty.database._timeout_s = 5  # noqa: SLF001 -- from now on
         yield hasty
         await hasty.close()
 
@@ -148,7 +148,7 @@ class TestPostgresAway:
         locked, done = asyncio.Event(), asyncio.Event()
 
         async def hold():
-            async with hasty._database._writer.connect() as connection:
+            async with hasty.database.engines[0].connect() as connection:
                 await connection.execute(sa.text("LOCK TABLE turns IN ACCESS EXCLUSIVE MODE"))
                 locked.set()
                 await done.wait()
@@ -160,7 +160,7 @@ class TestPostgresAway:
                 await hasty.begin_turn(turn("resp_2", "resp_1"), session=None, prompt=None)
         waiting = sa.text("SELECT count(*) FROM pg_locks WHERE NOT granted")
         async with asyncio.timeout(60):
-            while await hasty._database.read(lambda connection: connection.scalar(waiting)):
+            while await hasty.database.read(lambda connection: connection.scalar(waiting)):
                 pass
         done.set()
         await holding
@@ -179,10 +179,10 @@ class TestPostgresAway:
             async def kill(other):
                 await other.execute(sa.text("SELECT pg_terminate_backend(:pid)"), {"pid": pid})
 
-            await store._database.write(kill)
+            await store.database.write(kill)
             await connection.execute(sa.text("SELECT 1"))
 
         with pytest.raises(StoreError):
-            await store._database.write(cut)
+            await store.database.write(cut)
         assert store.connections_in_use == 0
         assert await store.find_session("ann", "conv_1") is not None

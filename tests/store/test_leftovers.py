@@ -117,7 +117,7 @@ class Life:
         async def work(connection):
             return (await connection.execute(sa.select(table))).all()
 
-        return await self.store._database.read(work)
+        return await self.store.database.read(work)
 
     async def check(self):
         """The rule, on all rows."""

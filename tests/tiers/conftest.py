@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.core.conftest import make_engine
-from tests.core.harness import KV_BYTES_PER_BLOCK, Engine
+from tests.harness.loop import KV_BYTES_PER_BLOCK, Engine
 from tests.tiers.engine_words import QUIET
 from tests.tiers.support import LateMover, PromptMover, tiers_of
 

@@ -1,8 +1,8 @@
 """Short words for what sessions do on an engine with tiers."""
 
 from engine.ipc.messages import TurnDone, TurnIncomplete
-from tests.core.harness import Engine
 from tests.fakes.fake_model import expected_reply
+from tests.harness.loop import Engine
 
 QUIET = {"idle_prefill": False, "num_speculative_tokens": 0}
 PROMPT = list(range(100))

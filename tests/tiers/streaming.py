@@ -67,7 +67,7 @@ def streamed_tiers_of(
 def _rows_of(blocks: object) -> Tensor:
     match blocks:
         case FakeModel():
-            return torch.from_numpy(blocks._bytes)
+            return torch.from_numpy(blocks.slot_bytes)
         case TorchRunner():
             return blocks.store.bytes
         case _:

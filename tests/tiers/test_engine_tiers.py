@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from engine.ipc.messages import Edit, TurnDone, TurnIncomplete
-from tests.core.harness import KV_BYTES_PER_BLOCK
 from tests.fakes.fake_model import expected_reply
+from tests.harness.loop import KV_BYTES_PER_BLOCK
 from tests.tiers.engine_words import PROMPT, QUIET, again, fill, reply, used
 from tests.tiers.support import LateMover, PromptMover
 

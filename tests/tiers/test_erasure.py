@@ -6,7 +6,7 @@ import pytest
 
 from engine.ids import SessionId
 from engine.ipc.messages import CloseContext, Edit
-from tests.core.harness import KV_BYTES_PER_BLOCK, Engine
+from tests.harness.loop import KV_BYTES_PER_BLOCK, Engine
 from tests.tiers.engine_words import PROMPT, QUIET, again, fill, used
 from tests.tiers.support import LateMover, PromptMover, tiers_of
 
@@ -17,8 +17,8 @@ def erase(engine: Engine, session: str) -> None:
 
 def traces(engine: Engine, folder: Path) -> set[str]:
     """Where anything but zeros lies: on the device, in the host's slots, in the disk's file."""
-    places = {"device": any(engine.model._slots), "disk": slots_on_disk(folder).strip(b"\0")}
-    for one in engine.loop._kv_transfer.tiers:
+    places = {"device": any(engine.model.slots), "disk": slots_on_disk(folder).strip(b"\0")}
+    for one in engine.loop.memory.kv_transfer.tiers:
         if one.name == "host":
             places["host"] = one.store.slots.any()
     return {place for place, is_there in places.items() if is_there}
@@ -26,7 +26,7 @@ def traces(engine: Engine, folder: Path) -> set[str]:
 
 def write_through(engine: Engine) -> None:
     """Let idle time pass until something is being written."""
-    while not engine.loop._kv_transfer.tiers.in_flight:
+    while not engine.loop.memory.kv_transfer.tiers.in_flight:
         engine.loop.step()
         engine.clock.advance(1.0)
 
@@ -137,7 +137,7 @@ def test_what_a_move_has_in_hand_is_erased_when_it_ends(
             mover.hold = True
             engine.submit("a", [7])
             engine.step(3)
-    assert engine.loop._kv_transfer.tiers.in_flight
+    assert engine.loop.memory.kv_transfer.tiers.in_flight
     erase(engine, "a")
     engine.loop.step()
     assert not engine.audit().violations

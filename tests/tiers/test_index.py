@@ -127,10 +127,10 @@ def test_what_lay_there_is_taken_over_oldest_first() -> None:
 
 def test_damage_is_named() -> None:
     index = SlotIndex(3)
-    index._free.append(5)
+    index._free.append(5)  # noqa: SLF001 -- damage on purpose
     assert list(index.violations())
     index = SlotIndex(3)
-    index._free.append(0)
+    index._free.append(0)  # noqa: SLF001 -- damage on purpose
     assert list(index.violations()) == ["slot 0 is in 2 places"]
 
 

@@ -51,7 +51,7 @@ def test_what_no_tier_has_is_not_given_up_for_it(make, tier) -> None:
     used(engine)
     engine.park("a")
     fill(engine)
-    pool, kv_transfer = engine.loop._memory.pool, engine.loop._kv_transfer
+    pool, kv_transfer = engine.loop.memory.pool, engine.loop.memory.kv_transfer
     occupied(engine)
     tiers = kv_transfer.tiers
     has = tiers.has
@@ -73,7 +73,7 @@ def test_some_blocks_stay_for_those_that_run(make, tier) -> None:
     engine.park("a")
     fill(engine)
     occupied(engine)
-    pool = engine.loop._memory.pool
+    pool = engine.loop.memory.pool
     held = pool.try_take(pool.available_count - 9)  # a step takes one more at most
     engine.submit("a", [7])
     engine.step(3)
@@ -126,13 +126,13 @@ def test_one_that_leaves_while_it_is_on_its_way_takes_no_blocks_along(make, tier
     mover.hold = True
     waiting = engine.submit("a", [7])
     engine.step(2)
-    assert engine.loop._kv_transfer._restores.held
+    assert engine.loop.memory.kv_transfer.held
     engine.cancel(waiting, keep=False)
     engine.loop.handle(CloseContext(session="a"))
     engine.step(2)
     mover.hold = False
     engine.run()
-    assert not engine.loop._kv_transfer.held
+    assert not engine.loop.memory.kv_transfer.held
     assert not engine.audit().violations
 
 

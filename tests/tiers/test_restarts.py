@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.core.harness import KV_BYTES_PER_BLOCK
+from tests.harness.loop import KV_BYTES_PER_BLOCK
 from tests.tiers.engine_words import PROMPT, QUIET, again, used
 from tests.tiers.support import LateMover, PromptMover, tiers_of
 

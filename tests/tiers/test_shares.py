@@ -4,7 +4,7 @@ from pathlib import Path
 
 from engine.ipc.messages import Terms
 from engine.kv.hashing import owner_id
-from tests.core.harness import KV_BYTES_PER_BLOCK
+from tests.harness.loop import KV_BYTES_PER_BLOCK
 from tests.tiers.engine_words import PROMPT, QUIET, again, fill, used
 from tests.tiers.support import PromptMover, tiers_of
 
@@ -40,9 +40,9 @@ def test_a_user_has_no_more_in_a_tier_than_it_may_and_takes_nothing_from_others(
     make, make_engine, tier: str, tmp_path: Path
 ) -> None:
     engine = make(tier)
-    slot_bytes = next(iter(engine.loop._kv_transfer.tiers)).slot_bytes
+    slot_bytes = next(iter(engine.loop.memory.kv_transfer.tiers)).slot_bytes
     limited = Terms(max_host_bytes=3 * slot_bytes + 1, max_disk_bytes=3 * slot_bytes + 1)
-    index = next(iter(engine.loop._kv_transfer.tiers)).index
+    index = next(iter(engine.loop.memory.kv_transfer.tiers)).index
     for name, salt, terms in (("a", b"one", limited), ("b", b"two", Terms())):
         engine.open(name, salt=salt)
         engine.turn(name, PROMPT, terms=terms)
@@ -58,7 +58,8 @@ def test_a_user_has_no_more_in_a_tier_than_it_may_and_takes_nothing_from_others(
         build = tiers_of(PromptMover(), KV_BYTES_PER_BLOCK, disk=256, folder=tmp_path)
         later = make_engine(tiers=build, **QUIET)
         assert (
-            next(iter(later.loop._kv_transfer.tiers)).index.blocks_of(owner_id(b"one")) == expected
+            next(iter(later.loop.memory.kv_transfer.tiers)).index.blocks_of(owner_id(b"one"))
+            == expected
         )
 
 

@@ -66,7 +66,7 @@ def test_a_look_never_waits() -> None:
     assert work.tiers.finished() == [transfer]
     assert transfer.good == [True]
     assert transfer.seconds >= 0
-    assert work.tiers._tiers[0].store.slots[transfer.slots[0]].tolist() == [1] * BLOCK
+    assert next(iter(work.tiers)).store.slots[transfer.slots[0]].tolist() == [1] * BLOCK
     assert block == transfer.blocks[0]
 
 

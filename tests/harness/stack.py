@@ -6,11 +6,6 @@ import time
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-import msgspec
-
-from engine.config import EngineConfig
-from engine.core.loop import EngineLoop
-from engine.ipc.in_process import InProcessEngine
 from engine.ipc.queries import GetAudit, GetStats
 from sessiond.accounts import Accounts
 from sessiond.api.audit_watch import AuditWatch
@@ -25,14 +20,14 @@ from sessiond.sessions.hooks import Hooks
 from sessiond.sessions.service import ServiceLimits, SessionService
 from sessiond.store.store import Store
 from tests.api.scripted import INFO
-from tests.api.serving import Served, serving
 from tests.databases import PATIENCE_S
-from tests.fakes.fake_model import Draw, FakeModel, FakeText
+from tests.fakes.fake_model import Draw, FakeText
+from tests.harness.engine import Rig
+from tests.harness.serving import Served, serving
 
 MODEL = "fake"
 NO_POLICY = PolicyChoice(type="none")
 NUM_BLOCKS = 256
-ENGINE_CONFIG = {"max_num_seqs": 8, "max_num_batched_tokens": 64}
 
 
 class ByteFormat:
@@ -56,9 +51,16 @@ class Stack:
     """A served stack with the handles that tests pull."""
 
     served: Served
-    model: FakeModel
-    engine: InProcessEngine
+    rig: Rig
     store: Store
+
+    @property
+    def model(self):
+        return self.rig.model
+
+    @property
+    def engine(self):
+        return self.rig.engine
 
     async def stats(self):
         return await self.engine.ask(GetStats())
@@ -76,47 +78,39 @@ class Stack:
 
 
 @asynccontextmanager
-async def real_stack(
-    url,
+async def app_on(
+    engine,
+    store,
     *,
-    draw=None,
-    service_limits=None,
-    max_model_len=INFO.max_model_len,
+    service_limits,
     policy=NO_POLICY,
     auth=None,
     keys=False,
     keys_every_s=0.02,
-    num_blocks=NUM_BLOCKS,
-    tiers=None,
     text=None,
-    engine_config=None,
     spans=None,
+    clock=time.time,
+    ticks=None,
+    new_id=None,
     **limits,
 ):
-    """Serve until the block ends; then everything must have been given back.
+    """Serve the service and the gateway on an engine and a store, which both end with the block.
 
-    `keys`: callers have to show one; `running.served.gateway.accounts` makes them.
+    `keys`: callers have to show one; `served.gateway.accounts` makes them.
     `text`: the chat format; None: that of bytes.
-    `spans`: a `TurnSpans` that is told of every turn.
-    `tiers`: made of the model's blocks; None: there are none.
-    `engine_config`: fields that are not as in `ENGINE_CONFIG`.
+    `spans`: a `TurnSpans` that hears of every turn.
+    `clock`, `ticks`, `new_id`: as of `SessionService`; ids are counted if there is no `new_id`.
+    `limits`: of `GatewayLimits`.
     """
-    config, info = described(num_blocks, max_model_len, engine_config)
-    model = FakeModel(num_blocks=num_blocks, block_size=16, draw=draw or Draw(stop_every=8))
-    engine = InProcessEngine(lambda emit: loop_of(model, emit, config, info, tiers))
-    store = Store(url, timeout_s=PATIENCE_S)
-    metrics = Metrics()
-    numbers = itertools.count(1)
-
-    def new_id(prefix):
-        return f"{prefix}_{next(numbers)}"
-
+    metrics, numbers = Metrics(), itertools.count(1)
+    new_id = new_id or (lambda prefix: f"{prefix}_{next(numbers)}")
     service = SessionService(
         store=store,
         engine=engine,
         text=text or ByteFormat(),
-        limits=service_limits or ServiceLimits(http_hold_s=0.05, reap_every_s=0.02),
-        clock=time.time,
+        limits=service_limits,
+        clock=clock,
+        ticks=ticks,
         new_id=new_id,
         new_seed=lambda: 7,
         hooks=Hooks(
@@ -133,7 +127,6 @@ async def real_stack(
         on_revoked=service.cancelling.end_work_of_key,
         every_s=keys_every_s,
     )
-    accounts = Accounts(store.accounts, clock=time.time, new_id=new_id, on_revoked=key_watch.revoke)
     gateway = Gateway(
         service=service,
         engine=engine,
@@ -141,42 +134,48 @@ async def real_stack(
         limits=GatewayLimits(**limits),
         connections=Connections(),
         metrics=metrics,
-        clock=time.time,
+        clock=clock,
         new_id=new_id,
-        accounts=accounts,
+        accounts=Accounts(store.accounts, clock=clock, new_id=new_id, on_revoked=key_watch.revoke),
         audit_watch=AuditWatch(engine),
         key_watch=key_watch,
     )
     await engine.start()
     try:
         async with serving(gateway, traced=spans is not None) as served:
-            yield Stack(served, model, engine, store)
+            yield served
     finally:
         await store.close()
         await engine.stop()
 
 
-def described(num_blocks, max_model_len, engine_config=None):
-    """The config and the words of an engine of so many blocks."""
-    config = EngineConfig(model=MODEL, **(ENGINE_CONFIG | (engine_config or {})))
-    return config, msgspec.structs.replace(
-        INFO, total_blocks=num_blocks, max_model_len=max_model_len
-    )
+@asynccontextmanager
+async def real_stack(
+    url,
+    *,
+    draw=None,
+    service_limits=None,
+    max_model_len=INFO.max_model_len,
+    num_blocks=NUM_BLOCKS,
+    tiers=None,
+    engine_config=None,
+    **options,
+):
+    """Serve until the block ends; then everything must have been given back.
 
-
-def loop_of(model, emit, config, info, tiers):
-    loop = EngineLoop(
-        config=config,
-        num_blocks=info.total_blocks,
-        kv_bytes_per_block=info.kv_bytes_per_token * 16,
-        max_model_len=info.max_model_len,
-        fingerprint=info.fingerprint,
-        runner=model,
-        tiers=tiers(model) if tiers else None,
-        tokenizer=FakeText(),
-        emit=emit,
-        clock=time.monotonic,
+    `tiers`: made of the model's blocks; None: there are none.
+    `engine_config`: of an `EngineConfig`, where it is not the harness's.
+    `options`: of `app_on`.
+    """
+    rig = Rig(
+        num_blocks,
+        draw=draw or Draw(stop_every=8),
+        info=INFO,
+        max_model_len=max_model_len,
+        tiers=tiers,
+        **{"max_num_seqs": 8, **(engine_config or {})},
     )
-    # a fake computes a block in no time: beside a busy disk none would pay to be brought back
-    loop._kv_transfer._recompute_s = lambda: 1.0
-    return loop, info
+    store = Store(url, timeout_s=PATIENCE_S)
+    service_limits = service_limits or ServiceLimits(http_hold_s=0.05, reap_every_s=0.02)
+    async with app_on(rig.engine, store, service_limits=service_limits, **options) as served:
+        yield Stack(served, rig, store)

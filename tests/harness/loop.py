@@ -1,7 +1,10 @@
-"""A loop on some model runner, with its events and short words for the commands."""
+"""The engine's loop on a fake model: for a client (`fake_loop`), or stepped by hand (`Engine`)."""
 
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Sequence
 from itertools import count
+
+import msgspec
 
 from engine.config import EngineConfig
 from engine.core.loop import EngineLoop
@@ -11,6 +14,7 @@ from engine.ipc.messages import (
     CloseContext,
     Edit,
     EditContext,
+    EngineInfo,
     ForkContext,
     HintContext,
     ParkContext,
@@ -28,7 +32,7 @@ from engine.ipc.messages import (
     TurnStarted,
 )
 from engine.ipc.queries import AuditReport, ContextView, EngineStats, GetAudit, GetContext, GetStats
-from engine.kv.step import ModelRunner
+from engine.kv.step import ModelRunner, SequenceStep
 from engine.kv.tiers.store import Blocks
 from engine.kv.tiers.tiers import Tiers
 from tests.fakes.fake_clock import FakeClock
@@ -37,6 +41,71 @@ from tests.fakes.fake_model import Draw, FakeModel, FakeText
 GREEDY = Sampling(temperature=0)
 CLOSE = [FakeText.STOP, FakeText.NEWLINE]
 KV_BYTES_PER_BLOCK = 1000
+INFO = EngineInfo(
+    model="fake",
+    architecture="none",
+    device="cpu",
+    weights="float32",
+    dtype="float32",
+    kv_dtype="float32",
+    attention="none",
+    attention_reason="there is none",
+    vocab_size=256,
+    max_model_len=1024,
+    block_size=16,
+    total_blocks=64,
+    kv_bytes_per_token=16,
+    pool_bytes=16384,
+    pool_reason="a stand-in",
+    weights_bytes=0,
+    activation_bytes=0,
+    free_bytes=0,
+    max_num_seqs=32,
+    max_num_batched_tokens=512,
+    max_num_waiting=1024,
+    fingerprint="fake",
+)
+
+
+def info_of(**changes: object) -> EngineInfo:
+    """What an engine on a fake model says of itself, but for these fields."""
+    return msgspec.structs.replace(INFO, **changes)
+
+
+def fake_loop(
+    model: ModelRunner,
+    emit: Callable[[TurnEvent], None],
+    config: EngineConfig,
+    info: EngineInfo,
+    tiers: Tiers | None = None,
+) -> tuple[EngineLoop, EngineInfo]:
+    """The loop on the machine's clock, with what it says of itself: as an engine's client asks."""
+    loop = EngineLoop(
+        config=config,
+        num_blocks=info.total_blocks,
+        kv_bytes_per_block=info.kv_bytes_per_token * info.block_size,
+        max_model_len=info.max_model_len,
+        fingerprint=info.fingerprint,
+        runner=model,
+        tiers=tiers,
+        tokenizer=FakeText(),
+        emit=emit,
+        clock=time.monotonic,
+    )
+    return loop, info
+
+
+class Switch:
+    """A runner whose steps another one can take over: assign `runner`."""
+
+    def __init__(self, runner: ModelRunner) -> None:
+        self.runner = runner
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.runner, name)
+
+    def execute(self, batch: Sequence[SequenceStep]) -> list[int]:
+        return self.runner.execute(batch)
 
 
 class Engine:
@@ -61,19 +130,24 @@ class Engine:
         self.events: dict[TurnId, list[TurnEvent]] = {}
         self._names = count(1)
         run = runner(num_blocks, size) if runner else self.model
+        self.switch = Switch(run)
         self.loop = EngineLoop(
             config=self.config,
             num_blocks=num_blocks,
             kv_bytes_per_block=KV_BYTES_PER_BLOCK,
             max_model_len=max_model_len,
             fingerprint=fingerprint,
-            runner=run,
+            runner=self.switch,
             tiers=tiers(run) if tiers else None,
             move_pages=getattr(run, "move_pages", None),
             tokenizer=FakeText(),
             emit=self._keep,
             clock=self.clock,
         )
+
+    def draft_with(self, speculation: object) -> None:
+        """Take drafts from elsewhere than from the sessions' own texts."""
+        self.loop._speculation = speculation  # noqa: SLF001 -- the loop makes its own
 
     def _keep(self, event: TurnEvent) -> None:
         self.events.setdefault(event.turn, []).append(event)

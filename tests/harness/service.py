@@ -21,7 +21,7 @@ from sessiond.store.database import CONNECTIONS
 from sessiond.store.store import Store
 from tests.databases import PATIENCE_S
 from tests.fakes.fake_clock import FakeClock
-from tests.sessions.windows import Shelf
+from tests.fakes.policies import Shelf
 
 ANN = Caller(user_id="ann", is_admin=False, salt=b"ann")
 BOB = Caller(user_id="bob", is_admin=False, salt=b"bob")
@@ -88,6 +88,7 @@ class World:
         self.engine = engine
         self.policies = Shelf()
         self.clock = clock or FakeClock(tick_s=0.001)
+        self.ticks = ticks or self.clock
         self.store = Store(url, replica_name=replica, connections=connections, timeout_s=PATIENCE_S)
         self.limits = ServiceLimits(**{"engine_ready_timeout_s": 5.0, **limits})
         self.service = SessionService(
@@ -141,12 +142,18 @@ class World:
         return ids
 
 
-async def entries(turn: Turn) -> list[TurnLogEntry]:
-    return [entry async for entry in turn.entries()]
+def timers(service: SessionService) -> list[Any]:
+    """The tasks by which a server lives: the reaper, the heartbeat."""
+    # No service gives its tasks away; one that is killed has none, and tells nobody.
+    return [service._reaper, service.replica._task]  # noqa: SLF001
+
+
+async def facts(turn: Turn) -> list[TurnLogEntry]:
+    return [fact async for fact in turn.facts()]
 
 
 async def finish(turn: Turn) -> TurnFinished:
-    last = (await entries(turn))[-1]
+    last = (await facts(turn))[-1]
     assert isinstance(last, TurnFinished)
     return last
 
