@@ -2,7 +2,7 @@
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from sessiond.observability.spans import TRACE_HEADERS, parent_headers
+from sessiond.observability.trace_parents import TRACE_HEADERS, parent_headers
 
 _NAMES = {name.encode(): name for name in TRACE_HEADERS}
 

@@ -1,10 +1,5 @@
-"""One trace span per turn, made when the turn has ended.
+"""One trace span per turn, made when the turn has ended."""
 
-The W3C trace parent of a request is kept in a context variable for the tasks that it starts.
-"""
-
-from collections.abc import Mapping
-from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 from opentelemetry.sdk.resources import Resource
@@ -13,12 +8,8 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode, set_span_in_
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from sessiond.domain import TurnReport, TurnUsage
+from sessiond.observability.trace_parents import parent_headers
 from sessiond.version import product_version
-
-TRACE_HEADERS = ("traceparent", "tracestate")
-parent_headers: ContextVar[Mapping[str, str] | None] = ContextVar("parent_headers", default=None)
-"""Set by the gateway; tasks inherit it. None: the request is part of no trace."""
-
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import SpanProcessor

@@ -148,12 +148,12 @@ def timers(service: SessionService) -> list[Any]:
     return [service._reaper, service.replica._task]  # noqa: SLF001
 
 
-async def facts(turn: Turn) -> list[TurnLogEntry]:
-    return [fact async for fact in turn.facts()]
+async def entries(turn: Turn) -> list[TurnLogEntry]:
+    return [entry async for entry in turn.entries()]
 
 
 async def finish(turn: Turn) -> TurnFinished:
-    last = (await facts(turn))[-1]
+    last = (await entries(turn))[-1]
     assert isinstance(last, TurnFinished)
     return last
 

@@ -199,6 +199,6 @@ def test_main_memory_that_cannot_be_pinned_is_told(path, monkeypatch):
 
     monkeypatch.setattr(runner_module, "CpuDevice", Full)
     with pytest.raises(
-        ConfigError, match=r"weights_offload_layers must be .* room for \(no \d+ bytes"
+        ConfigError, match=r"weights_offload_layers must be .* main memory \(no \d+ bytes"
     ):
         load(path, attention_backend="torch", weights_offload_layers=3)

@@ -225,7 +225,7 @@ class TestFailures:
         await talk.grow()
         talk.write(await talk.writing())
         await talk.idle()
-        assert "met a fault" in caplog.text
+        assert "failed unexpectedly" in caplog.text
         assert reasons(await entries(await talk.need_room())) == ["summary_failed"]
 
     async def test_a_policy_that_fails_in_look_ahead_harms_no_turn(self, talk, caplog, monkeypatch):

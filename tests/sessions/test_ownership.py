@@ -198,7 +198,7 @@ async def test_a_server_that_stops_leaves_its_sessions_to_the_others_at_once(url
         turn = await a.begin(ask("1", generate=True))
         session = turn.accepted.session_id
         await a.service.stop()
-        with pytest.raises(RequestError, match="nothing awaits"):
+        with pytest.raises(RequestError, match="must not be empty unless a message awaits a reply"):
             await b.turn(ask(conversation=session))  # bound and taken: the half turn is nowhere
         assert (await owner(b, session))[0] == b.store.replica_id
 

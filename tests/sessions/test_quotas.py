@@ -90,7 +90,7 @@ class TestCharges:
     async def test_a_turn_that_the_engine_never_got_costs_nothing(self, url, engine):
         world = await World.start(url, engine, engine_ready_timeout_s=0.01)
         engine.go_away()
-        with pytest.raises(RequestError, match="restarts"):
+        with pytest.raises(RequestError, match="is restarting"):
             await world.begin(ask("hi"))
         use = await use_of(world)
         assert (use.turns, use.day_tokens) == (0, 0)

@@ -151,7 +151,7 @@ def test_a_model_whose_template_is_a_bomb_is_refused_at_load(name, tmp_path):
     source = templates.NO_SYSTEM + BOMBS[name]
     added = {"<|im_start|>": 3, "<|im_end|>": 3}
     path = write_gguf(tmp_path / "m.gguf", added=added, template=source, eos="<|im_end|>")
-    with pytest.raises(TemplateError, match=r"allowed|steps"):
+    with pytest.raises(TemplateError, match=r"exceeds the limit|steps"):
         load_chat_format(path, load_tokenizer(path))
 
 
@@ -159,7 +159,7 @@ def test_a_template_that_waits_for_a_date_is_bounded_whenever_it_is_rendered():
     source = "{% if strftime_now('%Y') > '2026' %}{{ 'a' * 10000000000 }}{% endif %}calm"
     template = JinjaTemplate(source, bos_token="", eos_token="")
     assert template.at(NOW)(MESSAGES) == "calm"
-    with pytest.raises(TemplateError, match="allowed"):
+    with pytest.raises(TemplateError, match="exceeds the limit"):
         template.at(NOW.replace(year=2027))(MESSAGES)
     assert template.at(NOW)(MESSAGES) == "calm"  # each rendering has a budget of its own
 
