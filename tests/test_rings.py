@@ -50,9 +50,11 @@ def test_each_test_is_in_one_ring():
     assert "tests/sessions/test_quotas.py" not in second
 
 
-def test_what_runs_on_both_databases_in_the_first_ring_is_there():
+def test_lists_of_what_runs_on_which_database_name_what_is_there():
     folder = ROOT / "tests"
     assert all((folder / name).is_file() for name in databases.ON_BOTH)
+    assert all((folder / name).is_dir() for name in databases.ABOVE_SQL)
+    assert all((folder / name).is_file() for name in databases.ABOVE_SQL_TOO)
 
 
 @pytest.fixture

@@ -64,6 +64,8 @@ def judge(name: str, mutant: Mutant, reach: Reach) -> Verdict:
     with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
         tree = Path(folder) / "tree"
         shutil.copytree(ROOT, tree, ignore=_LEFT_OUT)
+        for words in ("init --quiet", "add ."):  # tests of the documentation list the files
+            subprocess.run(["git", *words.split()], cwd=tree, check=True)
         path = tree / mutant.module
         path.write_text(mutant.applied(path.read_text(encoding="utf-8")), encoding="utf-8")
         for library in tree.rglob("*.so") if mutant.module.endswith(".c") else ():

@@ -29,7 +29,6 @@ def test_each_mutant_compiles_and_differs_in_code_alone():
 
 def test_a_seed_gives_the_same_mutants_and_another_gives_others():
     assert draw("a.py", SOURCE, 3, 1) == draw("a.py", SOURCE, 3, 1)
-    assert {tuple(draw("a.py", SOURCE, 2, seed)) for seed in range(9)} > {()} - {()}
     assert len({tuple(draw("a.py", SOURCE, 2, seed)) for seed in range(9)}) > 1
 
 
