@@ -32,7 +32,7 @@ def build_engine(
     *,
     report: Callable[[str], None] = lambda _text: None,
 ) -> tuple[EngineLoop, EngineInfo]:
-    """Load the model that `config` names, size its largest step, give the rest to the pool.
+    """Load the model that `config` names, size its largest step, assign the rest to the pool.
 
     `report` receives progress texts.
 
@@ -113,8 +113,8 @@ def _load(spec: ModelSpec, config: EngineConfig) -> AnyModel:
         return prepare(spec, config)
     except MemoryError as error:
         allowed = (
-            "a model whose weights fit in memory: a smaller one, in a smaller format "
-            f"(--dtype bfloat16), or on another device: {error}"
+            "a model whose weights fit in memory: use a smaller one, a smaller format "
+            f"(--dtype bfloat16) or another device: {error}"
         )
         raise ConfigError("model", config.model, allowed) from error
 
@@ -152,8 +152,8 @@ def _free(loaded: AnyModel) -> Free:
         memory_state = device.memory()
     except RuntimeError as error:  # HAMi's, when CUDA itself exceeds the limit (HAMi#1370)
         allowed = (
-            f"a device that reports its memory; under a limit ({LIMIT_VARIABLE}), a limit of more "
-            f"than CUDA itself takes, about {format_bytes(CONTEXT_BYTES)}: {error}"
+            f"a device that reports its memory; a limit ({LIMIT_VARIABLE}) must exceed what CUDA "
+            f"itself takes, about {format_bytes(CONTEXT_BYTES)}: {error}"
         )
         raise ConfigError("device", loaded.device, allowed) from error
     free = free_within(memory_state, memory_limit(os.environ, device.index))

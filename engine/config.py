@@ -62,7 +62,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         """Refuse invalid values.
 
         Raises:
-            ConfigError: names the setting, its value and what is allowed.
+            ConfigError: the message names the setting, its value and the allowed values.
         """
         _need("block_size", self.block_size, 1 <= self.block_size <= 1024, "1 to 1024 tokens")
         _need(
@@ -80,7 +80,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
                 and self.dtype in ("auto", "bfloat16")
                 and self.attention_backend in ("auto", "native")
             ),
-            "auto, float32, bfloat16, float16 or fp8 where torch runs the model: "
+            "auto, float32, bfloat16, float16 or fp8 where torch runs the model, as with "
             "dtype float32 or float16, device cuda, or an attention_backend other than native",
         )
         _need(
@@ -122,14 +122,14 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             "kv_low_watermark",
             self.kv_low_watermark,
             0 <= self.kv_low_watermark <= self.kv_high_watermark,
-            f"0 up to kv_high_watermark ({self.kv_high_watermark})",
+            f"0 to kv_high_watermark ({self.kv_high_watermark})",
         )
         names = placement_names()
         _need(
             "placement_policy",
             self.placement_policy,
             self.placement_policy in names,
-            ", ".join(names),
+            f"one of {', '.join(names)}",
         )
         for name in ("max_resident_blocks", "max_user_resident_blocks"):
             _need(name, getattr(self, name), getattr(self, name) >= 0, "0 or more blocks")

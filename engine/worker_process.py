@@ -53,7 +53,8 @@ class SocketTransport:
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._reader = read_to_worker()
-        # No select: it takes no descriptor above 1023, and a parent with many sockets passes those.
+        # Not select, which accepts no descriptor above 1023: a gateway with many sockets has those.
+
         self._readable = select.poll()
         self._readable.register(connection, select.POLLIN)
 
@@ -119,12 +120,12 @@ class SocketTransport:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Serve one engine on the inherited socket. 0 when the parent closed it, 1 on failure."""
+    """Serve one engine on the inherited socket; return 0 when it closed, 1 on failure."""
     parser = argparse.ArgumentParser(prog="engine.worker_process")
     parser.add_argument("--fd", type=int, required=True, help="inherited end of the socket pair")
     parser.add_argument("--parent", type=int, required=True, help="process id of the parent")
     options = parser.parse_args(arguments)
-    _live_with(options.parent)
+    _bind_to_parent(options.parent)
     # The parent sends this signal before it kills a hung engine, to learn where it hangs.
     faulthandler.register(STACKS_SIGNAL, all_threads=True)
     connection = socket.socket(fileno=options.fd)
@@ -132,13 +133,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _serve(SocketTransport(connection))
     except _GONE:
-        return 0  # the parent has gone: there is no recipient
+        return 0  # the parent has gone
     finally:
         connection.close()
 
 
-def _live_with(parent: int) -> None:
-    """Die with the parent, and only with it: signals of a terminal or a service are for the parent.
+def _bind_to_parent(parent: int) -> None:
+    """End with the parent, and ignore the signals that stop it.
 
     Ctrl-C and a service manager signal every process of the group; the parent drains first, and
     running turns need the engine for that. The closed socket or SIGKILL stops the engine.

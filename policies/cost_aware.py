@@ -19,8 +19,8 @@ from policies.views import (
     turn_kind,
 )
 
-# The prior. One session in three returns; of those that do, half within 135 s, two in three
-# between 50 s and 370 s (log-normal). Sessions with more turns return more often.
+# The prior: 30 % of sessions return; half of these within 135 s, two in three between 50 s and
+# 370 s (log-normal). Sessions with more turns return more often.
 _RETURNING = 0.3
 _MEDIAN_S = 135.0
 _SPREAD = 1.0
@@ -75,7 +75,7 @@ def _returned_by(age_s: float) -> float:
 def _factors(
     counts: ReturnCounts, curve: Sequence[float]
 ) -> tuple[Mapping[int, float], Mapping[tuple[bool, int], float]]:
-    """Ratio of seen to expected returns: by turns, then by size beside what turns explain."""
+    """Ratios of seen to expected returns: by turns, then by size after the factor of turns."""
     expected = {
         kind: sum(seen * chance for seen, chance in zip(row, curve, strict=True))
         for kind, row in counts.watched.items()
@@ -98,12 +98,12 @@ def _factors(
 
 
 def _size_of(kind: TurnKind) -> tuple[bool, int]:
-    # A first turn brings the whole prompt, system prompt included: its sizes mean something else.
+    # A first turn's input contains the system prompt, so its size has another meaning.
     return kind.turns == 1, kind.size
 
 
 def _best_ratios(ages_s: Sequence[float], chances: Sequence[float]) -> list[float]:
-    """For each span: the best of (probability of a return by an end) / (time held until then)."""
+    """For each span: maximum over ends of (probability of a return by then) / (time held)."""
     starts_s = [0.0, *ages_s]
     rates = []
     for first in range(len(ages_s)):
@@ -124,8 +124,8 @@ class CostAware:
     """
 
     def __init__(self) -> None:
-        # Counts are equal only if they are one object, and an engine passes the same object for a
-        # while.
+        # Counts are equal only if they are one object. An engine passes the same object for some
+        # seconds.
         self._rates_of = lru_cache(maxsize=1)(ReArrivalRates)
 
     def plan(self, view: PlacementView) -> PlacementPlan:

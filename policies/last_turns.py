@@ -1,4 +1,4 @@
-"""The context policy `last_turns`: a fixed number of past turns, whatever their size."""
+"""The context policy `last_turns` keeps a fixed number of past turns, whatever their size."""
 
 from dataclasses import dataclass
 from math import ceil
@@ -12,8 +12,8 @@ from policies.views import ConversationView
 class LastTurns:
     """Keeps the system prompt and at most `turns` turns before the new one.
 
-    When there are more, the oldest are dropped until `trim_to` of that number is left, so that a
-    long chat is not trimmed on every turn (1: down to `turns`). Turns that do not fit are dropped,
+    Beyond that number the oldest are dropped until the share `trim_to` of it is left, so that a
+    long chat is not trimmed on every turn (1: `turns` are left). Turns that do not fit are dropped,
     too.
     """
 

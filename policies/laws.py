@@ -23,7 +23,7 @@ def check_placement(view: PlacementView, plan: PlacementPlan) -> None:
     freed = 0
     for action in plan.actions:
         if freed >= view.needed_blocks:
-            raise BrokenLawError(f"{action.session}: enough blocks were freed before it")
+            raise BrokenLawError(f"{action.session}: evicted after enough blocks were freed")
         facts = left.pop(action.session, None)
         if facts is None:
             raise BrokenLawError(f"{action.session}: not offered, or named twice")
@@ -36,7 +36,7 @@ def check_placement(view: PlacementView, plan: PlacementPlan) -> None:
 
 
 def _check_order(facts: ContextFacts, left: Mapping[str, ContextFacts]) -> None:
-    """Check that contexts that are sure to return, or free nothing alone, come last."""
+    """Check that contexts with a queued turn, and those that free nothing, come last."""
     if facts.waiting and any(other.blocks and not other.waiting for other in left.values()):
         raise BrokenLawError(f"{facts.session}: its turn waits, and others are idle")
     if not facts.own_blocks and any(
@@ -46,9 +46,9 @@ def _check_order(facts: ContextFacts, left: Mapping[str, ContextFacts]) -> None:
 
 
 def check_context(view: ConversationView, plan: ContextPlan) -> None:
-    """Check that a plan keeps whole turns that are there, each once and in their order.
+    """Check that a plan keeps existing turns, each once and in their order.
 
-    The system prompt is not a policy's to drop: no plan can name it.
+    No plan can drop the system prompt.
 
     Raises:
         BrokenLawError: the message names the law.

@@ -6,7 +6,7 @@ from policies.views import ContextFacts, PlacementView
 
 
 class LeastRecentlyUsed:
-    """Oldest use first; contexts whose client announced a return come after the others."""
+    """Least recently used first; contexts whose client announced a return come last."""
 
     def plan(self, view: PlacementView) -> PlacementPlan:
         """Rank by last use."""

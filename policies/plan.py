@@ -13,7 +13,7 @@ class KeepAll:
 class KeepTurns:
     """The model sees the system prompt and these turns: indices into the view's, rising.
 
-    `summary` false: the present summary is dropped, too.
+    `summary` false: the current summary is dropped, too.
     """
 
     turns: Sequence[int]
@@ -22,9 +22,9 @@ class KeepTurns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summarize:
-    """Replace all turns before the last `keep_last` (and the present summary) by one summary.
+    """Replace all turns before the last `keep_last` (and the current summary) by a new summary.
 
-    It may take `summary_tokens` in the context. `fallback` applies when it can't be made.
+    The summary has at most `summary_tokens`. `fallback` applies if it can't be made.
     """
 
     keep_last: int
@@ -37,9 +37,9 @@ ContextPlan = KeepAll | KeepTurns | Summarize
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseKv:
-    """Free a context's blocks; full ones can be hit until they are taken.
+    """Free a context's blocks. Full blocks can be hit until they are taken.
 
-    KV that is in no tier is lost then.
+    After that, KV without a copy in a tier is lost.
     """
 
     session: str
@@ -57,6 +57,6 @@ PlacementAction = ReleaseKv | SwapOut
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementPlan:
-    """Actions in order. Those after enough has become available are not executed."""
+    """Actions in order. Execution stops when enough blocks are available."""
 
     actions: Sequence[PlacementAction]

@@ -6,7 +6,7 @@ from policies.views import ContextFacts, PlacementView
 
 
 class PriorityFirst:
-    """Low priority first; among equals as `lru`."""
+    """Low priority first; at equal priority as `lru`."""
 
     def plan(self, view: PlacementView) -> PlacementPlan:
         """Rank by priority, then by last use."""

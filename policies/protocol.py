@@ -1,4 +1,4 @@
-"""The two families of policies. Both are pure: the same view gives the same plan."""
+"""Interfaces of the two kinds of policies. Both are pure: equal views give equal plans."""
 
 from typing import Protocol
 
@@ -7,11 +7,10 @@ from policies.views import ConversationView, PlacementView
 
 
 class ContextPolicy(Protocol):
-    """Decides, per session and before each turn, what the model sees of a conversation.
+    """Decides what the model sees of a conversation, for each session before each turn.
 
-    A policy that may ask for summaries can say so by an attribute `summarizes` that is true: then
-    it is also asked after a turn, as if the next one were like it, so that the summary is ready in
-    time.
+    A policy that may plan summaries can set a class attribute `summarizes` to true. Then it also
+    plans after a turn, for a next turn of the same size, so that the summary is ready in time.
     """
 
     def plan(self, view: ConversationView) -> ContextPlan:
@@ -20,11 +19,11 @@ class ContextPolicy(Protocol):
 
 
 class PlacementPolicy(Protocol):
-    """Decides, for the whole pool, where KV lies under pressure.
+    """Decides which contexts of the pool are evicted under pressure.
 
-    Plans obey `policies.laws.check_placement`.
+    Plans must satisfy `policies.laws.check_placement`.
     """
 
     def plan(self, view: PlacementView) -> PlacementPlan:
-        """Decide what to evict so that `needed_blocks` become available, as far as possible."""
+        """Choose contexts to evict so that `needed_blocks` become available, as far as possible."""
         ...

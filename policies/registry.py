@@ -22,16 +22,17 @@ from policies.toolkit import ParameterError
 from policies.ttl import TimeToLive
 from policies.views import ConversationView
 
+CONTEXT_POLICY_GROUP = "sessiond.context_policies"
+ENTRY_POINTS = "sessiond.placement_policies"
+
 
 class KeepAllPolicy:
-    """Keeps the whole conversation; turns that do not fit are refused elsewhere."""
+    """Keeps the whole conversation. The engine refuses turns that do not fit."""
 
     def plan(self, view: ConversationView) -> ContextPlan:  # noqa: ARG002 -- the Protocol's
         """Keep all turns."""
         return KeepAll()
 
-
-CONTEXT_POLICY_GROUP = "sessiond.context_policies"
 
 CONTEXT_POLICIES: Mapping[str, type[ContextPolicy]] = MappingProxyType(
     {
@@ -41,6 +42,15 @@ CONTEXT_POLICIES: Mapping[str, type[ContextPolicy]] = MappingProxyType(
         "token_budget": TokenBudget,
         "compaction": Compaction,  # OpenAI's name for it
         "summarize": Compaction,
+    }
+)
+
+BUILT_IN: Mapping[str, Callable[[], PlacementPolicy]] = MappingProxyType(
+    {
+        "lru": LeastRecentlyUsed,
+        "ttl": TimeToLive,
+        "priority": PriorityFirst,
+        "cost_aware": CostAware,
     }
 )
 
@@ -73,15 +83,17 @@ class ContextPolicyRegistry:
 
         Raises:
             ParameterError: there is no such policy (`name` is "type"), it lacks the parameter, or
-                does not take its value.
+                does not accept its value.
         """
         policy = self._classes.get(name)
         if policy is None:
-            raise ParameterError("type", name, ", ".join(self.names))
+            raise ParameterError("type", name, f"one of {', '.join(self.names)}")
         known = self.parameters(name)
         for parameter, value in parameters.items():
             if parameter not in known:
-                allowed = ", ".join(known) or f"left out: {name} has no parameters"
+                allowed = f"left out: {name} has no parameters"
+                if known:
+                    allowed = f"one of the parameters {', '.join(known)}"
                 raise ParameterError(parameter, value, allowed)
         return policy(**parameters)
 
@@ -90,7 +102,7 @@ def installed_context_policies() -> ContextPolicyRegistry:
     """Built-in policies, and those of all installed packages.
 
     Raises:
-        PluginError: one of them can't be loaded, is no policy, or has a name that is taken.
+        PluginError: one of them can't be loaded, is not a policy, or has the name of another.
     """
     return ContextPolicyRegistry(_load(entry_points(group=CONTEXT_POLICY_GROUP)))
 
@@ -113,18 +125,6 @@ def _load(points: Iterable[EntryPoint]) -> dict[str, type[ContextPolicy]]:
     return plugins
 
 
-ENTRY_POINTS = "sessiond.placement_policies"
-
-BUILT_IN: Mapping[str, Callable[[], PlacementPolicy]] = MappingProxyType(
-    {
-        "lru": LeastRecentlyUsed,
-        "ttl": TimeToLive,
-        "priority": PriorityFirst,
-        "cost_aware": CostAware,
-    }
-)
-
-
 class UnknownPlacementPolicyError(Exception):
     """No placement policy has that name. `known` are the valid names."""
 
@@ -141,10 +141,10 @@ def placement_names() -> list[str]:
 
 
 def placement_policy(name: str) -> PlacementPolicy:
-    """Make the policy of that name.
+    """Make a placement policy by its name.
 
     Raises:
-        UnknownPlacementPolicyError: there is none.
+        UnknownPlacementPolicyError: there is no policy of that name.
     """
     if name in BUILT_IN:
         return BUILT_IN[name]()

@@ -1,4 +1,4 @@
-"""The context policy `sliding_window`: drops the oldest turns when the window is full."""
+"""The context policy `sliding_window` drops the oldest turns when the window is full."""
 
 from dataclasses import dataclass
 
@@ -11,8 +11,8 @@ from policies.views import ConversationView
 class SlidingWindow:
     """Keeps the system prompt and the newest turns, whole.
 
-    `max_tokens` bounds what the model sees, the reply included; None: as much as the server can
-    hold. Beyond it, turns are dropped until `trim_to` of it is enough, so that a long chat is not
+    `max_tokens` limits what the model sees, the reply included; None: the server's limit. Beyond
+    it, turns are dropped until the share `trim_to` of it is enough, so that a long chat is not
     trimmed on every turn. The system prompt is the attention sink (arXiv 2309.17453).
     """
 

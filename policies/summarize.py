@@ -1,4 +1,4 @@
-"""The context policy `compaction`: older turns become a summary that the model writes."""
+"""The context policy `compaction` replaces older turns by a summary that the model writes."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -8,15 +8,16 @@ from policies.sliding_window import SlidingWindow
 from policies.toolkit import need_count
 from policies.views import ConversationView
 
-_OF_LIMIT = 0.8  # default threshold: where a sliding window would be trimmed to
+_OF_LIMIT = 0.8  # default threshold, equal to a sliding window's size after trimming
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compaction:
     """Summarises all but the last `keep_turns` turns beyond `compact_threshold` tokens.
 
-    The threshold counts what the model sees before it replies; None: four fifths of what the server
-    can hold. The summary takes at most `summary_tokens`. Without a summary a full window slides.
+    The threshold is compared with what the model sees before it replies; None: four fifths of the
+    server's limit. The summary has at most `summary_tokens`. Without one, a full window is trimmed
+    as by `sliding_window`.
     """
 
     summarizes: ClassVar[bool] = True
@@ -36,11 +37,11 @@ class Compaction:
         need_count("summary_tokens", self.summary_tokens, least=48)
 
     def plan(self, view: ConversationView) -> ContextPlan:
-        """Ask for a summary where one saves something."""
+        """Plan a summary if it saves tokens."""
         fallback = SlidingWindow().plan(view)
         threshold = self.compact_threshold or int(view.limit_tokens * _OF_LIMIT)
-        past_it = view.context_tokens + view.prompt_tokens > threshold
-        if not past_it and isinstance(fallback, KeepAll):
+        is_beyond = view.context_tokens + view.prompt_tokens > threshold
+        if not is_beyond and isinstance(fallback, KeepAll):
             return KeepAll()
         room = view.limit_tokens - (
             view.system_tokens + self.summary_tokens + view.prompt_tokens + view.output_tokens
@@ -52,7 +53,7 @@ class Compaction:
         return Summarize(keep_last=keep_last, summary_tokens=self.summary_tokens, fallback=fallback)
 
     def _keep_last(self, view: ConversationView, room: int) -> int:
-        """As many turns as configured, fewer if they would not fit beside the summary."""
+        """The configured number of turns, or as many as fit beside the summary."""
         kept = 0
         for tokens in reversed(view.turns):
             if kept == self.keep_turns or tokens > room:

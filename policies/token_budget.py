@@ -1,4 +1,4 @@
-"""The context policy `token_budget`: beyond the budget, the conversation starts anew."""
+"""The context policy `token_budget` drops all turns beyond a budget of tokens."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from policies.views import ConversationView
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenBudget:
-    """Keeps all up to `max_tokens` (None: the server's limit), then the system prompt only."""
+    """Keeps all up to `max_tokens` (None: the server's limit), beyond it the system prompt only."""
 
     max_tokens: int | None = None
 

@@ -1,6 +1,6 @@
-"""What policies share, built-in ones and those of other packages. Pure.
+"""Functions for built-in policies and those of other packages. Pure.
 
-Checks of parameters, the newest turns that fit, and an eviction order made into a plan.
+Checks of parameters, the newest turns that fit, and a plan from an eviction order.
 """
 
 from collections.abc import Callable
@@ -23,17 +23,17 @@ def need_count(name: str, value: object, *, least: int = 1) -> None:
     """Check a whole number.
 
     Raises:
-        ParameterError: it is no whole number, or less than `least`.
+        ParameterError: it is not a whole number, or less than `least`.
     """
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise ParameterError(name, value, f"a whole number of {least} or more")
 
 
 def need_share(name: str, value: object) -> None:
-    """Check a share of a whole.
+    """Check a share.
 
     Raises:
-        ParameterError: it is not above 0, or more than 1.
+        ParameterError: it is not a number above 0, up to 1.
     """
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= 1:
         raise ParameterError(name, value, "a number above 0, up to 1")
@@ -42,13 +42,12 @@ def need_share(name: str, value: object) -> None:
 def keep_newest(view: ConversationView, *, limit: int, target: int) -> KeepTurns:
     """Keep as many of the newest turns as fit `target` tokens beside the new turn and the prefix.
 
-    If the new turn leaves no room there, up to `limit` may be used; a summary without room is
-    dropped.
+    If these alone exceed `target`, `limit` applies instead. A summary that does not fit is dropped.
     """
-    front = view.system_tokens + view.prompt_tokens + view.output_tokens
-    summary = front + view.summary_tokens <= limit
-    front += view.summary_tokens if summary else 0
-    room = (target if front <= target else limit) - front
+    fixed = view.system_tokens + view.prompt_tokens + view.output_tokens
+    summary = fixed + view.summary_tokens <= limit
+    fixed += view.summary_tokens if summary else 0
+    room = (target if fixed <= target else limit) - fixed
     first = len(view.turns)
     while first and view.turns[first - 1] <= room:
         first -= 1
@@ -62,9 +61,8 @@ Rank = Callable[[ContextFacts], tuple[float, ...]]
 def evict_in_order(view: PlacementView, rank: Rank) -> PlacementPlan:
     """Evict contexts, lowest rank first, until enough blocks could become available.
 
-    Regardless of rank, idle contexts come before queued ones, which are sure to return, and
-    contexts with only shared blocks come last. No rank protects a context when nothing else is
-    left: hints are soft.
+    Regardless of rank, idle contexts come before those with a queued turn, and among them contexts
+    with shared blocks only come last. No rank excludes a context: hints are soft.
     """
     actions: list[PlacementAction] = []
     freed = 0

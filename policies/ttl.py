@@ -8,13 +8,13 @@ _TTL_S = 300.0  # nine in ten of the returning sessions return sooner
 
 
 class TimeToLive:
-    """Each context lives until the time its client named, else for `ttl_s` after its last use."""
+    """A return is expected until the client's hint, or for `ttl_s` after the last use."""
 
     def __init__(self, ttl_s: float = _TTL_S) -> None:
         self._ttl_s = ttl_s
 
     def plan(self, view: PlacementView) -> PlacementPlan:
-        """Rank by the end of life, overdue or not."""
+        """Rank by the end of that time, whether it has passed or not."""
 
         def rank(facts: ContextFacts) -> tuple[float, ...]:
             until_s = facts.expected_until_s

@@ -1,4 +1,4 @@
-"""What policies see: frozen facts about turns, sessions and return rates. Time is in the view."""
+"""Inputs of policies: frozen values about turns, sessions and return rates, with the time."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,19 +7,19 @@ from typing import NamedTuple
 MOST_TURNS = 5
 """Sessions with more turns than this count as one kind."""
 
-_LEAST_TOKENS_BITS = 7  # below 128 tokens: a typed line
-_MOST_TOKENS_LEVEL = 7  # 8,192 tokens and more: a document
+_LEAST_TOKENS_BITS = 7  # below 128 tokens: one level (typed lines)
+_MOST_TOKENS_LEVEL = 7  # 8,192 tokens and more: one level (documents)
 
 
 class TurnKind(NamedTuple):
-    """What a session did last: `turns` so far, and the size of its last turn's input."""
+    """Kind of a session: its `turns` so far, and the size of its last turn's input."""
 
     turns: int
     size: int
 
 
 def turn_kind(turns: int, new_tokens: int) -> TurnKind:
-    """The kind of a session after `turns` turns, the last of which brought `new_tokens`."""
+    """The kind of a session after `turns` turns, the last of which added `new_tokens`."""
     level = max(0, new_tokens.bit_length() - _LEAST_TOKENS_BITS)
     return TurnKind(max(1, min(turns, MOST_TURNS)), min(level, _MOST_TOKENS_LEVEL))
 
@@ -30,8 +30,8 @@ class ReturnCounts:
 
     Span i ends at `ages_s[i]` and begins where the one before it ends. `watched[kind][i]`: how
     often a session was idle at the span's start and the outcome of the span is known (it returned,
-    or it was still idle at the end); `returned[kind][i]`: how often it returned in the span. Two
-    counts are equal if they are one object: derived values can be cached by it.
+    or was still idle at the end); `returned[kind][i]`: how often it returned in the span. Counts
+    are equal only if they are one object, so that derived values can be cached.
     """
 
     ages_s: Sequence[float]
@@ -40,7 +40,7 @@ class ReturnCounts:
 
 
 NOTHING_SEEN = ReturnCounts(
-    # Half powers of two from 8 s to an hour and a half.
+    # powers of the square root of two, from 8 s to an hour and a half
     ages_s=tuple(float(round(8 * 2 ** (step / 2))) for step in range(20)),
     watched={},
     returned={},
@@ -78,12 +78,12 @@ class ConversationView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextFacts:
-    """One context whose KV may be evicted: no turn of it runs.
+    """One context whose KV may be evicted: none of its turns runs.
 
-    `blocks` it holds, of which others hold `shared_blocks`, too (evicting them here frees nothing),
-    and `stored_blocks` have a copy in a tier. `waiting`: a turn of it is queued. `turns` it has
-    taken, the last of which added `new_tokens`. Of hints: `priority` 0 low, 1 normal, 2 high;
-    `expected_until_s`: its client announced a return before then.
+    Of its `blocks`, `shared_blocks` are shared with others (evicting them here frees nothing), and
+    `stored_blocks` have a copy in a tier. `waiting`: a turn is queued. `turns`: number so far; the
+    last one added `new_tokens`. Hints: `priority` 0 low, 1 normal, 2 high; `expected_until_s`: the
+    client announced a return before this time.
     """
 
     session: str
@@ -111,7 +111,7 @@ class ContextFacts:
 class PlacementView:
     """The pool under pressure: `needed_blocks` more should become available.
 
-    `swaps`: a tier below takes KV. Costs are seconds per block: `restore_s` to restore it from that
+    `swaps`: a tier accepts KV. Costs are seconds per block: `restore_s` to restore it from that
     tier, `recompute_s` to recompute it. `returns` are the engine's re-arrival counts.
     """
 

@@ -52,7 +52,7 @@ class ContextCommands:
 
     def handle(self, command: ContextCommand) -> None:
         """See `EngineLoop.handle`."""
-        self._carry_out(command)
+        self._execute(command)
         memory = self._memory
         context = memory.contexts.get(command.session)
         if context is None:
@@ -60,7 +60,7 @@ class ContextCommands:
         else:
             memory.kv_transfer.parked.update(context)
 
-    def _carry_out(self, command: ContextCommand) -> None:
+    def _execute(self, command: ContextCommand) -> None:
         match command:
             case SetContext():
                 self._set(command)
@@ -142,7 +142,7 @@ class ContextCommands:
 
     def _release(self, command: ReleaseContext | ParkContext) -> None:
         context = self._memory.contexts.get(command.session)
-        # A turn may have been submitted since the sender saw the session idle: it needs its KV.
+        # A turn that was submitted after the sender saw the session idle needs its KV.
         if context is not None and context.activity is Activity.IDLE:
             if isinstance(command, ParkContext):
                 self._memory.kv_transfer.swap_out(context)
@@ -153,7 +153,7 @@ class ContextCommands:
         if context is None:
             return
         self._end_turn_of(context)
-        # Nothing is cut: a session that is only forgotten may later reuse its KV from the tiers.
+        # Nothing is cut: a session that is opened again can restore its KV from the tiers.
         self._turns.reclaim(context, "closed", length=len(context.ids), release=True)
         self._idle.forget(session)
         self._memory.table_stats.deferred_frees.add(self._memory.contexts.pop(session))

@@ -16,8 +16,13 @@ _LENGTHS = (3, 5)  # tokens that must match; a longer match points to a better p
 _ID_BYTES = 4
 
 
+_DECAY = 0.1  # weight of the last draft in the acceptance rate
+_MARGIN = 1.1  # required gain: prices and acceptance rates are estimates
+_HOPELESS = 0.5  # below this ratio of gain to linear cost no correction makes a row worth it
+
+
 class NgramProposer:
-    """A session's ids, and the place among them that the next tokens are predicted to repeat.
+    """Proposes the next tokens: a session's ids are searched for the last few of them.
 
     Searching 8,000 ids takes about 5 µs. A search is needed only after a rejected draft, or where
     there was none.
@@ -68,18 +73,13 @@ class NgramProposer:
             wanted = bytes(data[-length * _ID_BYTES :])
             if len(wanted) < length * _ID_BYTES:
                 return
-            end = len(data) - 1  # the last ids would match themselves
+            end = len(data) - 1  # otherwise the last ids match themselves
             at = data.rfind(wanted, 0, end)
             while at > 0 and at % _ID_BYTES:  # a match must begin at an id, not inside one
                 at = data.rfind(wanted, 0, at + len(wanted) - 1)
             if at < 0 or at % _ID_BYTES:
                 return
             self._place = at + len(wanted)
-
-
-_MEMORY = 0.1  # weight of the last draft in the acceptance rate
-_MARGIN = 1.1  # required gain: prices and acceptance rates are estimates
-_HOPELESS = 0.5  # below this ratio of gain to linear cost no correction makes a row worth it
 
 
 class AcceptanceRates:
@@ -96,9 +96,9 @@ class AcceptanceRates:
     def note(self, *, true: bool, run: int) -> None:
         """Record whether a draft after `run` accepted ones from its place was accepted."""
         if run:
-            self.going += _MEMORY * (true - self.going)
+            self.going += _DECAY * (true - self.going)
         else:
-            self.fresh += _MEMORY * (true - self.fresh)
+            self.fresh += _DECAY * (true - self.fresh)
 
     def of(self, run: int, count: int) -> Iterable[float]:
         """Probabilities that the first, the first two, ... of `count` drafts are accepted."""

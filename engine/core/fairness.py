@@ -46,7 +46,7 @@ class VirtualCounters:
         return self._served.get(owner, self._last_left)
 
     def join(self, owner: bytes) -> None:
-        """A turn of the owner begins to wait."""
+        """Record that a turn of the owner begins to wait."""
         if owner not in self._waiting:
             floor = self._floor
             self._served[owner] = max(self._served.get(owner, floor), floor)
@@ -57,7 +57,7 @@ class VirtualCounters:
             self._waiting[owner] += 1
 
     def leave(self, owner: bytes) -> None:
-        """A turn of the owner has started, or has ended."""
+        """Record that a waiting turn of the owner has started or ended."""
         self._waiting[owner] -= 1
         if not self._waiting[owner]:
             del self._waiting[owner]
@@ -68,7 +68,7 @@ class VirtualCounters:
         self._served[owner] = self.served(owner) + cost / weight
 
     def clear(self) -> None:
-        """No turn is left: reset the counters."""
+        """Reset the counters: no turn is left."""
         self._served.clear()
         self._waiting.clear()
         self._last_left = 0.0
@@ -78,7 +78,7 @@ class VirtualCounters:
         return min(map(self.served, self._waiting), default=self._last_left)
 
     def _forget_up_to(self, floor: float) -> None:
-        """Remove counters that would be lifted to this level on their owner's return."""
+        """Remove counters that `join` would lift to this level anyway."""
         gone = [
             owner
             for owner, served in self._served.items()

@@ -11,61 +11,19 @@ from engine.kv.context import Activity, Context
 from engine.kv.executor import Executor
 from engine.kv.step import SequenceStep
 
-AHEAD = 4
-"""Number of waiting turns examined, the oldest first: others wait for long."""
-
-_KEPT_BLOCKS = 2  # for each running turn: blocks that it writes meanwhile
-_REST_LOOKS = 16  # examining pages costs time; blocks rarely become free from one step to the next
-
-
-class Prefetch:
-    """Owns the record of waiting turns whose KV was prefetched."""
-
-    def __init__(self, queue: RunQueue, memory: Executor) -> None:
-        self._queue = queue
-        self._memory = memory
-        self._had: dict[Slot, bool] = {}  # whether its session had no KV on the device before
-        self._rests: dict[Slot, int] = {}  # skipped until this look, since nothing could begin
-
-    def advance(self) -> None:
-        """Begin the prefetches that can begin, and abandon those without a waiting turn."""
-        if not self._memory.kv_transfer.tiers:
-            return
-        for slot in [slot for slot in self._had if self._has_left(slot)]:
-            self._leave(slot, was_below=self._had.pop(slot))
-        ahead = self._queue.waiting[:AHEAD]
-        self._rests = {slot: self._rests[slot] - 1 for slot in ahead if self._rests.get(slot)}
-        for slot in ahead:
-            if slot not in self._had and slot not in self._rests and slot.started_s is None:
-                self._begin(slot)
-
-    def _begin(self, slot: Slot) -> None:
-        context = slot.context
-        was_below = not context.table.block_count
-        keep = _KEPT_BLOCKS * (1 + len(self._queue.running))
-        limit = len(context.ids) - slot.command.generate
-        if self._memory.kv_transfer.prefetch(context, limit, keep):
-            self._had[slot] = was_below
-        else:
-            self._rests[slot] = _REST_LOOKS
-
-    def _has_left(self, slot: Slot) -> bool:
-        return self._queue.of_turn(slot.turn) is not slot
-
-    def _leave(self, slot: Slot, *, was_below: bool) -> None:
-        context = slot.context
-        is_there = self._memory.contexts.get(context.session) is context
-        if is_there and was_below and slot.started_s is None and context.activity is Activity.IDLE:
-            self._memory.release(context)
-
-
 STEP_TOKENS = 16
 """Limit of tokens in an idle step. An end of turn and a header are about five."""
 
-_LOOKED_AT = 64  # sessions examined per step: most may have no idle work
+_MOST_EXAMINED = 64  # sessions per step: most may have no idle work
 
 QUIET_S = 0.1
 """Pause after the last turn: programs have sent their next turn by then, people have not."""
+
+AHEAD = 4
+"""Number of waiting turns whose KV may be prefetched, the oldest first."""
+
+_KEPT_BLOCKS = 2  # left for each running turn, which writes them during the transfer
+_SKIPPED_CALLS = 16  # examining pages takes time, and blocks rarely become free in the next step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,13 +63,13 @@ class IdlePrefill:
         return max(0.0, self._quiet_at_s - self._clock()) if self._due else None
 
     def expect(self, context: Context) -> None:
-        """A turn has ended: its session is queued for idle prefill."""
+        """Queue a session for idle prefill: its turn has ended."""
         if self._enabled:
             self._due[context.session] = None
             self._quiet_at_s = self._clock() + QUIET_S
 
     def forget(self, session: SessionId) -> None:
-        """A session is closed."""
+        """Remove a closed session."""
         self._due.pop(session, None)
 
     def begin(self) -> list[EarlyWork]:
@@ -123,7 +81,7 @@ class IdlePrefill:
         if self.rest_s:
             return batch
         left = STEP_TOKENS
-        for _ in range(min(_LOOKED_AT, len(self._due))):
+        for _ in range(min(_MOST_EXAMINED, len(self._due))):
             context = self._memory.contexts[next(iter(self._due))]
             owed, drafts = self._amount(context)
             if owed + drafts > left:
@@ -136,25 +94,25 @@ class IdlePrefill:
         return batch
 
     def finish(self, batch: Sequence[EarlyWork]) -> None:
-        """The step has run."""
+        """Record that the step has run."""
         for work in batch:
             self._memory.note_idle(work.context, work.owed, work.drafts)
 
     def give_up(self, batch: Sequence[EarlyWork]) -> None:
-        """The step ran out of memory: the turns will compute these ids."""
+        """Record that the step ran out of memory: the next turns compute these ids."""
         for work in batch:
             self._memory.drop_idle(work.context, work.owed)
 
     def fail(self, batch: Sequence[EarlyWork]) -> None:
-        """The step has failed: the KV that it read is discarded."""
+        """Record that the step has failed: the KV that it read is discarded."""
         for work in batch:
             self._memory.distrust(work.context)
 
     def _amount(self, context: Context) -> tuple[int, int]:
         """Number of owed ids and of drafts to compute; (0, 0): none for this session.
 
-        The session must have all its former KV, since history is not rebuilt for a turn that may
-        never come; no edit may be due; and the tail must be its own, since a copy costs a block.
+        The session must have all its former KV, which is not recomputed for a turn that may never
+        be submitted. No edit may be due. The tail must be writable, since a copy takes a block.
         """
         table, pool, owed = context.table, self._memory.pool, context.pending
         tail = table.open_tail
@@ -175,3 +133,48 @@ class IdlePrefill:
             STEP_TOKENS - owed,
             self._max_model_len - len(context.ids),
         )
+
+
+class Prefetch:
+    """Owns the record of waiting turns whose KV was prefetched."""
+
+    def __init__(self, queue: RunQueue, memory: Executor) -> None:
+        self._queue = queue
+        self._memory = memory
+        self._prefetched: dict[Slot, bool] = {}  # whether its session had no block before
+        self._skipped: dict[Slot, int] = {}  # for this many calls, since nothing could begin
+
+    def advance(self) -> None:
+        """Begin the prefetches that can begin, and abandon those without a waiting turn."""
+        if not self._memory.kv_transfer.tiers:
+            return
+        for slot in [slot for slot in self._prefetched if self._is_gone(slot)]:
+            self._end(slot, was_empty=self._prefetched.pop(slot))
+        ahead = self._queue.waiting[:AHEAD]
+        self._skipped = {slot: self._skipped[slot] - 1 for slot in ahead if self._skipped.get(slot)}
+        for slot in ahead:
+            if (
+                slot not in self._prefetched
+                and slot not in self._skipped
+                and slot.started_s is None
+            ):
+                self._begin(slot)
+
+    def _begin(self, slot: Slot) -> None:
+        context = slot.context
+        was_empty = not context.table.block_count
+        keep = _KEPT_BLOCKS * (1 + len(self._queue.running))
+        limit = len(context.ids) - slot.command.generate
+        if self._memory.kv_transfer.prefetch(context, limit, keep):
+            self._prefetched[slot] = was_empty
+        else:
+            self._skipped[slot] = _SKIPPED_CALLS
+
+    def _is_gone(self, slot: Slot) -> bool:
+        return self._queue.of_turn(slot.turn) is not slot
+
+    def _end(self, slot: Slot, *, was_empty: bool) -> None:
+        context = slot.context
+        is_there = self._memory.contexts.get(context.session) is context
+        if is_there and was_empty and slot.started_s is None and context.activity is Activity.IDLE:
+            self._memory.release(context)

@@ -26,95 +26,7 @@ from engine.kv.tiers.tiers import Tier
 _LETTERS = {state: ord(letter) for state, letter in BLOCK_STATES.items()}
 
 
-def pool_map(
-    contexts: Mapping[SessionId, Context], pool: BlockPool, moving: Collection[BlockId]
-) -> PoolMap:
-    """Return the state of all blocks. O(pool): some milliseconds for 100,000 blocks."""
-    counted, marked = pool.snapshot()
-    references, hashed = np.frombuffer(counted, np.intc), np.frombuffer(marked, np.uint8)
-    states = np.full(pool.total, _LETTERS["free"], np.uint8)
-    states[hashed == 1] = _LETTERS["cached"]
-    states[references == 1] = _LETTERS["active"]
-    states[references > 1] = _LETTERS["shared"]
-    states[np.array(list(moving), np.intp)] = _LETTERS["moving"]
-    holders = [context for context in contexts.values() if context.table.block_count]
-    blocks = [block for context in holders for block in context.table.blocks]
-    owners = np.full(pool.total, -1, "<i4")
-    owners[np.array(blocks, np.intp)] = np.repeat(
-        np.arange(len(holders)), [context.table.block_count for context in holders]
-    )
-    return PoolMap(
-        states=states.tobytes(),
-        owners=owners.tobytes(),
-        sessions=[context.session for context in holders],
-    )
-
-
 _MOST_BLOCKS = 4096  # examined per residency query: half a millisecond
-
-
-def context_views(
-    sessions: Sequence[SessionId], memory: Executor, kv_bytes_per_block: int
-) -> ContextViews:
-    """Views of several sessions, without their page tables."""
-    return ContextViews(
-        contexts=[
-            context_view(session, memory, kv_bytes_per_block, paged=False) for session in sessions
-        ]
-    )
-
-
-def context_view(
-    session: SessionId, memory: Executor, kv_bytes_per_block: int, *, paged: bool = True
-) -> ContextView:
-    """View of one session. For a running turn only ids with KV are shown."""
-    context, pool = memory.contexts.get(session), memory.pool
-    stored = memory.kv_transfer.blocks_in(context) if context else {}
-    entries = context.table.entries if context else ()
-    blocks = context.table.block_count if context else 0
-    return ContextView(
-        session=session,
-        known=context is not None,
-        running=context is not None and context.activity is not Activity.IDLE,
-        tokens=context.committed if context else 0,
-        kept_len=context.table.kept_len if context else 0,
-        blocks=blocks,
-        shared_blocks=sum(pool.references(entry.block) > 1 for entry in entries),
-        kv_bytes=blocks * kv_bytes_per_block,
-        page_table=[_page(entry, pool) for entry in entries] if paged else [],
-        host_blocks=stored.get("host", 0),
-        disk_blocks=stored.get("disk", 0),
-    )
-
-
-def _page(entry: PageEntry, pool: BlockPool) -> PageView:
-    return PageView(
-        block=entry.block,
-        first=entry.first,
-        last=entry.last,
-        base=entry.base,
-        references=pool.references(entry.block),
-        hashed=pool.is_hashed(entry.block),
-    )
-
-
-def residency(
-    sessions: Sequence[SessionId], memory: Executor, kv_bytes_per_block: int
-) -> Residency:
-    """KV bytes by session; over all sessions they sum to the bytes of their active blocks."""
-    pool, left, looked_at = memory.pool, _MOST_BLOCKS, 0
-    kv_bytes: dict[SessionId, float] = {}
-    for session in sessions:
-        if left <= 0:
-            break
-        looked_at += 1
-        context = memory.contexts.get(session)
-        blocks = context.table.blocks if context is not None else ()
-        if blocks:
-            left -= len(blocks)
-            share = sum(1 / pool.references(block) for block in blocks)
-            kv_bytes[session] = share * kv_bytes_per_block
-    return Residency(kv_bytes=kv_bytes, looked_at=looked_at)
 
 
 def engine_stats(
@@ -182,3 +94,91 @@ def _tier_stats(tier: Tier) -> TierStats:
         fetch_times=flow.fetch_times.snapshot(),
         refused_blocks_total=flow.refused,
     )
+
+
+def pool_map(
+    contexts: Mapping[SessionId, Context], pool: BlockPool, moving: Collection[BlockId]
+) -> PoolMap:
+    """Return the state of all blocks. O(pool): some milliseconds for 100,000 blocks."""
+    counted, marked = pool.snapshot()
+    references, hashed = np.frombuffer(counted, np.intc), np.frombuffer(marked, np.uint8)
+    states = np.full(pool.total, _LETTERS["free"], np.uint8)
+    states[hashed == 1] = _LETTERS["cached"]
+    states[references == 1] = _LETTERS["active"]
+    states[references > 1] = _LETTERS["shared"]
+    states[np.array(list(moving), np.intp)] = _LETTERS["moving"]
+    holders = [context for context in contexts.values() if context.table.block_count]
+    blocks = [block for context in holders for block in context.table.blocks]
+    owners = np.full(pool.total, -1, "<i4")
+    owners[np.array(blocks, np.intp)] = np.repeat(
+        np.arange(len(holders)), [context.table.block_count for context in holders]
+    )
+    return PoolMap(
+        states=states.tobytes(),
+        owners=owners.tobytes(),
+        sessions=[context.session for context in holders],
+    )
+
+
+def context_views(
+    sessions: Sequence[SessionId], memory: Executor, kv_bytes_per_block: int
+) -> ContextViews:
+    """Views of several sessions, without their page tables."""
+    return ContextViews(
+        contexts=[
+            context_view(session, memory, kv_bytes_per_block, paged=False) for session in sessions
+        ]
+    )
+
+
+def context_view(
+    session: SessionId, memory: Executor, kv_bytes_per_block: int, *, paged: bool = True
+) -> ContextView:
+    """View of one session. For a running turn only ids with KV are shown."""
+    context, pool = memory.contexts.get(session), memory.pool
+    stored = memory.kv_transfer.blocks_in(context) if context else {}
+    entries = context.table.entries if context else ()
+    blocks = context.table.block_count if context else 0
+    return ContextView(
+        session=session,
+        known=context is not None,
+        running=context is not None and context.activity is not Activity.IDLE,
+        tokens=context.committed if context else 0,
+        kept_len=context.table.kept_len if context else 0,
+        blocks=blocks,
+        shared_blocks=sum(pool.references(entry.block) > 1 for entry in entries),
+        kv_bytes=blocks * kv_bytes_per_block,
+        page_table=[_page(entry, pool) for entry in entries] if paged else [],
+        host_blocks=stored.get("host", 0),
+        disk_blocks=stored.get("disk", 0),
+    )
+
+
+def _page(entry: PageEntry, pool: BlockPool) -> PageView:
+    return PageView(
+        block=entry.block,
+        first=entry.first,
+        last=entry.last,
+        base=entry.base,
+        references=pool.references(entry.block),
+        hashed=pool.is_hashed(entry.block),
+    )
+
+
+def residency(
+    sessions: Sequence[SessionId], memory: Executor, kv_bytes_per_block: int
+) -> Residency:
+    """KV bytes by session; over all sessions they sum to the bytes of their active blocks."""
+    pool, left, looked_at = memory.pool, _MOST_BLOCKS, 0
+    kv_bytes: dict[SessionId, float] = {}
+    for session in sessions:
+        if left <= 0:
+            break
+        looked_at += 1
+        context = memory.contexts.get(session)
+        blocks = context.table.blocks if context is not None else ()
+        if blocks:
+            left -= len(blocks)
+            share = sum(1 / pool.references(block) for block in blocks)
+            kv_bytes[session] = share * kv_bytes_per_block
+    return Residency(kv_bytes=kv_bytes, looked_at=looked_at)

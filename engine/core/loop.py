@@ -47,7 +47,7 @@ __all__ = ["EngineLoop", "TokenText"]
 
 _log = logging.getLogger(__name__)
 
-_MOVE_S = 0.002  # polling interval of transfers that a turn waits for
+_POLL_S = 0.002  # polling interval of transfers that a turn waits for
 _FLUSH_S = 3.0  # less than the engine's stop timeout
 _LEAST_BLOCK_S = 1e-6
 
@@ -161,7 +161,7 @@ class EngineLoop:
         """See `engine.ipc.command_reader.Loop`."""
         rest_s = self._idle.rest_s
         if self._kv_transfer.has_work and (not rest_s or self._kv_transfer.tiers.in_flight):
-            return _MOVE_S
+            return _POLL_S
         return rest_s
 
     def close(self) -> None:
@@ -170,7 +170,7 @@ class EngineLoop:
         self._kv_transfer.close(_FLUSH_S, self._clock)
 
     def answer(self, query: Query) -> QueryResult:  # noqa: PLR0911 -- a table of queries
-        """Answer a query about the state."""
+        """Answer a query about the engine's state."""
         memory = self._memory
         match query:
             case GetStats():
@@ -216,7 +216,7 @@ class EngineLoop:
     # --- a step --------------------------------------------------------------------------------
 
     def step(self, flush: Callable[[], None] = lambda: None) -> bool:
-        """Run one step of the model over the turns that are due; False when there was nothing.
+        """Run one step of the model over the turns that are due; False when none was.
 
         `flush` is called before the model computes, so that events emitted up to then (a turn left
         the queue) need not wait for it.
@@ -238,7 +238,7 @@ class EngineLoop:
             self._run(due)
             self._counters.step_times.add(self._clock() - started_s)
         elif self._kv_transfer.is_pressing:
-            self._kv_transfer.tiers.wait(_MOVE_S)
+            self._kv_transfer.tiers.wait(_POLL_S)
         return True
 
     def _step_idle(self, flush: Callable[[], None]) -> bool:
@@ -269,7 +269,7 @@ class EngineLoop:
         plan = plan_step(self._view())
         preemptions = self._counters.preemptions
         tokens_of = {item.turn: item.tokens for item in plan.work}
-        work, all_go_on = [], True
+        work, all_have_room = [], True
         # In their order: a turn that is preempted for one of them has not been counted yet.
         for slot in list(self._queue.running):
             # up to the next edit, if one is due
@@ -277,11 +277,11 @@ class EngineLoop:
             if not tokens and slot.context.next_edit is None:
                 continue
             if not self._pressure.make_room(slot, tokens):
-                all_go_on = False
+                all_have_room = False
             elif tokens:
                 work.append((slot, tokens))
         # A turn that lacks blocks or was just preempted holds up those behind it.
-        if all_go_on and self._counters.preemptions == preemptions:
+        if all_have_room and self._counters.preemptions == preemptions:
             work += self._admit(plan.admissions)
         drafts = self._speculation.drafts(work, self._cost.price)
         return [self._begin(slot, tokens, drafts.get(slot.turn, ())) for slot, tokens in work]
@@ -293,7 +293,7 @@ class EngineLoop:
             if slot is None:
                 break
             if self._kv_transfer.restore(slot.context, _limit(slot)):
-                continue  # others run meanwhile
+                continue  # other turns run until then
             # A turn that finds too few blocks holds up those behind it, too.
             if not self._memory.try_admit(slot.context, _limit(slot)):
                 break
@@ -355,7 +355,7 @@ class EngineLoop:
         except DeviceLostError:
             raise  # no later step can succeed: the process ends and is restarted
         except Exception:
-            # Whatever the model's error: its turns fail, the others and the pool go on.
+            # Any error of the model fails the turns of this step, and no others.
             _log.exception("a step of %d turns failed", len(due))
             for slot, _ in due:
                 self._memory.distrust(slot.context)
@@ -369,7 +369,7 @@ class EngineLoop:
 
     def _advance(self, slot: Slot, step: SequenceStep, tokens: Draws) -> None:
         if tokens is None:
-            _log.error("turn %s fails: there is no memory for one row of it", slot.turn)
+            _log.error("turn %s fails: there is not enough memory for one row of it", slot.turn)
             self._memory.distrust(slot.context)
             self._turns.fail(slot, "internal_error", "there is not enough memory for the turn")
             return

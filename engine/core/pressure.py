@@ -38,9 +38,9 @@ def within_limit(
 ) -> list[Turn]:
     """The waiting turns that may run beside the running ones, in their order.
 
-    Worst cases are added up, so that an admitted turn never has to stop for this limit; idle
-    contexts of the user are evicted for it. Later turns of the same user wait behind a turn that
-    must wait (otherwise it could wait for ever); other users' turns pass.
+    Worst cases are added up, so that this limit never stops an admitted turn; idle contexts of the
+    user are evicted for it. Later turns of the same user wait behind a turn that must wait
+    (otherwise it could starve); other users' turns overtake it.
     """
     held: Counter[bytes] = Counter()
     for demand in running:
@@ -62,8 +62,7 @@ class RunningTurn(NamedTuple):
     """A running turn.
 
     `preemption_count`: how often it was preempted. `wanted`: tokens that it may still sample,
-    `room`: those of them for which it needs no other block. A turn that samples none wants none: it
-    has what it needs.
+    `room`: those of them for which it needs no other block. A turn that samples none has 0 of both.
     """
 
     priority: int
@@ -74,7 +73,7 @@ class RunningTurn(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Preempt:
-    """Preempt that turn: it frees its blocks and waits in its old place."""
+    """Preempt that turn: it frees its blocks and returns to its place in the queue."""
 
     index: int
 
@@ -105,13 +104,14 @@ DegradationStep = Preempt | Shorten | End | Wait
 def next_degradation(
     streams: Sequence[RunningTurn], needy: int, max_preemptions: int
 ) -> DegradationStep:
-    """Choose the step for turn number `needy`, which lacks blocks; the most entitled comes first.
+    """Choose the step for turn number `needy`, which lacks blocks.
+
+    `streams` are in order of entitlement, the most entitled first.
 
     The youngest turn behind it below the preemption limit is preempted. If all have reached it, the
     last of them is shortened if its priority is lower: to the tokens that it has blocks for, or
-    ended if there are none. Among equals no turn is shortened as long as the needy turn itself may
-    be preempted. No turn is shortened for the last one: those before it go on, and it continues
-    when they have ended.
+    ended if there are none. At equal priority the needy turn is preempted instead, if it may be. No
+    turn is shortened for the last one: it waits until those before it have ended.
     """
     last = len(streams) - 1
     if last == 0:
@@ -144,8 +144,9 @@ def admissible_count(
 ) -> int:
     """Number of waiting turns, in their order, that may run beside the running ones.
 
-    Up to `limit` run, and beyond it as many as are certain to end: all worst cases together fit the
-    pool. A turn at the preemption limit starts only in that case, or alone; those behind it wait.
+    Up to `limit` run, and beyond it as many as are certain to finish: all worst cases together fit
+    the pool. A turn at the preemption limit starts only in that case, or alone; those behind it
+    wait.
     """
     blocks = running_blocks
     for count, one in enumerate(waiting):
@@ -157,7 +158,7 @@ def admissible_count(
 
 
 class Pressure:
-    """Owns no state: a turn's losses are in its slot, the running limit in the queue."""
+    """Owns no state: preemptions are counted in the slots, the running limit is the queue's."""
 
     def __init__(
         self, *, config: EngineConfig, memory: Executor, turns: Turns, counters: Counters
@@ -171,7 +172,7 @@ class Pressure:
     # --- admission ------------------------------------------------------------------------------
 
     def candidates(self) -> tuple[list[Slot], int]:
-        """Waiting turns that may start now, in order, and how many turns may run then."""
+        """Waiting turns that may start now, in order, and how many turns may run with them."""
         running, limit = self._queue.running, self._queue.limit
         if len(running) >= limit.most:
             return [], limit.most
@@ -220,19 +221,19 @@ class Pressure:
         """Get blocks for a running turn, from less entitled ones if needed.
 
         The first turn always gets them in the end, since it fits alone; so some turn always ends.
-        False when the turn was preempted itself or is left out of this step: blocks become
-        available soon.
+        False when the turn was preempted itself, or must wait for blocks that become available
+        soon.
         """
         if slot.context.activity is not Activity.RUNNING:
             return False
         while not self._memory.try_reserve(slot.context, tokens):
-            # no turn is preempted if blocks become available shortly
+            # no turn is preempted if blocks are about to become available
             if self._memory.kv_transfer.is_pressing or not self._step_down(slot):
                 return False
         return True
 
     def _step_down(self, needy: Slot) -> bool:
-        """Take the next degradation step; return whether to look for blocks again."""
+        """Take the next degradation step; return whether to try again to reserve blocks."""
         running = self._queue.running
         step = next_degradation(
             [self._stream(slot) for slot in running],
@@ -290,9 +291,9 @@ class Pressure:
     # --- fair shares -----------------------------------------------------------------------------
 
     def share(self) -> None:
-        """Admit the least-served owners that run nothing, at the cost of owners of several turns.
+        """Preempt turns of owners that run several, for the least-served owners that run none.
 
-        A turn gives up its running slot by waiting again, with all blocks in place. Blocks are
+        A turn that loses its running slot returns to the queue and keeps its blocks. Blocks are
         freed up to the newcomers' equal shares of the pool.
         """
         running, limit = self._queue.running, self._queue.limit
@@ -321,9 +322,9 @@ class Pressure:
         return list(takewhile(is_first, self._admissible(len(owners)))) if owners else []
 
     def _victims(self, priority: int) -> list[Slot]:
-        """Turns of this priority or lower that may be preempted.
+        """Turns of this priority or lower that may be preempted, the least entitled first.
 
-        In order: the least entitled first, but never an owner's last one.
+        An owner keeps at least one running turn.
         """
         running = self._queue.running
         left = Counter(slot.context.salt for slot in running)
@@ -348,7 +349,7 @@ class Pressure:
                 obtainable += slot.context.table.block_count
                 victims.append(slot)
         if obtainable < sum(wanted):
-            return  # nothing is preempted for blocks that can't be had
+            return  # nothing is preempted when even that would free too few blocks
         for slot in victims:
             self._preempt(slot)
             queue.limit.lower(len(queue.running) + len(newcomers))

@@ -17,36 +17,6 @@ from engine.ids import SessionId, TurnId
 from engine.kv.context import Activity
 
 
-class RunningLimit:
-    """At most `most`; fewer after memory ran out.
-
-    After a preemption the limit is the number of remaining turns. It rises by one whenever as many
-    turns as it allows have ended, like a TCP congestion window, so that hardly more turns are
-    preempted than end.
-    """
-
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self.now = most
-        self._ended = 0
-
-    def lower(self, running: int) -> None:
-        """A turn was preempted: this many are left."""
-        self.now = max(1, min(self.now, running))
-        self._ended = 0
-
-    def note_end(self) -> None:
-        """A turn has ended: its blocks are free."""
-        self._ended += 1
-        if self._ended >= self.now:
-            self.now = min(self.most, self.now + 1)
-            self._ended = 0
-
-    def reset(self) -> None:
-        """No turn is left: restore the full limit."""
-        self.now, self._ended = self.most, 0
-
-
 class RunQueue:
     """Every turn that has not ended is in exactly one of `waiting` and `running`.
 
@@ -100,7 +70,7 @@ class RunQueue:
         return self._by_session.get(session)
 
     def in_order(self) -> Iterator[Slot]:
-        """The waiting turns as they should run: fair among owners, started ones in their place."""
+        """The waiting turns in the order in which they should run. See `fairness.in_order`."""
         candidates = [
             WaitingTurn(
                 slot,
@@ -151,7 +121,7 @@ class RunQueue:
         """Admit a waiting turn."""
         self.waiting.remove(slot)
         self._insert(self.running, slot)
-        self._wait_no_more(slot)
+        self._leave_waiting(slot)
         slot.context.activity = Activity.RUNNING
 
     def preempt(self, slot: Slot) -> None:
@@ -167,12 +137,12 @@ class RunQueue:
             key=lambda other: (-other.command.terms.priority, self._arrival[other.turn]),
         )
 
-    def _wait_no_more(self, slot: Slot) -> None:
+    def _leave_waiting(self, slot: Slot) -> None:
         if slot.started_s is None:  # otherwise it was counted when it started
             self._counters.leave(slot.context.salt)
 
     def remove(self, slot: Slot) -> None:
-        """Forget a turn that ended."""
+        """Remove a turn that has ended."""
         del self._by_turn[slot.turn]
         del self._arrival[slot.turn]
         self._background.discard(slot.turn)
@@ -181,10 +151,40 @@ class RunQueue:
             self.running.remove(slot)
         else:
             self.waiting.remove(slot)
-            self._wait_no_more(slot)
+            self._leave_waiting(slot)
         if slot.started_s is not None:  # otherwise it held nothing
             self.limit.note_end()
         if not self._by_turn:
             self._counters.clear()
             self.limit.reset()
         slot.context.activity = Activity.IDLE
+
+
+class RunningLimit:
+    """How many turns may run: `most`, or fewer after a preemption.
+
+    After a preemption the limit is the number of remaining turns. It rises by one whenever as many
+    turns as it allows have ended, like a TCP congestion window, so that hardly more turns are
+    preempted than end.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.now = most
+        self._ended = 0
+
+    def lower(self, running: int) -> None:
+        """Lower the limit after a preemption that left this many turns."""
+        self.now = max(1, min(self.now, running))
+        self._ended = 0
+
+    def note_end(self) -> None:
+        """Record that a turn has ended and freed its blocks."""
+        self._ended += 1
+        if self._ended >= self.now:
+            self.now = min(self.most, self.now + 1)
+            self._ended = 0
+
+    def reset(self) -> None:
+        """Restore the full limit: no turn is left."""
+        self.now, self._ended = self.most, 0

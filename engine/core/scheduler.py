@@ -53,7 +53,7 @@ class Work(NamedTuple):
 class StepPlan:
     """`work` of running turns, and waiting turns to admit, in order of arrival.
 
-    An admission may fail for want of blocks; then those after it stay waiting too. One without
+    An admission may fail for lack of blocks; then those after it keep waiting, too. One without
     tokens gets its blocks before younger ones do, and computes later.
     """
 
@@ -62,14 +62,14 @@ class StepPlan:
 
 
 class _Prompt:
-    """A prompt that can go on; the next `wanted` tokens decide its priority."""
+    """A prompt that the step can continue; its next `wanted` tokens decide its priority."""
 
     def __init__(self, load: TurnLoad, *, has_slot: bool) -> None:
         self.load = load
         self.has_slot = has_slot
         self.wanted = load.pending
         self.rank = (-load.priority, load.served)
-        self.tokens = 0  # of them in this step
+        self.tokens = 0  # tokens granted in this step
 
     @property
     def work(self) -> Work:
@@ -125,7 +125,7 @@ def _leaders(view: StepView) -> list[_Prompt]:
 
 
 def _share(budget: StepBudget, prompts: Sequence[_Prompt], block_size: int) -> None:
-    """Serve the oldest and the shortest at any cost, then the shorter before the longer.
+    """Grant the oldest and the shortest prompt a block at any cost, then serve short ones first.
 
     The oldest is that of the least-served owner; both are chosen within a priority. What is left
     after all wanted tokens goes to the oldest first.
@@ -137,7 +137,7 @@ def _share(budget: StepBudget, prompts: Sequence[_Prompt], block_size: int) -> N
         budget.refund(load.first, granted)
         fitting = budget.fitting(load.first, up_to)
         if fitting < min(block_size, up_to):
-            fitting = 0  # not worth reading its whole context for
+            fitting = 0  # too few tokens to read the whole context for
         prompt.tokens = max(granted, fitting, min(at_least, up_to, budget.rows))
         budget.spend(load.first, prompt.tokens)
 

@@ -11,7 +11,7 @@ from engine.text.detokenize import TextStream
 
 
 class Slot:
-    """What a turn has produced so far and what it took.
+    """A turn's output so far, and its costs.
 
     `output` are the sampled ids without the stop token; `output_tokens` counts that too.
     `started_s` is None while the turn waits for its first step. `preemption_count` counts
@@ -85,8 +85,8 @@ class Slot:
         context = self.context
         self.started_s = now_s
         kept = context.reusable_len
-        # Computed for this turn, only earlier: a turn's reported cost must not depend on whether
-        # the engine had idle time. Blocks that are hit beyond would have been hit without it, too.
+        # Idle prefill counts as computed by this turn: its reported cost must not depend on whether
+        # the engine had idle time. Hits beyond it would have been hits without it, too.
         early = max(0, kept - context.computed_len) if kept <= context.idle_len else 0
         restored, self.restored_from = context.take_restored()
         self.restored_tokens = min(restored, kept - early)
@@ -95,7 +95,10 @@ class Slot:
         self.recomputed_tokens = max(0, known - kept + early)
 
     def drew(self, count: int, now_s: float, times: Histogram) -> None:
-        """A step sampled `count` tokens: a turn's first has its own time, the others share it."""
+        """Record `count` sampled tokens; `times` gets the time per token since the last step.
+
+        A turn's first token is not added: the time to it is reported on its own.
+        """
         if self.first_token_s is None:
             self.first_token_s = now_s
         else:

@@ -18,34 +18,6 @@ _RANGE = (0.5, 2.0)  # values outside come from the machine, not the kernels
 _HALF_LIFE = 256  # samples after which the weight of a row count's sample is halved
 
 
-class BatchCostCorrection:
-    """Ratio of measured to predicted seconds of steps, by number of rows."""
-
-    def __init__(self) -> None:
-        self._notes = 0
-        self._samples: dict[int, deque[float]] = {}
-        self._seen_at: dict[int, int] = {}
-
-    def note(self, rows: int, seconds: float, foretold_s: float) -> None:
-        """Record that a step of `rows` rows took `seconds`."""
-        if rows > _MOST_ROWS or seconds <= 0 or foretold_s <= 0:
-            return
-        self._notes += 1
-        low, high = _RANGE
-        samples = self._samples.setdefault(rows, deque(maxlen=_SAMPLES))
-        samples.append(min(max(seconds / foretold_s, low), high))
-        self._seen_at[rows] = self._notes
-
-    def of(self, rows: int) -> float:
-        """Correction factor; 1 without samples, and again when they are old."""
-        samples = self._samples.get(rows)
-        if samples is None:
-            return 1.0
-        age = self._notes - self._seen_at[rows]
-        deviation: float = median(samples) - 1.0
-        return 1.0 + deviation * float(0.5 ** (age / _HALF_LIFE))
-
-
 class Speculation:
     """Drafts for turns that decode; off with `num_speculative_tokens` 0.
 
@@ -76,7 +48,7 @@ class Speculation:
             if slot.turn_drafts is not None and tokens == slot.context.pending == 1
         ]
         candidates = [
-            # the last token that a turn may sample is no draft
+            # no draft for the last token that a turn may sample
             DraftCandidate(
                 turn_drafts.acceptance(min(self._limit, slot.tokens_left - 1)),
                 slot.context.table.kept_len,
@@ -98,11 +70,11 @@ class Speculation:
         }
 
     def note(self, load: StepLoad, seconds: float, price: StepPrice) -> None:
-        """A step of this load took `seconds`."""
+        """Record that a step of this load took `seconds`."""
         self._cost_correction.note(load.rows, seconds, price.seconds(load))
 
     def learn(self, slot: Slot, tokens: Sequence[int]) -> None:
-        """A continuing turn sampled these tokens; they are in its context."""
+        """Record the sampled tokens of a continuing turn; they are in its context."""
         if not self._limit:
             return
         if slot.turn_drafts is None:
@@ -119,6 +91,34 @@ def _fitting(candidates: Sequence[DraftCandidate], seconds: float, price: StepPr
 
 
 def _before_stop(tokens: Sequence[int], stop_ids: Sequence[int]) -> Sequence[int]:
-    """Cut drafts before a stop id: tokens behind it are useless, the sample before finds it."""
+    """Cut drafts before a stop id: the sample there ends the turn without a draft."""
     ends = (index for index, token in enumerate(tokens) if token in stop_ids)
     return tokens[: next(ends, len(tokens))]
+
+
+class BatchCostCorrection:
+    """Ratio of measured to predicted seconds of steps, by number of rows."""
+
+    def __init__(self) -> None:
+        self._notes = 0
+        self._samples: dict[int, deque[float]] = {}
+        self._seen_at: dict[int, int] = {}
+
+    def note(self, rows: int, seconds: float, predicted_s: float) -> None:
+        """Record that a step of `rows` rows took `seconds`."""
+        if rows > _MOST_ROWS or seconds <= 0 or predicted_s <= 0:
+            return
+        self._notes += 1
+        low, high = _RANGE
+        samples = self._samples.setdefault(rows, deque(maxlen=_SAMPLES))
+        samples.append(min(max(seconds / predicted_s, low), high))
+        self._seen_at[rows] = self._notes
+
+    def of(self, rows: int) -> float:
+        """Correction factor; 1 without samples, and again when they are old."""
+        samples = self._samples.get(rows)
+        if samples is None:
+            return 1.0
+        age = self._notes - self._seen_at[rows]
+        deviation: float = median(samples) - 1.0
+        return 1.0 + deviation * float(0.5 ** (age / _HALF_LIFE))

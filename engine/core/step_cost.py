@@ -26,6 +26,12 @@ _FIT_EVERY_S = 0.1  # of steps: a fit takes about 0.3 ms
 _FIRST_ROWS, _TRUST = 64, 4  # rows of the first step; growth factor from the largest to the next
 _FIRST_NOTES = 8  # each of these is followed by a fit
 
+
+_CROWD = 0.5  # of the target: a crowd of prompts may stretch a step by this much
+_CROWD_LEAST = 4  # a crowd is compared with at least this many streams: one prompt is none
+_PART_OF_DECODE = 0.25  # minimum for prompts: starving them would not make streams faster
+_BASES, _TARGETS = 40, 4  # a step without streams: its base is 2.5 % of it, within 4 targets
+
 _Floats = NDArray[np.float64]
 
 
@@ -198,12 +204,6 @@ def _non_negative(relative: _Floats, weights: _Floats) -> _Floats:
             break
         free[np.flatnonzero(free)[solved.argmin()]] = False
     return parts
-
-
-_CROWD = 0.5  # of the target: a crowd of prompts may stretch a step by this much
-_CROWD_LEAST = 4  # a crowd is compared with at least this many streams: one prompt is none
-_PART_OF_DECODE = 0.25  # minimum for prompts: starving them would not make streams faster
-_BASES, _TARGETS = 40, 4  # a step without streams: its base is 2.5 % of it, within 4 targets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -70,12 +70,14 @@ def _too_large(command: SubmitTurn, view: AdmissionView, tokens: int) -> Refusal
             message = f"up to {needed} blocks are needed, {name} is {limit}"
             return Refusal(code="request_too_large", message=message)
     if tokens + command.generate > view.max_model_len:
-        message = f"{tokens} tokens with the reply, the model takes {view.max_model_len}"
+        message = (
+            f"the context has {tokens} tokens, the model takes {view.max_model_len} with a reply"
+        )
         return Refusal(code="request_too_large", message=message)
     return None
 
 
 def _no_place(view: AdmissionView) -> Refusal | None:
     if view.turns < view.max_turns or view.is_first:
-        return None  # one more for an owner that others' turns would block
+        return None  # an owner without turns may queue one, however many others have
     return Refusal(code="queue_full", message=f"{view.turns} turns are running or waiting")

@@ -93,7 +93,7 @@ class Turns:
             self._enqueue(command, context)
 
     def start(self, slot: Slot) -> None:
-        """A waiting turn has its blocks. Reported once; a preempted turn just resumes."""
+        """Start a waiting turn that has its blocks. A preempted one resumes without an event."""
         self.queue.admit(slot)
         context, counters = slot.context, self._counters
         self._memory.kv_transfer.parked.update(context)
@@ -102,7 +102,7 @@ class Turns:
             counters.restored_tokens += restored
             again = context.computed_len - context.table.kept_len
             counters.recomputed_tokens += max(0, again)
-            self._tell_evicted(slot, restored + again)
+            self._report_evicted(slot, restored + again)
             return
         slot.start(self._clock())
         counters.reused_tokens += slot.reused_tokens
@@ -122,9 +122,9 @@ class Turns:
                 queue_ms=self._counts(slot, context.table.block_count).queue_ms,
             )
         )
-        self._tell_evicted(slot, slot.restored_tokens + slot.recomputed_tokens)
+        self._report_evicted(slot, slot.restored_tokens + slot.recomputed_tokens)
 
-    def _tell_evicted(self, slot: Slot, lost_tokens: int) -> None:
+    def _report_evicted(self, slot: Slot, lost_tokens: int) -> None:
         if slot.context.was_evicted and lost_tokens > 0:  # otherwise all of it was found
             self._report(slot, "evict")
         slot.context.was_evicted = False
@@ -132,7 +132,7 @@ class Turns:
     def degrade(self, slot: Slot, step: Degradation) -> None:
         """Report that memory is short and a turn is affected."""
         if step == "limit_running" and step in slot.reported:
-            return  # it is still waiting
+            return  # reported already
         self._counters.degradations[step] += 1
         self._report(slot, step)
 
@@ -144,9 +144,9 @@ class Turns:
     def restrain_background(self) -> None:
         """Keep background turns from taking other turns' or sessions' blocks.
 
-        Where another turn waits or runs, background turns free their KV: full blocks of it can
-        still be hit. Where none does, a background turn that would take blocks from an idle session
-        fails.
+        While another turn waits or runs, background turns free their KV, whose full blocks can
+        still be hit. Otherwise a background turn fails if it would take blocks from an idle
+        session.
         """
         for slot in self.queue.background:
             if slot.context.activity is Activity.RUNNING:
@@ -245,7 +245,7 @@ class Turns:
             slot.unsent_tokens = 0
 
     def shorten(self, slot: Slot, tokens: int) -> None:
-        """Limit a running turn to `count` more tokens."""
+        """Limit a running turn to this many more tokens."""
         slot.max_output_tokens = slot.output_tokens + tokens
         slot.shortened = True
         self.degrade(slot, "shorten")
@@ -258,8 +258,8 @@ class Turns:
         self._end_reply(slot, "memory_pressure", "")
 
     def finish_prefill(self, slot: Slot) -> None:
-        """A turn that generates nothing has all its KV."""
-        counts = self._keep(slot, [], "finished")
+        """End a turn that generates nothing: all its ids have KV."""
+        counts = self._commit(slot, [], "finished")
         kept = list(slot.command.close_ids)
         self._emit(TurnDone(turn=slot.turn, text="", kept_ids=kept, counts=counts))
 
@@ -293,7 +293,7 @@ class Turns:
         stream = slot.stream
         self._send(slot, text + stream.finish())
         reply = stream.kept_ids  # all that was sampled, or the ids of the text before a stop
-        counts = self._keep(slot, reply, reason or "finished")
+        counts = self._commit(slot, reply, reason or "finished")
         kept = [*reply, *slot.command.close_ids]
         if reason is None:
             done = TurnDone(turn=slot.turn, text=stream.text, kept_ids=kept, counts=counts)
@@ -316,7 +316,7 @@ class Turns:
         if keep:
             slot.stream.cut()
             reply = slot.stream.kept_ids
-            counts = self._keep(slot, reply, reason)
+            counts = self._commit(slot, reply, reason)
             kept = [*reply, *slot.command.close_ids]
         else:
             counts = self._roll_back(slot, reason)
@@ -339,7 +339,7 @@ class Turns:
         self._expect_next(context, cause)
         return self._counts(slot, blocks)
 
-    def _keep(self, slot: Slot, reply: list[int], cause: ReclaimCause) -> TurnCounts:
+    def _commit(self, slot: Slot, reply: list[int], cause: ReclaimCause) -> TurnCounts:
         context = slot.context
         counts = self._counts(slot, context.table.block_count)
         same = common_prefix(slot.output, reply)
@@ -369,15 +369,13 @@ class Turns:
             self._memory.cut(context, length)
         if release:
             self._memory.release(context)
-        # The blocks are free from here on. The bookkeeping below does not delay them.
+        # The blocks are free from here on: the bookkeeping below is not part of the measured time.
         context.last_used_s = self._clock()
         self._counters.reclaimed(cause, context.last_used_s - started_s)
         slot = self.queue.of_session(context.session)
         if slot is not None:
             self.queue.remove(slot)
-            self._memory.table_stats.deferred_frees.add(
-                slot
-            )  # with the ids that it was submitted with
+            self._memory.table_stats.deferred_frees.add(slot)  # it refers to long lists of ids
             self._memory.eviction.note_idle(context)
         self._memory.kv_transfer.parked.update(context)
 

@@ -1,1 +1,1 @@
-"""Interface to a computing device beside arithmetic: streams, events, copies, graphs, memory."""
+"""Interface to a computing device, without arithmetic: streams, events, copies, graphs, memory."""

@@ -1,4 +1,4 @@
-"""The CPU as a `Device`: all work has been done when the call returns."""
+"""The CPU as a `Device`: all work is done when the call returns."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -66,7 +66,7 @@ class CpuDevice:
         return ImmediateStream()
 
     def pinned(self, num_bytes: int) -> "Tensor":
-        """See `Device`. Pinning has no use where no copy is asynchronous."""
+        """See `Device`. Not pinned: no copy is asynchronous."""
         return self.zeros(num_bytes)
 
     def zeros(self, num_bytes: int) -> "Tensor":

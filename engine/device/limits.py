@@ -13,7 +13,7 @@ from engine.device.protocol import DeviceMemoryState
 from engine.system.byte_size import format_bytes
 
 LIMIT_VARIABLE = "CUDA_DEVICE_MEMORY_LIMIT"
-"""HAMi-core's, for all devices; with `_0` and so on for one (Project-HAMi/HAMi-core)."""
+"""Variable of HAMi-core for all devices; with `_0` and so on for one (Project-HAMi/HAMi-core)."""
 
 CONTEXT_BYTES = 512 * 2**20
 """Approximate memory of a CUDA context and its libraries; the driver does not report it."""

@@ -82,7 +82,7 @@ class Device(Protocol):
     compute: Stream
 
     def stream(self) -> Stream:
-        """Return another stream, which waits for none by itself."""
+        """Return a new stream, which waits for no other unless told to by `Stream.wait`."""
         ...
 
     def pinned(self, num_bytes: int) -> "Tensor":
@@ -97,15 +97,15 @@ class Device(Protocol):
         """Return [num_bytes] zeroed bytes of the device's memory.
 
         Raises:
-            MemoryError: there is not enough.
+            MemoryError: there is not enough memory.
         """
         ...
 
     def capture(self, work: "Callable[[], Tensor]") -> Graph:
         """Capture `work` in a graph. It is run before and during the capture.
 
-        So it must have no side effects. It frees all memory that it allocates, blocks on nothing,
-        and its tensors have the same shapes each time.
+        It must have no side effects, free all memory that it allocates, never block, and use the
+        same shapes each time.
 
         Raises:
             MemoryError: there is not enough.

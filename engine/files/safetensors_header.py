@@ -1,4 +1,4 @@
-"""Reads the header of a safetensors file: what each tensor is and where it lies. Never weights.
+"""Reads the header of a safetensors file: type, shape and location of each tensor. No weights.
 
 Format: https://github.com/huggingface/safetensors, a length, a JSON object, then raw tensors.
 """
@@ -11,7 +11,7 @@ from typing import Any
 
 from engine.errors import ModelFileError
 
-MAX_HEADER_BYTES = 100_000_000  # the format's own bound
+MAX_HEADER_BYTES = 100_000_000  # the format's limit
 _LENGTH_BYTES = 8
 _MAX_DIMENSIONS = 8
 _ITEM_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
@@ -28,7 +28,7 @@ class StoredTensor:
 
 
 def read_safetensors_header(path: Path) -> dict[str, StoredTensor]:
-    """Tensors by name; every one lies in the file and has the size that its shape says.
+    """Tensors by name; each is inside the file and has the size of its shape.
 
     Raises:
         ModelFileError: the file can't be read, or its header is damaged.
@@ -46,7 +46,7 @@ def read_safetensors_header(path: Path) -> dict[str, StoredTensor]:
     except (OSError, ValueError, RecursionError) as error:
         raise ModelFileError(f"{path}: cannot be read ({str(error)[:200]})") from error
     if not isinstance(header, dict):
-        raise ModelFileError(f"{path}: cannot be read (the header is no object)")
+        raise ModelFileError(f"{path}: cannot be read (the header is not an object)")
     start = _LENGTH_BYTES + length
     return {
         name: _tensor(path, name, info, start, size)
@@ -64,7 +64,7 @@ def _tensor(path: Path, name: str, info: Any, start: int, size: int) -> StoredTe
             message = f"{path}: tensor {shown!r} must be an object with dtype, shape and offsets"
             raise ModelFileError(message)
     if len(shape) > _MAX_DIMENSIONS or any(type(one) is not int or one < 0 for one in shape):
-        raise ModelFileError(f"{path}: tensor {shown!r} has a shape that is none")
+        raise ModelFileError(f"{path}: tensor {shown!r} has an invalid shape")
     if not 0 <= first <= last <= size - start:
         raise ModelFileError(f"{path}: tensor {shown!r} ends beyond the file")
     item = _ITEM_BYTES.get(dtype)  # the reader of the tensor rejects other types

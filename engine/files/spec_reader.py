@@ -1,4 +1,4 @@
-"""Reads what a model is: a GGUF file's header or a safetensors folder's config.json. No torch."""
+"""Reads a model's spec from a GGUF header or a safetensors folder's config.json. No torch."""
 
 import math
 import struct
@@ -9,7 +9,7 @@ from engine.files.fields import MAX_FEW, MAX_SIZE, Fields, read_config_json
 from engine.files.gguf_header import GgufHeader, read_gguf_header
 from engine.files.model_spec import ModelSpec, RopeSpec
 
-# What GGUF and transformers call the families; the value is ours.
+# Names of the families in GGUF and transformers, and the name here.
 _GGUF_ARCHITECTURES = {"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
 _HF_ARCHITECTURES = {
     "LlamaForCausalLM": "llama",
@@ -109,7 +109,7 @@ def _gguf_rope(header: GgufHeader, fields: Fields, head_dim: int) -> RopeSpec:
         divisors = [factor * value for value in struct.unpack(f"<{head_dim // 2}f", raw)]
         if not all(0 < value < math.inf for value in divisors):
             raise ModelFileError(
-                f"{header.path}: rope_freqs.weight holds values that are no divisors"
+                f"{header.path}: values of rope_freqs.weight must be finite and above 0"
             )
     return _rope(theta, divisors)
 
@@ -203,7 +203,7 @@ def _folder_rope(fields: Fields, head_dim: int) -> RopeSpec:
 def _llama3_divisor(factor: float, low: float, high: float, turns: float) -> float:
     """Divide slow frequencies by `factor`, keep fast ones, blend between (Llama 3.1).
 
-    `turns` is how often the frequency turns within the original context.
+    `turns`: rotations of the frequency within the original context.
     """
     kept = min(max((turns - low) / (high - low), 0.0), 1.0)
     return 1.0 / (kept + (1.0 - kept) / factor)
@@ -227,7 +227,7 @@ def _checked(path: Path, spec: ModelSpec) -> ModelSpec:
 
 
 def _check_bytes(path: Path, spec: ModelSpec) -> None:
-    """Refuse sizes that the files can't hold, before memory is taken for them."""
+    """Refuse sizes that exceed the files, before memory is allocated for them."""
     files = [spec.path] if spec.format == "gguf" else list(spec.path.glob("*.safetensors"))
     held = sum(file.stat().st_size for file in files)
     queries, keys = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
@@ -235,5 +235,5 @@ def _check_bytes(path: Path, spec: ModelSpec) -> None:
     values = spec.hidden_size * (spec.vocab_size + spec.num_layers * layer)
     if files and values * _LEAST_BYTES_OF_VALUE > held:
         raise ModelFileError(
-            f"{path}: its sizes make a model of {values} values, which {held} bytes can't hold"
+            f"{path}: a model of these sizes has {values} values, which do not fit {held} bytes"
         )

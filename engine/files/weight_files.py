@@ -1,4 +1,4 @@
-"""Says which files of a safetensors folder hold the weights. Reads none."""
+"""Finds the weight files of a safetensors folder. Reads none of them."""
 
 from pathlib import Path
 
@@ -10,27 +10,27 @@ _MOST_BYTES = 64 * 2**20
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """Return the files that hold the weights: those that the index names, or all there are.
+    """Return the weight files: those that the index names; all, if there is no index.
 
     Raises:
-        ModelFileError: there is none, or the index is damaged.
+        ModelFileError: there is no weight file, or the index is damaged.
     """
     index = folder / _INDEX
     if index.exists():
         weight_map = read_object(index, most_bytes=_MOST_BYTES).get("weight_map")
         if not isinstance(weight_map, dict):
-            raise ModelFileError(f"{index}: damaged (weight_map is no object)")
+            raise ModelFileError(f"{index}: weight_map must be an object")
         return [
             folder / name for name in sorted({_plain(index, one) for one in weight_map.values()})
         ]
     paths = sorted(folder.glob("*.safetensors"))
     if not paths:
-        raise ModelFileError(f"{folder}: holds no *.safetensors file")
+        raise ModelFileError(f"{folder}: there is no *.safetensors file")
     return paths
 
 
 def _plain(index: Path, name: object) -> str:
-    """A name of a file in the same folder: a model's file leads to no other place."""
+    """Check that a name is of a file in the same folder: paths could lead elsewhere."""
     if not isinstance(name, str) or Path(name).name != name or not name.endswith(".safetensors"):
         shown = repr(name)[:100]
         raise ModelFileError(

@@ -1,1 +1,1 @@
-"""How a gateway talks to an engine: messages, queries, framing, clients."""
+"""Communication between gateway and engine: messages, queries, framing, clients."""

@@ -29,7 +29,7 @@ class Loop(Protocol):
         ...
 
     def close(self) -> None:
-        """Input is closed: write what outlives the process, for a few seconds at most."""
+        """Write what outlives the process, for a few seconds at most. No input follows."""
         ...
 
     @property

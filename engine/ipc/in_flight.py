@@ -13,12 +13,12 @@ from engine.ipc.turn_stream import TurnStream
 
 
 class InFlightTable:
-    """Gives every opened turn exactly one ending, every query an answer or an error."""
+    """Ensures that every opened turn gets exactly one ending, every query an answer or an error."""
 
     def __init__(self) -> None:
         self._turns: dict[TurnId, TurnStream] = {}
         self._queries: dict[int, asyncio.Future[QueryResult]] = {}
-        self._asked = 0
+        self._query_count = 0
 
     def runs(self, turn: TurnId) -> bool:
         """Whether this turn is in flight."""
@@ -42,10 +42,10 @@ class InFlightTable:
 
     def open_query(self) -> tuple[int, asyncio.Future[QueryResult]]:
         """Return the number of a new query, and the future of its answer."""
-        self._asked += 1
+        self._query_count += 1
         future = asyncio.get_running_loop().create_future()
-        self._queries[self._asked] = future
-        return self._asked, future
+        self._queries[self._query_count] = future
+        return self._query_count, future
 
     def deliver(self, outputs: Iterable[EngineOutput]) -> None:
         """Deliver the engine's output. Output for ended turns and queries is dropped."""
@@ -58,7 +58,7 @@ class InFlightTable:
                 self._deliver_event(output)
 
     def lose(self, code: Literal["internal_error", "engine_restarted"], message: str) -> None:
-        """The engine is lost: end every turn with `TurnFailed`, every query with an error."""
+        """End every turn with `TurnFailed`, every query with an error: the engine is lost."""
         for turn in list(self._turns):
             counts = TurnCounts()
             self._deliver_event(TurnFailed(turn=turn, code=code, message=message, counts=counts))

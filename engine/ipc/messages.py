@@ -142,12 +142,12 @@ class SubmitTurn(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     kept (the `close_ids` stand for it).
 
     `draft_ids`: likely first ids of the session's next turn. While nothing else runs, the engine
-    computes the owed ids and these in advance; a turn that begins otherwise gets the same answer.
-    No number in an event or an answer counts them.
+    computes the owed ids and these in advance. They change no reply, and no event or answer counts
+    them.
 
     `background`: it runs only while no other turn waits or runs, and is preempted as soon as one
-    comes. It takes no block that another session holds, and fails with `queue_full` where it would
-    have to. It takes no place in the queue from others.
+    is submitted. It takes no block that another session holds, and fails with `queue_full` if it
+    needs one. It does not count towards the limit of the queue.
     """
 
     turn: TurnId
@@ -164,7 +164,7 @@ class SubmitTurn(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class CancelTurn(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Stop a queued or running turn within one step. Unknown or ended turns: nothing happens.
+    """Stop a queued or running turn within one step. Ignored for unknown and ended turns.
 
     `keep` true leaves the partial reply in the context: exactly the ids whose text was sent, then
     `close_ids`. False rolls the session back to its state before the turn.
@@ -195,8 +195,8 @@ class TurnStarted(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The turn left the queue. reused + restored + recomputed + new = all tokens before the reply.
 
     `restored_from` names the slowest tier that KV came back from. `rebuilt_exact`: KV made by edits
-    was lost and its history is too long to replay, so the visible ids are computed as if nothing
-    had stood between them; from now on the context consists of these ids alone.
+    was lost and its history is too long to replay. The visible ids are recomputed as a context
+    without edits, which it is from now on.
     """
 
     turn: TurnId

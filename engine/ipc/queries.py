@@ -91,7 +91,7 @@ class GetContexts(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 class GetResidency(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Query the sessions' shares of the device's pool.
 
-    The answer covers the first sessions, as many as delay no step, and one at least.
+    The answer covers the first sessions: at least one, and no more than delay no step.
     """
 
     sessions: tuple[SessionId, ...]

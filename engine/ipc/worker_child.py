@@ -31,9 +31,9 @@ _LAST_LINES_S = 1.0
 
 
 class WorkerChild(asyncio.Protocol):
-    """A started child. `on_message` receives its messages, `on_gone` is called once on its loss.
+    """One child process. `on_message` receives its messages, `on_gone` is called once on its loss.
 
-    The closed socket is the first sign of a child's death, also after SIGKILL.
+    A closed socket reports a child's death first, also after SIGKILL.
     """
 
     def __init__(
@@ -49,29 +49,29 @@ class WorkerChild(asyncio.Protocol):
 
     async def start(self) -> None:
         """Spawn the process; it waits for a `Launch`."""
-        ours, theirs = socket.socketpair()
+        parent_end, child_end = socket.socketpair()
         try:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-P",  # the path is set by _environment
                 "-m",
                 "engine.worker_process",
-                f"--fd={theirs.fileno()}",
+                f"--fd={child_end.fileno()}",
                 f"--parent={os.getpid()}",
                 stdin=DEVNULL,
                 stdout=PIPE,
                 stderr=STDOUT,
                 env=_environment(),
-                pass_fds=[theirs.fileno()],
+                pass_fds=[child_end.fileno()],
                 start_new_session=True,  # Ctrl-C is for the parent
             )
         except BaseException:
-            ours.close()
+            parent_end.close()
             raise
         finally:
-            theirs.close()
-        self._log_task = asyncio.create_task(self._pass_on_output(self._process))
-        await asyncio.get_running_loop().create_unix_connection(lambda: self, sock=ours)
+            child_end.close()
+        self._log_task = asyncio.create_task(self._log_output(self._process))
+        await asyncio.get_running_loop().create_unix_connection(lambda: self, sock=parent_end)
 
     @property
     def pid(self) -> int:
@@ -96,7 +96,7 @@ class WorkerChild(asyncio.Protocol):
         return sent is not None and sent.get_write_buffer_size() <= MAX_UNSENT_BYTES
 
     def say(self, message: ToWorker) -> None:
-        """Send a message, in order. Lost when the child is gone, which `on_gone` reports."""
+        """Send a message, in order. Lost when the child has ended, which `on_gone` reports."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(encode(message))
 
@@ -104,7 +104,7 @@ class WorkerChild(asyncio.Protocol):
         """Close the child's socket, which ends it after its step; kill it if it takes longer.
 
         Returns:
-            Its exit code; negative for a signal; 0 for one that never ran.
+            Its exit code; negative for a signal; 0 for a child that never ran.
         """
         if self._transport is not None:
             self._transport.close()
@@ -116,7 +116,7 @@ class WorkerChild(asyncio.Protocol):
         except TimeoutError:
             self.kill()
         code = await self._process.wait()
-        if self._log_task is not None:  # a process that it started may hold the pipe open
+        if self._log_task is not None:  # a process that the child started may hold the pipe open
             await asyncio.wait([self._log_task], timeout=_LAST_LINES_S)
             self._log_task.cancel()
         return code
@@ -135,7 +135,7 @@ class WorkerChild(asyncio.Protocol):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._process.pid, number)
 
-    async def _pass_on_output(self, process: Process) -> None:
+    async def _log_output(self, process: Process) -> None:
         """Copy the child's output to the log, line by line."""
         if process.stdout is None:
             return
@@ -182,5 +182,5 @@ def _environment() -> dict[str, str]:
     take time from it and from each other (two busy cores: 600 ms for a step of 150 ms).
     """
     path = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path)
-    ours = {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
-    return {"OMP_WAIT_POLICY": "PASSIVE", **os.environ, **ours}
+    required = {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
+    return {"OMP_WAIT_POLICY": "PASSIVE", **os.environ, **required}

@@ -36,52 +36,16 @@ from engine.ipc.queries import Query, QueryResult
 from engine.ipc.turn_stream import TurnStream
 from engine.ipc.worker_child import WorkerChild
 
-LOOKS = 8
-"""Looks at an open ping within the timeout of a step."""
-
-
-class Watchdog:
-    """Decides at each look; its owner looks every `period_s`, or later.
-
-    `step_timeout_s`: minimum time allowed for a step. The owner may have been stopped itself (a
-    suspended machine, a busy gateway): such a gap counts as one look, however long it was.
-    """
-
-    def __init__(self, step_timeout_s: float) -> None:
-        self.step_timeout_s = step_timeout_s
-        self.period_s = step_timeout_s / LOOKS
-        self._missed: int | None = None  # looks since the open ping; None: no ping is open
-
-    def reset(self) -> None:
-        """The engine was replaced: no ping is open."""
-        self._missed = None
-
-    def answered(self) -> None:
-        """The engine has answered its ping."""
-        self._missed = None
-
-    def poll(self) -> bool:
-        """Count a look; return whether to ping the engine now."""
-        if self._missed is None:
-            self._missed = 0
-            return True
-        self._missed += 1
-        return False
-
-    @property
-    def is_hung(self) -> bool:
-        """Whether the engine has exceeded its time."""
-        return self._missed is not None and self._missed >= LOOKS
-
-
 log = logging.getLogger(__name__)
 
 
-# A child whose socket has closed may still be printing the reason.
-_LAST_WORDS_S = 2.0
+_LAST_OUTPUT_S = 2.0  # a child whose socket has closed may still print the reason
 
 STEP_TIMEOUT_S = 300.0
 """Default timeout of a step."""
+
+LOOKS = 8
+"""Polls within the timeout of a step."""
 
 _STACKS_S = 1.0  # for a hung child to print its stacks
 _SHOWN_TURNS = 16
@@ -181,7 +145,7 @@ class WorkerEngine:
             ConfigError: a setting can't work with this model or this machine.
             ModelFileError: the model's file is missing, damaged or of an unknown kind.
             TemplateError: the model's chat template can't be used.
-            EngineUnavailableError: it could not start for another reason, or died.
+            EngineUnavailableError: the child could not start for another reason, or died.
         """
         await self._launch_child()
         self._tasks.append(asyncio.create_task(self._supervise(), name="engine supervisor"))
@@ -238,7 +202,7 @@ class WorkerEngine:
         """Start a child and wait until it is ready; clean up one that fails."""
         self._outcome = asyncio.get_running_loop().create_future()
         self._gone.clear()
-        child = self._child = WorkerChild(self._heard, self._lost)
+        child = self._child = WorkerChild(self._on_message, self._on_loss)
         try:
             await child.start()
             child.say(self._launch)
@@ -255,7 +219,7 @@ class WorkerEngine:
                 await child.end(self._stop_grace_s)
                 raise _error_of(outcome)
             case None:
-                raise EngineUnavailableError(await _death_of(child, "while it started"))
+                raise EngineUnavailableError(await _describe_exit(child, "while it started"))
 
     async def _supervise(self) -> None:
         failures = 0
@@ -265,7 +229,7 @@ class WorkerEngine:
             if time.monotonic() - started_s >= self._backoff.healthy_s:
                 failures = 0
             if self._child is not None:
-                log.error("%s; restarting it", await _death_of(self._child, "unexpectedly"))
+                log.error("%s; restarting it", await _describe_exit(self._child, "unexpectedly"))
             while True:
                 failures += 1
                 await asyncio.sleep(self._backoff.delay_s(failures))
@@ -287,12 +251,12 @@ class WorkerEngine:
             if self._watchdog.poll():
                 child.say(Ping())
             elif self._watchdog.is_hung:
-                self._tell_hang(child.pid)
+                self._report_hang(child.pid)
                 child.print_stacks()
                 await asyncio.sleep(_STACKS_S)
                 child.kill()
 
-    def _tell_hang(self, pid: int) -> None:
+    def _report_hang(self, pid: int) -> None:
         self._watchdog.reset()
         self._hangs += 1
         turns = self._in_flight.turns
@@ -307,7 +271,7 @@ class WorkerEngine:
             more,
         )
 
-    def _heard(self, message: FromWorker) -> None:
+    def _on_message(self, message: FromWorker) -> None:
         match message:
             case OutputBatch():
                 self._in_flight.deliver(message.outputs)
@@ -323,7 +287,7 @@ class WorkerEngine:
             case Refused():
                 self._settle(message)
 
-    def _lost(self) -> None:
+    def _on_loss(self) -> None:
         self._settle(None)
         self._gone.set()
         if self.available:
@@ -336,8 +300,8 @@ class WorkerEngine:
             self._outcome.set_result(outcome)
 
 
-async def _death_of(child: WorkerChild, when: str) -> str:
-    code = await child.end(_LAST_WORDS_S)
+async def _describe_exit(child: WorkerChild, when: str) -> str:
+    code = await child.end(_LAST_OUTPUT_S)
     how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
     hint = " (often: not enough memory)" if code == -signal.SIGKILL else ""
     lines = f"; its last output:\n{child.last_output}" if child.last_output else ""
@@ -354,3 +318,37 @@ def _error_of(refused: Refused) -> EngineError:
             return TemplateError(refused.message)
         case "other":
             return EngineUnavailableError(refused.message)
+
+
+class Watchdog:
+    """Counts polls without an answer to a ping; its owner polls every `period_s`, or later.
+
+    `step_timeout_s`: minimum time allowed for a step. The owner may have been stopped itself (a
+    suspended machine, a busy gateway): such a gap counts as one poll, however long it was.
+    """
+
+    def __init__(self, step_timeout_s: float) -> None:
+        self.step_timeout_s = step_timeout_s
+        self.period_s = step_timeout_s / LOOKS
+        self._missed: int | None = None  # polls since the open ping; None: no ping is open
+
+    def reset(self) -> None:
+        """Forget the open ping: the engine was replaced."""
+        self._missed = None
+
+    def answered(self) -> None:
+        """Record that the engine has answered its ping."""
+        self._missed = None
+
+    def poll(self) -> bool:
+        """Count a poll; return whether to ping the engine now."""
+        if self._missed is None:
+            self._missed = 0
+            return True
+        self._missed += 1
+        return False
+
+    @property
+    def is_hung(self) -> bool:
+        """Whether the engine has exceeded its time."""
+        return self._missed is not None and self._missed >= LOOKS

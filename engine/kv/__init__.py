@@ -1,1 +1,1 @@
-"""All that owns KV memory: pool, page tables, prefix cache, eviction, tiers."""
+"""KV memory: pool, page tables, prefix cache, eviction, tiers."""

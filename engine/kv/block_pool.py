@@ -234,10 +234,10 @@ class BlockPool:
         """Free many references; False, and nothing changed, if one can't be freed."""
         if self._native is None:
             return False
-        given = self._native(blocks, self._oldest, self._newest, self._cached_count)
-        if given is None:
+        result = self._native(blocks, self._oldest, self._newest, self._cached_count)
+        if result is None:
             return False
-        freed, self._oldest, self._newest, self._cached_count = given
+        freed, self._oldest, self._newest, self._cached_count = result
         self._free.extend(freed)
         self.reference_count -= len(blocks)
         return True

@@ -75,7 +75,7 @@ class Context:
         self.last_used_s = 0.0
         self.stages: list[Stage] = []
         self.history = history
-        self.rebuilt_exact = False  # set until a turn that reported it is kept
+        self.rebuilt_exact = False  # set until a turn that reported it is committed
         self.volatile = False
         self.was_evicted = False  # evicted or preempted since its last turn began
         self.restored_tokens = 0
@@ -279,7 +279,7 @@ class Context:
         return self.table.compact(first, blocks, kept_count(len(stage.ids), stage.edit.dropped))
 
     def forget_edits(self) -> BlockArray:
-        """Treat the ids as if nothing had ever stood between them.
+        """Treat the visible ids as a context without edits.
 
         Only KV of the prefix before the first edit stays valid.
 

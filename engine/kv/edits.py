@@ -1,9 +1,9 @@
 """Applies edits to the page table once all ids before them have KV. Loop thread only.
 
 Where K is rotated by its slot only, an edit writes nothing. Where K is rotated by its position, KV
-behind the first dropped id moves up and is rotated once from its original, so that all pages but
-the last stay full. It moves into the context's own blocks where no one else refers to them,
-otherwise into new blocks.
+behind the first dropped id moves to lower positions and is rotated once from its original, so that
+all pages but the last stay full. It moves into the context's own blocks where no other context
+refers to them, otherwise into new blocks.
 """
 
 from collections.abc import Callable, Sequence
@@ -40,9 +40,9 @@ class Edits:
         return True
 
     def _rearrange(self, context: Context) -> None:
-        again, gone = context.apply_edit()
-        self._prefixes.pool.share(again)
-        self._prefixes.pool.free(gone)
+        gained, lost = context.apply_edit()
+        self._prefixes.pool.share(gained)
+        self._prefixes.pool.free(lost)
         self._prefixes.hash_sealed(context)
 
     def _compact(self, context: Context, stage: Stage, move_pages: MovePages) -> bool:
@@ -82,7 +82,8 @@ def _moves(
 ) -> list[PageMove]:
     """Contents of the pages from number `first` on.
 
-    Their order matters: ids only ever move up, so a page overwrites nothing that a later one reads.
+    Their order matters: ids only move to lower positions, so a page overwrites nothing that a later
+    one reads.
     """
     size, blocks = stage.partition.block_size, context.table.blocks
     spans = kept_spans(len(stage.ids), stage.edit.dropped)

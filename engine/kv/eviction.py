@@ -28,208 +28,12 @@ from policies.views import (
     turn_kind,
 )
 
-
-@dataclass(slots=True)
-class Usage:
-    """Usage of one session. `owner` is its salt: the same for all sessions of a user.
-
-    `turns` were submitted since the engine knows the session, the last with `new_tokens`.
-    """
-
-    owner: bytes
-    turns: int = 0
-    new_tokens: int = 0
-    priority: int = 1
-    ttl_s: float | None = None
-    hinted_s: float = 0.0
-
-    def expected_until_s(self, last_used_s: float) -> float | None:
-        """Time until which a return is expected: the last use or hint, plus the time to live."""
-        return None if self.ttl_s is None else max(self.hinted_s, last_used_s) + self.ttl_s
-
-
-class UsageBook:
-    """Usage by session; sessions and limits by owner.
-
-    `max_user_blocks`: limit for the sessions of every owner together; 0 sets no limit.
-    """
-
-    def __init__(self, max_user_blocks: int = 0) -> None:
-        self._max_user_blocks = max_user_blocks
-        self._max_blocks: dict[bytes, int] = {}
-        self._of: dict[SessionId, Usage] = {}
-        self._owned: dict[bytes, set[SessionId]] = {}
-
-    def __len__(self) -> int:
-        return len(self._of)
-
-    def of(self, session: SessionId) -> Usage:
-        """Usage of an open session."""
-        return self._of[session]
-
-    def sessions_of(self, owner: bytes) -> set[SessionId]:
-        """All sessions of a user."""
-        return self._owned.get(owner, set())
-
-    def set_limits(self, session: SessionId, terms: Terms) -> None:
-        """Set the terms of a session's owner."""
-        owner = self._of[session].owner
-        if terms.max_blocks is None:
-            self._max_blocks.pop(owner, None)
-        else:
-            self._max_blocks[owner] = terms.max_blocks
-
-    @property
-    def has_limits(self) -> bool:
-        """Whether any owner has a limit."""
-        return self._max_user_blocks > 0 or bool(self._max_blocks)
-
-    def max_blocks(self, owner: bytes) -> int | None:
-        """Limit for the owner's sessions together; None: no limit."""
-        own = self._max_blocks.get(owner)
-        if not self._max_user_blocks:
-            return own
-        return self._max_user_blocks if own is None else min(own, self._max_user_blocks)
-
-    def open(self, session: SessionId, owner: bytes) -> None:
-        """A session has a context. Its usage is kept unless its user has changed."""
-        known = self._of.get(session)
-        if known is None or known.owner != owner:
-            self.forget(session)
-            self._of[session] = Usage(owner)
-            self._owned.setdefault(owner, set()).add(session)
-
-    def fork(self, parent: SessionId, session: SessionId) -> None:
-        """A session continues another's turns. Hints are not inherited."""
-        seen = self._of[parent]
-        self.open(session, seen.owner)
-        self._of[session].turns = seen.turns
-        self._of[session].new_tokens = seen.new_tokens
-
-    def note_turn(self, session: SessionId, new_tokens: int) -> None:
-        """A turn was submitted."""
-        usage = self._of[session]
-        usage.turns += 1
-        usage.new_tokens = new_tokens
-
-    def hint(self, session: SessionId, *, ttl_s: float | None, priority: int, now_s: float) -> None:
-        """Replace a session's hints. Ignored for unknown sessions."""
-        usage = self._of.get(session)
-        if usage is not None:
-            usage.ttl_s, usage.priority, usage.hinted_s = ttl_s, priority, now_s
-
-    def forget(self, session: SessionId) -> None:
-        """The session has closed."""
-        usage = self._of.pop(session, None)
-        if usage is None:
-            return
-        owned = self._owned[usage.owner]
-        owned.discard(session)
-        if not owned:
-            del self._owned[usage.owner]
-            self._max_blocks.pop(usage.owner, None)
-
-
-# Views in between share one set of counts: deriving rates from it costs milliseconds.
-_REFRESH_S = 30.0
-# At this number all counts are halved, so that recent behaviour outweighs last week's.
-_MOST_WATCHED = 100_000
-_MOVED = 256  # sessions at a time: many more than one event adds
-
-
-@dataclass(frozen=True, slots=True)
-class _Idle:
-    since_s: float
-    kind: TurnKind
-
-
-class ReArrivalStats:
-    """Tracks idle sessions through the spans of `ages_s`.
-
-    Sessions of one span are in order of the time they became idle, so those that have left it are
-    at the front. A session that closes counts neither as returned nor as idle.
-    """
-
-    def __init__(self, ages_s: Sequence[float] = NOTHING_SEEN.ages_s) -> None:
-        self._ages_s = ages_s
-        self._in_span: list[OrderedDict[SessionId, _Idle]] = [OrderedDict() for _ in ages_s]
-        self._span_of: dict[SessionId, int] = {}
-        self._watched: dict[TurnKind, list[int]] = {}
-        self._returned: dict[TurnKind, list[int]] = {}
-        self._total = 0
-        self._counts = NOTHING_SEEN
-        self._counted_s: float | None = None
-
-    def note_idle(self, session: SessionId, kind: TurnKind, now_s: float) -> None:
-        """A turn has ended."""
-        self.forget(session)
-        self._in_span[0][session] = _Idle(now_s, kind)
-        self._span_of[session] = 0
-
-    def note_arrival(self, session: SessionId, now_s: float) -> None:
-        """The session's next turn has arrived."""
-        self._advance(now_s)
-        span = self._span_of.pop(session, None)
-        if span is None:
-            return
-        idle = self._in_span[span].pop(session)
-        while now_s - idle.since_s >= self._ages_s[span]:  # earlier ones have not been advanced yet
-            self._row(self._watched, idle.kind)[span] += 1
-            span += 1
-            if span == len(self._ages_s):
-                return
-        self._row(self._watched, idle.kind)[span] += 1
-        self._row(self._returned, idle.kind)[span] += 1
-
-    def forget(self, session: SessionId) -> None:
-        """The session has closed, or was never idle."""
-        span = self._span_of.pop(session, None)
-        if span is not None:
-            del self._in_span[span][session]
-
-    def counts(self, now_s: float) -> ReturnCounts:
-        """Counts up to now, or up to shortly before."""
-        if self._counted_s is None or now_s - self._counted_s >= _REFRESH_S:
-            self._advance(now_s)
-            if self._total > _MOST_WATCHED:
-                self._halve()
-            self._counted_s = now_s
-            self._counts = ReturnCounts(
-                ages_s=self._ages_s,
-                watched={kind: tuple(row) for kind, row in self._watched.items()},
-                returned={kind: tuple(row) for kind, row in self._returned.items()},
-            )
-        return self._counts
-
-    def _advance(self, now_s: float) -> None:
-        """Move sessions to their current spans: a bounded number, since they come in crowds."""
-        last, left = len(self._ages_s) - 1, _MOVED
-        for span, (sessions, end_s) in enumerate(zip(self._in_span, self._ages_s, strict=True)):
-            while sessions and left:
-                session, idle = next(iter(sessions.items()))
-                if now_s - idle.since_s < end_s:
-                    break
-                left -= 1
-                del sessions[session]
-                self._row(self._watched, idle.kind)[span] += 1
-                if span < last:
-                    self._in_span[span + 1][session] = idle
-                    self._span_of[session] = span + 1
-                else:
-                    del self._span_of[session]
-
-    def _row(self, rows: dict[TurnKind, list[int]], kind: TurnKind) -> list[int]:
-        self._total += 1
-        return rows.setdefault(kind, [0] * len(self._ages_s))
-
-    def _halve(self) -> None:
-        self._total //= 2
-        for rows in (self._watched, self._returned):
-            for kind, row in rows.items():
-                rows[kind] = [count // 2 for count in row]
-
-
 _log = logging.getLogger(__name__)
+
+
+_REFRESH_S = 30.0  # maximum age of the counts: deriving rates from them takes milliseconds
+_MOST_WATCHED = 100_000  # beyond this all counts are halved, so that recent behaviour prevails
+_MAX_ADVANCED = 256  # sessions per call: many more than one event adds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -333,9 +137,9 @@ class Eviction:
     # --- shortage ------------------------------------------------------------------------------
 
     def take(self, count: int, receiver: Context) -> list[BlockId] | None:
-        """Take blocks, evicting other contexts if needed; None when not enough can be had (yet).
+        """Take blocks, evicting other contexts if needed; None when too few are available (yet).
 
-        Blocks that are being written to a tier are waited for: nothing else is evicted for them.
+        Blocks being written to a tier are about to be available: no context is evicted instead.
         """
         if self.usage.has_limits:
             self._make_room_for_user(count, receiver)
@@ -343,11 +147,11 @@ class Eviction:
         blocks = pool.try_take(count)
         if blocks is not None:
             return blocks
-        offered = self._offered(receiver)
+        offered = self._evictable(receiver)
         if pool.available_count + sum(context.table.block_count for context in offered) < count:
             return None  # nothing is evicted for a request that can't be met
         while blocks is None and offered:
-            short = count - self._coming
+            short = count - self._available_soon
             if short <= 0:
                 return None
             offered = self._evict(max(short, self._above_low), offered)
@@ -357,13 +161,12 @@ class Eviction:
     def relieve(self) -> None:
         """Above the high watermark, evict idle contexts down to the low one.
 
-        Queued ones keep their KV: the blocks are not needed yet, and their turns are the next to
-        run.
+        Contexts with a queued turn keep their KV: that turn will need it.
         """
         pool = self._holder.pool
-        if pool.total - self._coming <= self._config.high_watermark * pool.total:
+        if pool.total - self._available_soon <= self._config.high_watermark * pool.total:
             return
-        idle = [context for context in self._offered(None) if context.activity is Activity.IDLE]
+        idle = [context for context in self._evictable(None) if context.activity is Activity.IDLE]
         if idle:
             self._evict(max(1, self._above_low), idle)
 
@@ -383,10 +186,12 @@ class Eviction:
     @property
     def obtainable(self) -> int:
         """Blocks available now or shortly without preempting a running turn."""
-        return self._coming + sum(context.table.block_count for context in self._offered(None))
+        return self._available_soon + sum(
+            context.table.block_count for context in self._evictable(None)
+        )
 
     @property
-    def _coming(self) -> int:
+    def _available_soon(self) -> int:
         return (
             self._holder.pool.available_count
             + self._holder.kv_transfer.tier_state().transferring_blocks
@@ -395,9 +200,9 @@ class Eviction:
     @property
     def _above_low(self) -> int:
         total = self._holder.pool.total
-        return int(total - self._coming - self._config.low_watermark * total)
+        return int(total - self._available_soon - self._config.low_watermark * total)
 
-    def _offered(self, receiver: Context | None) -> list[Context]:
+    def _evictable(self, receiver: Context | None) -> list[Context]:
         contexts = self._holder.contexts.values()
         return [context for context in contexts if _is_evictable(context, receiver)]
 
@@ -415,10 +220,10 @@ class Eviction:
             returns=self._arrivals.counts(now_s),
         )
         plan = self._plan(view)
-        goal = self._coming + needed
+        goal = self._available_soon + needed
         gone = set()
         for action in plan.actions:
-            if self._coming >= goal:
+            if self._available_soon >= goal:
                 break
             self._apply(action)
             gone.add(action.session)
@@ -429,7 +234,7 @@ class Eviction:
             plan = self._config.policy.plan(view)
             check_placement(view, plan)
         except Exception:
-            # A policy may come from a plugin. Turns must go on whatever it does.
+            # A policy may come from a plugin. Its failure must not stop turns.
             _log.exception("placement policy %s failed; lru decides instead", self._config.name)
             plan = LeastRecentlyUsed().plan(view)
         return plan
@@ -472,3 +277,196 @@ def _is_evictable(context: Context, receiver: Context | None) -> bool:
         and context is not receiver
         and context.table.block_count > 0
     )
+
+
+@dataclass(slots=True)
+class Usage:
+    """Usage of one session. `owner` is its salt: the same for all sessions of a user.
+
+    `turns` were submitted since the engine knows the session, the last with `new_tokens`.
+    """
+
+    owner: bytes
+    turns: int = 0
+    new_tokens: int = 0
+    priority: int = 1
+    ttl_s: float | None = None
+    hinted_s: float = 0.0
+
+    def expected_until_s(self, last_used_s: float) -> float | None:
+        """Time until which a return is expected: the last use or hint, plus the time to live."""
+        return None if self.ttl_s is None else max(self.hinted_s, last_used_s) + self.ttl_s
+
+
+class UsageBook:
+    """Usage by session; sessions and limits by owner.
+
+    `max_user_blocks`: limit for the sessions of every owner together; 0 sets no limit.
+    """
+
+    def __init__(self, max_user_blocks: int = 0) -> None:
+        self._max_user_blocks = max_user_blocks
+        self._max_blocks: dict[bytes, int] = {}
+        self._of: dict[SessionId, Usage] = {}
+        self._owned: dict[bytes, set[SessionId]] = {}
+
+    def __len__(self) -> int:
+        return len(self._of)
+
+    def of(self, session: SessionId) -> Usage:
+        """Usage of an open session."""
+        return self._of[session]
+
+    def sessions_of(self, owner: bytes) -> set[SessionId]:
+        """All sessions of a user."""
+        return self._owned.get(owner, set())
+
+    def set_limits(self, session: SessionId, terms: Terms) -> None:
+        """Set the block limit of a session's owner."""
+        owner = self._of[session].owner
+        if terms.max_blocks is None:
+            self._max_blocks.pop(owner, None)
+        else:
+            self._max_blocks[owner] = terms.max_blocks
+
+    @property
+    def has_limits(self) -> bool:
+        """Whether any owner has a limit."""
+        return self._max_user_blocks > 0 or bool(self._max_blocks)
+
+    def max_blocks(self, owner: bytes) -> int | None:
+        """Limit for the owner's sessions together; None: no limit."""
+        own = self._max_blocks.get(owner)
+        if not self._max_user_blocks:
+            return own
+        return self._max_user_blocks if own is None else min(own, self._max_user_blocks)
+
+    def open(self, session: SessionId, owner: bytes) -> None:
+        """Add a session. Known usage is kept unless the owner has changed."""
+        known = self._of.get(session)
+        if known is None or known.owner != owner:
+            self.forget(session)
+            self._of[session] = Usage(owner)
+            self._owned.setdefault(owner, set()).add(session)
+
+    def fork(self, parent: SessionId, session: SessionId) -> None:
+        """Add a session that continues another's turns. Hints are not inherited."""
+        seen = self._of[parent]
+        self.open(session, seen.owner)
+        self._of[session].turns = seen.turns
+        self._of[session].new_tokens = seen.new_tokens
+
+    def note_turn(self, session: SessionId, new_tokens: int) -> None:
+        """Record a submitted turn."""
+        usage = self._of[session]
+        usage.turns += 1
+        usage.new_tokens = new_tokens
+
+    def hint(self, session: SessionId, *, ttl_s: float | None, priority: int, now_s: float) -> None:
+        """Replace a session's hints. Ignored for unknown sessions."""
+        usage = self._of.get(session)
+        if usage is not None:
+            usage.ttl_s, usage.priority, usage.hinted_s = ttl_s, priority, now_s
+
+    def forget(self, session: SessionId) -> None:
+        """Remove a closed session."""
+        usage = self._of.pop(session, None)
+        if usage is None:
+            return
+        owned = self._owned[usage.owner]
+        owned.discard(session)
+        if not owned:
+            del self._owned[usage.owner]
+            self._max_blocks.pop(usage.owner, None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Idle:
+    since_s: float
+    kind: TurnKind
+
+
+class ReArrivalStats:
+    """Tracks idle sessions through the spans of `ages_s`.
+
+    Sessions of one span are in order of the time they became idle, so those that have left it are
+    at the front. A session that closes counts neither as returned nor as idle.
+    """
+
+    def __init__(self, ages_s: Sequence[float] = NOTHING_SEEN.ages_s) -> None:
+        self._ages_s = ages_s
+        self._in_span: list[OrderedDict[SessionId, _Idle]] = [OrderedDict() for _ in ages_s]
+        self._span_of: dict[SessionId, int] = {}
+        self._watched: dict[TurnKind, list[int]] = {}
+        self._returned: dict[TurnKind, list[int]] = {}
+        self._total = 0
+        self._counts = NOTHING_SEEN
+        self._counted_s: float | None = None
+
+    def note_idle(self, session: SessionId, kind: TurnKind, now_s: float) -> None:
+        """Record that a turn has ended."""
+        self.forget(session)
+        self._in_span[0][session] = _Idle(now_s, kind)
+        self._span_of[session] = 0
+
+    def note_arrival(self, session: SessionId, now_s: float) -> None:
+        """Record that the session's next turn has arrived."""
+        self._advance(now_s)
+        span = self._span_of.pop(session, None)
+        if span is None:
+            return
+        idle = self._in_span[span].pop(session)
+        while now_s - idle.since_s >= self._ages_s[span]:  # spans that `_advance` has not reached
+            self._row(self._watched, idle.kind)[span] += 1
+            span += 1
+            if span == len(self._ages_s):
+                return
+        self._row(self._watched, idle.kind)[span] += 1
+        self._row(self._returned, idle.kind)[span] += 1
+
+    def forget(self, session: SessionId) -> None:
+        """Remove a closed session. Nothing happens if it was not idle."""
+        span = self._span_of.pop(session, None)
+        if span is not None:
+            del self._in_span[span][session]
+
+    def counts(self, now_s: float) -> ReturnCounts:
+        """Counts, at most `_REFRESH_S` old."""
+        if self._counted_s is None or now_s - self._counted_s >= _REFRESH_S:
+            self._advance(now_s)
+            if self._total > _MOST_WATCHED:
+                self._halve()
+            self._counted_s = now_s
+            self._counts = ReturnCounts(
+                ages_s=self._ages_s,
+                watched={kind: tuple(row) for kind, row in self._watched.items()},
+                returned={kind: tuple(row) for kind, row in self._returned.items()},
+            )
+        return self._counts
+
+    def _advance(self, now_s: float) -> None:
+        """Move a bounded number of sessions to their current spans: many may be due at once."""
+        last, left = len(self._ages_s) - 1, _MAX_ADVANCED
+        for span, (sessions, end_s) in enumerate(zip(self._in_span, self._ages_s, strict=True)):
+            while sessions and left:
+                session, idle = next(iter(sessions.items()))
+                if now_s - idle.since_s < end_s:
+                    break
+                left -= 1
+                del sessions[session]
+                self._row(self._watched, idle.kind)[span] += 1
+                if span < last:
+                    self._in_span[span + 1][session] = idle
+                    self._span_of[session] = span + 1
+                else:
+                    del self._span_of[session]
+
+    def _row(self, rows: dict[TurnKind, list[int]], kind: TurnKind) -> list[int]:
+        self._total += 1
+        return rows.setdefault(kind, [0] * len(self._ages_s))
+
+    def _halve(self) -> None:
+        self._total //= 2
+        for rows in (self._watched, self._returned):
+            for kind, row in rows.items():
+                rows[kind] = [count // 2 for count in row]

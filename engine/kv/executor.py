@@ -98,7 +98,7 @@ class Executor:
         self.eviction.usage.open(session, salt)
 
     def extend(self, context: Context, ids: Sequence[int], computed: int) -> None:
-        """Add ids to the session's; `computed` of all its ids have had KV before."""
+        """Commit more ids to the session; `computed` of all its ids had KV before."""
         context.append(ids)
         context.commit()
         context.computed_len = min(computed, len(context.ids))
@@ -106,9 +106,8 @@ class Executor:
     def edit(self, context: Context, edit: Edit) -> None:
         """Drop spans of a context's ids, and keep the KV of the others.
 
-        Where KV has to move and blocks are short, it moves before the next turn begins. A context
-        whose edits were forgotten stays one without edits as long as no turn that reported this was
-        kept.
+        If KV has to move and blocks are short, it moves before the next turn starts. A context
+        whose edits were forgotten has none until a turn that reported this is committed.
 
         Raises:
             BadEditsError: the context has fewer ids than the edit was made for.
@@ -130,7 +129,7 @@ class Executor:
     def leave_room(self, context: Context, more: int) -> None:
         """Forget edits if their partial blocks leave no room in the pool for `more` ids.
 
-        An admitted turn fits the pool in whole blocks, so alone it always runs to its end.
+        An admitted turn fits the pool in whole blocks, so it can always finish when it runs alone.
         """
         needed = context.page_count(len(context.ids) + more)
         if context.sealed_len and needed > self.pool.total:
@@ -138,7 +137,7 @@ class Executor:
             context.rebuilt_exact = True
 
     def forget_edits(self, context: Context) -> None:
-        """Treat a context's ids as if nothing had ever stood between them."""
+        """Treat a context's visible ids as a context without edits."""
         self.pool.free(context.forget_edits())
 
     def fork(self, parent: Context, session: SessionId, length: int) -> None:
@@ -169,7 +168,7 @@ class Executor:
     # --- KV of a turn --------------------------------------------------------------------------
 
     def outstanding(self, context: Context, limit: int) -> int:
-        """Ids to be computed before all have KV, assuming that every prefix hit is taken.
+        """Ids to be computed before all have KV, assuming that every prefix hit is used.
 
         At most `limit` ids count as computed. For KV that is rebuilt by replaying edits the number
         is an upper bound.
@@ -271,7 +270,7 @@ class Executor:
         self.release(context)
 
     def settle(self, context: Context, step: SequenceStep, accepted: int) -> None:
-        """A step has written its slots: keep the first `accepted` drafts, drop the rest."""
+        """After a step: keep the first `accepted` drafts, drop the others."""
         drafts = step.drafts
         rejected = len(drafts) - accepted
         context.append(drafts[:accepted])
@@ -282,7 +281,7 @@ class Executor:
         self.note_computed(context, len(step.token_ids) - rejected)
 
     def note_computed(self, context: Context, count: int) -> None:
-        """The last `count` valid slots now hold KV: hash the blocks that became full.
+        """Record KV in the last `count` valid slots, and hash the blocks that became full.
 
         All of them hold accepted tokens: prompts, sampled tokens that were fed again, and accepted
         drafts. If the turn is rolled back they are still the KV of a valid prefix.
@@ -312,17 +311,17 @@ class Executor:
         return step
 
     def note_idle(self, context: Context, owed: int, drafts: int) -> None:
-        """The step of `begin_idle` has run: the `owed` ids and the drafts have KV."""
+        """Record that the step of `begin_idle` has run: the `owed` ids and the drafts have KV."""
         context.idle_len = context.table.kept_len
         context.drafted = drafts
         self.prefixes.hash_last(context, owed)
 
     def drop_idle(self, context: Context, owed: int) -> None:
-        """The step of `begin_idle` lacked memory: the `owed` ids have no KV, all others have."""
+        """Remove the slots of `owed` ids: the step of `begin_idle` ran out of memory."""
         self.pool.free(context.table.truncate(context.table.kept_len - owed))
 
     def claim_drafts(self, context: Context) -> None:
-        """A turn has added its ids: matching drafts become their KV, the others are dropped."""
+        """Keep drafts that match the ids that a turn has added; drop the others."""
         table, drafted = context.table, context.drafted
         first = table.kept_len
         context.drafted = 0

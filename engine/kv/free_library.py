@@ -35,10 +35,10 @@ def load(path: Path = LIBRARY) -> Library | None:
     """
     try:
         library = Library(str(path))
-        is_ours = library.sessiond_lists_bytes() == ctypes.sizeof(_Lists)
+        matches = library.sessiond_lists_bytes() == ctypes.sizeof(_Lists)
     except (OSError, AttributeError):
         return None
-    if not is_ours:
+    if not matches:
         return None
     function = library.sessiond_free_blocks
     function.argtypes = (ctypes.c_void_p, ctypes.c_void_p, c_int32, ctypes.c_void_p)
@@ -78,8 +78,8 @@ class FreeMany:
         `oldest` and `newest` are the ends of the list of cached blocks, which has `cached` entries.
 
         Returns:
-            Number of blocks that became free, and the new values of the three; None, and nothing
-            changed: a number is no block's, or a block has no reference.
+            The blocks that became free, and the new values of the three. None, and nothing changed,
+            if a number is not a block's, or a block has no reference.
         """
         try:
             row = blocks if _is_row(blocks) else array("i", blocks)

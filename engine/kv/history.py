@@ -33,7 +33,7 @@ class BadEditsError(Exception):
 
 
 class History:
-    """All ids up to the last edit, in order, and the edits. Forgotten beyond `limit` ids.
+    """All ids up to the last edit, in order, and the edits. Discarded beyond `limit` ids.
 
     `plain` is the partition of ids without edits.
     """
@@ -46,11 +46,11 @@ class History:
 
     @property
     def length(self) -> int:
-        """Number of ids to replay; 0 when the history is forgotten."""
+        """Number of ids to replay; 0 when the history was discarded."""
         return len(self._ids or ())
 
     def add(self, ids: Sequence[int], edit: Edit) -> None:
-        """Add an edit, and the `ids` that came after the edit before."""
+        """Add an edit, and the `ids` between it and the previous one."""
         self._edits.append(edit)
         if self._ids is not None and len(self._ids) + len(ids) <= self._limit:
             self._ids.extend(ids)
@@ -59,7 +59,7 @@ class History:
             self._edits.clear()
 
     def play(self, ids: Sequence[int], edits: Sequence[Edit]) -> Visible:
-        """Replace the history, and return its visible ids.
+        """Add ids and edits to an empty history; return the visible ids.
 
         Raises:
             BadEditsError: an edit does not fit the ids.
@@ -73,7 +73,7 @@ class History:
         return Visible(ids=[*visible, *ids[taken:]], partition=partition)
 
     def stages(self) -> list[Stage] | None:
-        """Every stage that led to the visible ids; None: the history is forgotten."""
+        """Every stage that led to the visible ids; None: the history was discarded."""
         if self._ids is None:
             return None
         return [stage for stage, _ in _stages(self.plain, self._ids, self._edits)]
@@ -84,10 +84,10 @@ class History:
 
     def copy(self) -> "History":
         """Return an independent copy."""
-        twin = History(self.plain, limit=self._limit)
-        twin._ids = None if self._ids is None else self._ids.copy()
-        twin._edits = self._edits.copy()
-        return twin
+        copied = History(self.plain, limit=self._limit)
+        copied._ids = None if self._ids is None else self._ids.copy()
+        copied._edits = self._edits.copy()
+        return copied
 
 
 def without(ids: Sequence[int], edit: Edit) -> list[int]:
@@ -100,7 +100,7 @@ def without(ids: Sequence[int], edit: Edit) -> list[int]:
 def _stages(
     plain: Partition, ids: Sequence[int], edits: Sequence[Edit]
 ) -> Iterator[tuple[Stage, int]]:
-    """Yield the ids before each edit, and how many came since the edit before."""
+    """Yield the ids before each edit, and how many came since the previous edit."""
     visible: list[int] = []
     partition, taken = plain.copy(), 0
     for edit in edits:

@@ -24,177 +24,6 @@ from engine.kv.tiers.store import Label
 from engine.kv.tiers.tiers import Pair, Tier, Tiers
 
 
-class Parked:
-    """Sessions without a block on the device, by the key of their first page.
-
-    A session counts as parked while a tier has that page: later pages are useless without it.
-    """
-
-    def __init__(self, tiers: Tiers) -> None:
-        self._tiers = tiers
-        self._key_of: dict[SessionId, bytes] = {}
-        self._sessions: Counter[bytes] = Counter()
-        self._stored: set[bytes] = set()  # keys that a tier has
-        self._count = 0
-        for tier in tiers:
-            tier.index.on_change = self._changed
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __contains__(self, session: SessionId) -> bool:
-        return self._key_of.get(session) in self._stored
-
-    def update(self, context: Context) -> None:
-        """A session's blocks or ids have changed."""
-        if not self._tiers:
-            return
-        key = _first_key(context)
-        if key == self._key_of.get(context.session):
-            return
-        self.forget(context.session)
-        if key is not None:
-            self._key_of[context.session] = key
-            self._sessions[key] += 1
-            self._count += key in self._stored
-            self._changed(key)
-
-    def forget(self, session: SessionId) -> None:
-        """The session is forgotten."""
-        key = self._key_of.pop(session, None)
-        if key is None:
-            return
-        self._count -= key in self._stored
-        self._sessions[key] -= 1
-        if not self._sessions[key]:
-            del self._sessions[key]
-            self._stored.discard(key)
-
-    def _changed(self, key: bytes) -> None:
-        """A tier has gained or lost a page."""
-        if key not in self._sessions:
-            return
-        is_stored, was_stored = self._tiers.holding(key) is not None, key in self._stored
-        if is_stored and not was_stored:
-            self._stored.add(key)
-            self._count += self._sessions[key]
-        elif was_stored and not is_stored:
-            self._stored.remove(key)
-            self._count -= self._sessions[key]
-
-
-def _first_key(context: Context) -> bytes | None:
-    if context.table.block_count or context.stages:
-        return None
-    if not context.partition.complete_count(len(context.ids)):
-        return None
-    return context.keys(1)[0]
-
-
-@dataclass(frozen=True, slots=True)
-class _DueWrite:
-    """Owner of a block's KV, and whether it may be stored on disk."""
-
-    owner: bytes
-    to_disk: bool
-
-
-class Swap:
-    """Owns the queue of idle-time writes, and the references of blocks being written."""
-
-    def __init__(self, *, pool: BlockPool, cache: PrefixCache, tiers: Tiers) -> None:
-        self._pool = pool
-        self._cache = cache
-        self._tiers = tiers
-        self._due: dict[BlockId, _DueWrite] = {}  # hashed blocks that a tier may lack
-        self._to_demote: dict[bytes, None] = {}
-        self._held: dict[Transfer, list[BlockId]] = {}
-
-    @property
-    def held(self) -> Counter[BlockId]:
-        """References of transfers."""
-        return Counter(block for blocks in self._held.values() for block in blocks)
-
-    @property
-    def keys(self) -> set[bytes]:
-        """Keys of blocks being written."""
-        return {key for transfer in self._held for key in transfer.keys}
-
-    @property
-    def transferring_blocks(self) -> int:
-        """Blocks that become available when their transfers end."""
-        return sum(self._pool.references(block) == count for block, count in self.held.items())
-
-    @property
-    def has_work(self) -> bool:
-        """Whether a write is in flight or queued."""
-        return bool(self._held or self._due or self._to_demote)
-
-    def note_hashed(self, block: BlockId, context: Context) -> None:
-        """A block holds KV that is worth storing."""
-        if self._tiers:
-            self._due[block] = _DueWrite(context.owner, to_disk=not context.volatile)
-
-    def note_taken(self, block: BlockId) -> None:
-        """A block is about to be overwritten, or its contents are invalid."""
-        self._due.pop(block, None)
-
-    def swap_out(self, context: Context) -> None:
-        """Write a context's full blocks that no tier has to the first tier that takes them."""
-        tier = self._first(volatile=context.volatile)
-        if tier is None:
-            return
-        pairs = []
-        for block in dict.fromkeys(context.table.blocks):
-            key = self._cache.key_of(block)
-            if key is not None and not self._tiers.has(key):
-                pairs.append((block, Label(key, context.owner)))
-        self._store(tier, pairs)
-        if len(self._tiers) > 1 and not context.volatile:
-            self._to_demote.update((label.key, None) for _, label in pairs)
-
-    def write_through(self) -> None:
-        """Begin some of the queued writes, one transfer at a time in each tier."""
-        if self._tiers.in_flight:
-            return
-        due = list(islice(self._due.items(), RUN))
-        for block, _ in due:
-            del self._due[block]
-        for tier in self._tiers:
-            pairs = []
-            for block, one in due:
-                key = self._cache.key_of(block)
-                if key is not None and (one.to_disk or tier.name != "disk"):
-                    pairs.append((block, Label(key, one.owner)))
-            self._store(tier, pairs)
-        if not due:
-            self._demote()
-
-    def end(self, transfer: Transfer) -> None:
-        """One of this object's transfers has ended."""
-        self._pool.free(self._held.pop(transfer, []))
-
-    def _demote(self) -> None:
-        for _ in range(min(RUN, len(self._to_demote))):
-            key = next(iter(self._to_demote))
-            del self._to_demote[key]
-            transfer = self._tiers.begin_demotion(key)
-            if transfer is not None:
-                self._held[transfer] = []
-
-    def _store(self, tier: Tier, pairs: Sequence[Pair]) -> None:
-        for transfer in self._tiers.begin_store(tier, pairs):
-            blocks = [BlockId(block) for block in transfer.blocks]
-            self._pool.share(blocks)
-            self._held[transfer] = blocks
-
-    def _first(self, *, volatile: bool) -> Tier | None:
-        for tier in self._tiers:
-            if not volatile or tier.name != "disk":
-                return tier
-        return None
-
-
 class KvTransfer:
     """Owns the transfers in flight. `recompute_s`: seconds to recompute a block."""
 
@@ -246,7 +75,7 @@ class KvTransfer:
         return self._restores.begin_spare(context, limit, keep)
 
     def abandon(self, context: Context) -> None:
-        """A context changes: its restores are no longer waited for."""
+        """Detach a context that changes from its restore. See `Restores.abandon`."""
         self._restores.abandon(context)
 
     def set_limits(self, owner: bytes, terms: Terms) -> None:
@@ -329,6 +158,177 @@ class KvTransfer:
         return self.tiers.block_restore_s < self._recompute_s()
 
 
+class Parked:
+    """Sessions without a block on the device, by the key of their first page.
+
+    A session counts as parked while a tier has that page: later pages are useless without it.
+    """
+
+    def __init__(self, tiers: Tiers) -> None:
+        self._tiers = tiers
+        self._key_of: dict[SessionId, bytes] = {}
+        self._sessions: Counter[bytes] = Counter()
+        self._stored: set[bytes] = set()  # keys that a tier has
+        self._count = 0
+        for tier in tiers:
+            tier.index.on_change = self._changed
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __contains__(self, session: SessionId) -> bool:
+        return self._key_of.get(session) in self._stored
+
+    def update(self, context: Context) -> None:
+        """Record that a session's blocks or ids have changed."""
+        if not self._tiers:
+            return
+        key = _first_key(context)
+        if key == self._key_of.get(context.session):
+            return
+        self.forget(context.session)
+        if key is not None:
+            self._key_of[context.session] = key
+            self._sessions[key] += 1
+            self._count += key in self._stored
+            self._changed(key)
+
+    def forget(self, session: SessionId) -> None:
+        """Remove a session."""
+        key = self._key_of.pop(session, None)
+        if key is None:
+            return
+        self._count -= key in self._stored
+        self._sessions[key] -= 1
+        if not self._sessions[key]:
+            del self._sessions[key]
+            self._stored.discard(key)
+
+    def _changed(self, key: bytes) -> None:
+        """Record that a tier has gained or lost a page."""
+        if key not in self._sessions:
+            return
+        is_stored, was_stored = self._tiers.holding(key) is not None, key in self._stored
+        if is_stored and not was_stored:
+            self._stored.add(key)
+            self._count += self._sessions[key]
+        elif was_stored and not is_stored:
+            self._stored.remove(key)
+            self._count -= self._sessions[key]
+
+
+def _first_key(context: Context) -> bytes | None:
+    if context.table.block_count or context.stages:
+        return None
+    if not context.partition.complete_count(len(context.ids)):
+        return None
+    return context.keys(1)[0]
+
+
+@dataclass(frozen=True, slots=True)
+class _DueWrite:
+    """Owner of a block's KV, and whether it may be stored on disk."""
+
+    owner: bytes
+    to_disk: bool
+
+
+class Swap:
+    """Owns the queue of idle-time writes, and the references of blocks being written."""
+
+    def __init__(self, *, pool: BlockPool, cache: PrefixCache, tiers: Tiers) -> None:
+        self._pool = pool
+        self._cache = cache
+        self._tiers = tiers
+        self._due: dict[BlockId, _DueWrite] = {}  # hashed blocks that a tier may lack
+        self._to_demote: dict[bytes, None] = {}
+        self._held: dict[Transfer, list[BlockId]] = {}
+
+    @property
+    def held(self) -> Counter[BlockId]:
+        """References of transfers."""
+        return Counter(block for blocks in self._held.values() for block in blocks)
+
+    @property
+    def keys(self) -> set[bytes]:
+        """Keys of blocks being written."""
+        return {key for transfer in self._held for key in transfer.keys}
+
+    @property
+    def transferring_blocks(self) -> int:
+        """Blocks that become available when their transfers end."""
+        return sum(self._pool.references(block) == count for block, count in self.held.items())
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a write is in flight or queued."""
+        return bool(self._held or self._due or self._to_demote)
+
+    def note_hashed(self, block: BlockId, context: Context) -> None:
+        """Queue a hashed block for an idle-time write."""
+        if self._tiers:
+            self._due[block] = _DueWrite(context.owner, to_disk=not context.volatile)
+
+    def note_taken(self, block: BlockId) -> None:
+        """Remove a block that is about to be overwritten or whose contents are invalid."""
+        self._due.pop(block, None)
+
+    def swap_out(self, context: Context) -> None:
+        """Write a context's full blocks that no tier has to the first tier that takes them."""
+        tier = self._first(volatile=context.volatile)
+        if tier is None:
+            return
+        pairs = []
+        for block in dict.fromkeys(context.table.blocks):
+            key = self._cache.key_of(block)
+            if key is not None and not self._tiers.has(key):
+                pairs.append((block, Label(key, context.owner)))
+        self._store(tier, pairs)
+        if len(self._tiers) > 1 and not context.volatile:
+            self._to_demote.update((label.key, None) for _, label in pairs)
+
+    def write_through(self) -> None:
+        """Begin some of the queued writes, one transfer at a time in each tier."""
+        if self._tiers.in_flight:
+            return
+        due = list(islice(self._due.items(), RUN))
+        for block, _ in due:
+            del self._due[block]
+        for tier in self._tiers:
+            pairs = []
+            for block, one in due:
+                key = self._cache.key_of(block)
+                if key is not None and (one.to_disk or tier.name != "disk"):
+                    pairs.append((block, Label(key, one.owner)))
+            self._store(tier, pairs)
+        if not due:
+            self._demote()
+
+    def end(self, transfer: Transfer) -> None:
+        """Free the blocks of a finished transfer."""
+        self._pool.free(self._held.pop(transfer, []))
+
+    def _demote(self) -> None:
+        for _ in range(min(RUN, len(self._to_demote))):
+            key = next(iter(self._to_demote))
+            del self._to_demote[key]
+            transfer = self._tiers.begin_demotion(key)
+            if transfer is not None:
+                self._held[transfer] = []
+
+    def _store(self, tier: Tier, pairs: Sequence[Pair]) -> None:
+        for transfer in self._tiers.begin_store(tier, pairs):
+            blocks = [BlockId(block) for block in transfer.blocks]
+            self._pool.share(blocks)
+            self._held[transfer] = blocks
+
+    def _first(self, *, volatile: bool) -> Tier | None:
+        for tier in self._tiers:
+            if not volatile or tier.name != "disk":
+                return tier
+        return None
+
+
 PageKey = tuple[int, bytes]
 """Number of a page and its chain key."""
 
@@ -345,7 +345,7 @@ class StaleCopies:
         self._cut: list[tuple[bytes, int, int, list[bytes]]] = []  # one slice of the keys each
 
     def note(self, context: Context, length: int) -> None:
-        """A context is about to be cut to its first `length` ids. The list of its keys stays."""
+        """Record the pages that a context is about to lose: it is cut to its first `length` ids."""
         if not self._kv_transfer.tiers or context.stages:
             return
         first, stop = map(context.partition.complete_count, (length, context.computed_len))

@@ -13,45 +13,7 @@ from typing import NamedTuple
 from engine.errors import Corruption
 from engine.ids import BlockArray, BlockId
 
-_MOST = 64  # lists, for callers that never empty it
-
-
-class DeferredFreeList:
-    """Owns the objects added since it was last emptied."""
-
-    def __init__(self) -> None:
-        self._lists: list[object] = []
-
-    def __len__(self) -> int:
-        return len(self._lists)
-
-    def add(self, old: object) -> None:
-        """Keep an unused object alive until the list is emptied."""
-        if len(self._lists) >= _MOST:
-            self.empty()
-        self._lists.append(old)
-
-    def empty(self) -> None:
-        """Free all of them."""
-        self._lists.clear()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PageMove:
-    """New contents of a block's first slots, where K is rotated by its position.
-
-    `sources`: current block and slot of each token's KV. `shifts`: by how many positions each K is
-    rotated; 0 at most, since tokens only ever move up.
-    """
-
-    target: BlockId
-    sources: Sequence[tuple[BlockId, int]]
-    shifts: Sequence[int]
-
-
-MovePages = Callable[[Sequence[PageMove]], None]
-"""Performs moves in order: no move reads a source after its target, or a later one's, was written.
-Sources of a later move may be read earlier."""
+_MOST = 64  # objects; a longer list empties itself
 
 
 class PageEntry(NamedTuple):
@@ -73,12 +35,32 @@ def _position(entry: PageEntry) -> int:
 
 
 class WrongSpace(Corruption):
-    """More tokens were to be added than the table has slots for, or kept than it has."""
+    """The table has fewer slots than tokens to add or to keep."""
 
     def __init__(self, asked: int, there: int) -> None:
-        super().__init__(f"{asked} slots were asked for, {there} are there")
+        super().__init__(f"{asked} slots were requested, the table has {there}")
         self.asked = asked
         self.there = there
+
+
+class DeferredFreeList:
+    """Owns the objects added since it was last emptied."""
+
+    def __init__(self) -> None:
+        self._objects: list[object] = []
+
+    def __len__(self) -> int:
+        return len(self._objects)
+
+    def add(self, old: object) -> None:
+        """Keep an unused object alive until the list is emptied."""
+        if len(self._objects) >= _MOST:
+            self.empty()
+        self._objects.append(old)
+
+    def empty(self) -> None:
+        """Free all of them."""
+        self._objects.clear()
 
 
 @dataclass(slots=True)
@@ -86,7 +68,7 @@ class PageTableStats:
     """Totals over all page tables, kept up to date by them. Loop thread only.
 
     `tokens`: valid slots; a slot that two tables have counts twice. `blocks`: references to blocks.
-    `holding`: tables that have one. `deferred_frees`: deferred free list of their removed entries.
+    `holding`: tables that refer to a block. `deferred_frees`: removed entries.
     """
 
     tokens: int = 0
@@ -331,3 +313,21 @@ class PageTable:
         self._add(PageEntry(BlockId(self._reserved.pop(0)), 0, added - 1, self.next_pos))
         self.next_pos += added
         return added
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageMove:
+    """New contents of a block's first slots, where K is rotated by its position.
+
+    `sources`: current block and slot of each token's KV. `shifts`: positions by which each K is
+    rotated; at most 0, since tokens only move to lower positions.
+    """
+
+    target: BlockId
+    sources: Sequence[tuple[BlockId, int]]
+    shifts: Sequence[int]
+
+
+MovePages = Callable[[Sequence[PageMove]], None]
+"""Performs moves in order: no move reads a source after its target, or a later one's, was written.
+Sources of a later move may be read earlier."""

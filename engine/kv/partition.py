@@ -10,25 +10,6 @@ from typing import NamedTuple
 
 from engine.kv.hashing import ROOT, ChainHasher
 
-
-def blocks_for(tokens: int, block_size: int) -> int:
-    """Return the number of blocks that hold `tokens` tokens."""
-    return -(-tokens // block_size)
-
-
-def worst_case_blocks(
-    *,
-    context_tokens: int,
-    prompt_tokens: int,
-    max_output_tokens: int,
-    close_tokens: int,
-    block_size: int,
-) -> int:
-    """Return the blocks of a context after a turn of the greatest possible length."""
-    tokens = context_tokens + prompt_tokens + max_output_tokens + close_tokens
-    return blocks_for(tokens, block_size)
-
-
 Spans = Sequence[tuple[int, int]]
 
 
@@ -109,7 +90,7 @@ class Partition:
         return sum(page.stop <= length for page in self._sealed)
 
     def page_count(self, length: int) -> int:
-        """Number of pages that the first `length` ids occupy, none of them sealed after those."""
+        """Number of pages that the first `length` ids occupy. No sealed id may follow them."""
         beyond = max(0, length - self._fixed_len)
         return len(self._sealed) + -(-beyond // self.block_size)
 
@@ -239,7 +220,10 @@ def kept_count(length: int, dropped: Spans) -> int:
 
 
 class DensePartition(Partition):
-    """See Partition. `pieces` is not used: an edit leaves nothing in place behind it."""
+    """Partition for KV that holds positions.
+
+    `pieces` is not used: an edit moves all KV behind the first dropped id.
+    """
 
     def __init__(
         self,
@@ -297,3 +281,21 @@ class DensePartition(Partition):
 def first_dropped(length: int, dropped: Spans) -> int:
     """Index of the first of `length` ids that is dropped; `length` when none is."""
     return dropped[0][0] if dropped else length
+
+
+def blocks_for(tokens: int, block_size: int) -> int:
+    """Return the number of blocks that hold `tokens` tokens."""
+    return -(-tokens // block_size)
+
+
+def worst_case_blocks(
+    *,
+    context_tokens: int,
+    prompt_tokens: int,
+    max_output_tokens: int,
+    close_tokens: int,
+    block_size: int,
+) -> int:
+    """Return the blocks of a context after a turn of the greatest possible length."""
+    tokens = context_tokens + prompt_tokens + max_output_tokens + close_tokens
+    return blocks_for(tokens, block_size)

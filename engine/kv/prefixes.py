@@ -83,7 +83,7 @@ class Prefixes:
                 self._hash(context, block, context.keys(count)[index])
 
     def adopt(self, block: BlockId, key: bytes) -> None:
-        """A block that the caller references has been filled with the KV of a key."""
+        """Hash a block that the caller references, and that was filled with a key's KV."""
         if self.cache.add(key, block):
             self.pool.mark_hashed(block)
 

@@ -22,7 +22,7 @@ class _Restore:
     """Pages from number `first` on; `fetched` of them come from tiers, `good` have arrived.
 
     `blocks` are in the order of the pages, and all referenced until the restore ends. `abandoned`:
-    the context has changed, no turn waits for it.
+    the context has changed, so no turn waits for the restore.
     """
 
     context: Context
@@ -56,13 +56,13 @@ class Restores:
         self._take = take
         self._pays = pays
         self._of: dict[SessionId, _Restore] = {}
-        self._by_move: dict[Transfer, _Restore] = {}
+        self._by_transfer: dict[Transfer, _Restore] = {}
         self._coming: set[bytes] = set()
 
     @property
     def held(self) -> list[BlockId]:
         """References of restores: one to each of their blocks."""
-        restores = dict.fromkeys(self._by_move.values())
+        restores = dict.fromkeys(self._by_transfer.values())
         return [block for restore in restores for block in restore.blocks]
 
     @property
@@ -74,8 +74,8 @@ class Restores:
         """Restore KV of a waiting turn as far as tiers have it.
 
         False: no restore is needed or in flight. A prefix that several turns wait for is restored
-        once. If the device lacks blocks for a restore, no turn waits for it: then there are too few
-        to admit the turn, or just enough to compute it.
+        once. If the device lacks blocks for a restore, the turn does not wait for one: there are
+        too few to admit the turn, or just enough to compute it.
         """
         if context.session in self._of:
             return True
@@ -119,14 +119,14 @@ class Restores:
         return len(keys) == needed and all(key and self._tiers.has(key) for key in keys)
 
     def abandon(self, context: Context) -> None:
-        """The context changes: restored blocks only enter the prefix cache."""
+        """Detach a context that changes: restored blocks only enter the prefix cache."""
         restore = self._of.pop(context.session, None)
         if restore is not None:
             restore.abandoned = True
 
     def end(self, transfer: Transfer, attach: Callable[[Context, int], None]) -> None:
-        """A fetch has ended; after the last one of its restore the context gets its blocks."""
-        restore = self._by_move.pop(transfer)
+        """Record a finished fetch; after the last one of a restore the context gets its blocks."""
+        restore = self._by_transfer.pop(transfer)
         restore.transfers -= 1
         for block, key, good in zip(transfer.blocks, transfer.keys, transfer.good, strict=True):
             self._coming.discard(key)
@@ -165,7 +165,7 @@ class Restores:
     ) -> bool:
         pool = self._prefixes.pool
         there = [block for _, block, _ in pages if block is not None]
-        pool.share(there)  # before others are taken: cached ones would be
+        pool.share(there)  # first: cached ones could be taken otherwise
         taken = take()
         # Blocks that evicted contexts wrote to a tier may have replaced the wanted ones.
         if taken is None or not all(tier is None or key in tier.index for key, _, tier in pages):
@@ -199,7 +199,7 @@ class Restores:
         self._coming.update(restore.fetched)
         for tier in self._tiers:
             for transfer in self._tiers.begin_fetch(tier, fetches.get(tier.name, [])):
-                self._by_move[transfer] = restore
+                self._by_transfer[transfer] = restore
                 restore.transfers += 1
 
     def _count(self, restore: _Restore) -> None:

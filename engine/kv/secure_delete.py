@@ -28,7 +28,7 @@ class SecureDelete:
     def __init__(self, memory: Executor, *, zero_block: Callable[[BlockId], None]) -> None:
         self._memory = memory
         self._zero_block = zero_block
-        self._late: set[bytes] = set()
+        self._pending: set[bytes] = set()
         self._shared: set[BlockId] = set()
 
     def traces(self, session: SessionId) -> Traces | None:
@@ -51,19 +51,19 @@ class SecureDelete:
         closed = traces.context
         keys = memory.stale_copies.unwanted(closed.salt, traces.pages, closed=closed)
         memory.kv_transfer.erase(keys)
-        self._late.update(keys)
+        self._pending.update(keys)
         for block in traces.blocks:
             if not memory.pool.references(block) and not memory.pool.is_hashed(block):
                 self._zero_block(block)
         self.resume()
 
     def resume(self) -> None:
-        """Overwrite on the device what transfers or forks have released since."""
-        if self._late:
-            in_hand = self._memory.kv_transfer.keys_in_flight
-            for key in self._late - in_hand:
+        """Overwrite blocks on the device that transfers or forks have released since."""
+        if self._pending:
+            in_flight = self._memory.kv_transfer.keys_in_flight
+            for key in self._pending - in_flight:
                 self._wipe(key)
-            self._late &= in_hand
+            self._pending &= in_flight
         pool = self._memory.pool
         for block in [block for block in self._shared if not pool.references(block)]:
             self._shared.remove(block)

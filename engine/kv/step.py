@@ -56,12 +56,12 @@ class ModelRunner(Protocol):
 
         Returns:
             For each sequence that has `sample` one token id per sample, in batch order;
-            `NOT_FINITE` for logits that can't be sampled (its turn fails, the others go on).
+            `NOT_FINITE` for logits that can't be sampled (only that turn fails).
             Results after the first one that differs from its draft are meaningless.
 
         Raises:
-            MemoryError: there is not enough for so large a step; a smaller one may be tried.
-            DeviceLostError: no step can succeed in this process any more.
+            MemoryError: the device's memory does not suffice; a smaller step may be tried.
+            DeviceLostError: no later step can succeed in this process.
             Exception: any other error. The KV that the step read is discarded.
         """
         ...

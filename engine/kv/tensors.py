@@ -98,14 +98,14 @@ class KvStore:
         """
         if self.position_form == "absolute":
             keys, values = _with_finite_values(keys, values)
-        for into, given in zip(self._layer_rows(layer), (keys, values), strict=True):
+        for target, source in zip(self._layer_rows(layer), (keys, values), strict=True):
             if self._pool.dtype.itemsize > 1:
-                into.index_copy_(0, rows, given.to(self._pool.dtype))
+                target.index_copy_(0, rows, source.to(self._pool.dtype))
                 continue
             most = torch.finfo(self._pool.dtype).max
-            narrow = given.clamp(-most, most).to(self._pool.dtype)
+            narrow = source.clamp(-most, most).to(self._pool.dtype)
             # torch moves rows of bytes, but has no index_copy_ for types of 8 bits
-            into.view(torch.uint8).index_copy_(0, rows, narrow.view(torch.uint8))
+            target.view(torch.uint8).index_copy_(0, rows, narrow.view(torch.uint8))
 
     def copy_block(self, source: BlockId, target: BlockId) -> None:
         """Copy all slots of all layers of one block to another."""
@@ -140,8 +140,8 @@ class KvStore:
 
 
 def _with_finite_values(keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-    spoilt = ~values.isfinite().all(-1, keepdim=True)
-    return keys.masked_fill(spoilt, torch.nan), values.masked_fill(spoilt, 0)
+    damaged = ~values.isfinite().all(-1, keepdim=True)
+    return keys.masked_fill(damaged, torch.nan), values.masked_fill(damaged, 0)
 
 
 def _zeros(num_bytes: int, dtype: torch.dtype, device: torch.device) -> Tensor:

@@ -1,1 +1,1 @@
-"""The model: weights, layers, attention, sampling. The only place that imports torch."""
+"""The model: weights, layers, attention, sampling."""

@@ -1,4 +1,4 @@
-"""One step's sequences as index arrays, made once per step for all layers. Loop thread only."""
+"""One step's sequences as index arrays, built once per step for all layers. Loop thread only."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contexts:
-    """Where each context token lies: one row of the KV store and its place, C of them in a row."""
+    """Row in the KV store and position of each context token, C in all."""
 
     rows: Ints  # [C] rows of the KV store
     bases: Ints  # [C] base position of the token's block
@@ -25,7 +25,7 @@ class Contexts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """The new tokens of all sequences in a row, and the page tables of their contexts in a row.
+    """New tokens and page tables of all sequences, concatenated.
 
     N new tokens; E page-table entries; C context tokens (each sequence's valid slots in table
     order, its new tokens last); B sequences.
@@ -33,13 +33,13 @@ class Batch:
 
     token_ids: Ints  # [N]
     positions: Ints  # [N]
-    slots: Ints  # [N] slot inside its block
+    slots: Ints  # [N] slot in its block
     write_rows: Ints  # [N] rows of the KV store
     pages: Ints  # [E, 4] block, first and last valid slot, base position
     page_starts: Ints  # [B + 1] where each sequence's entries start in [E]
     query_starts: Ints  # [B + 1] where each sequence's new tokens start in [N]
     context_starts: Ints  # [B + 1] where each sequence's context starts in [C]
-    sampled: Ints  # [S] in [N]: new tokens whose logits a token is drawn from
+    sampled: Ints  # [S] in [N]: new tokens whose logits are sampled from
 
     def contexts(self, store: KvStore) -> Contexts:
         """Lay out every context token, for a backend that reads row by row."""
@@ -52,8 +52,8 @@ def build_batch(steps: Sequence[SequenceStep], store: KvStore) -> Batch:
     """Lay out a step.
 
     Raises:
-        Corruption: a page table holds fewer slots than the step has tokens, names slots or blocks
-            that don't exist, or disagrees with `first_position`.
+        Corruption: a page table has fewer slots than the step has tokens, refers to slots or blocks
+            that don't exist, or contradicts `first_position`.
     """
     pages = _flat_table(steps, store)
     page_starts = _starts([len(step.entries) for step in steps])
@@ -62,7 +62,7 @@ def build_batch(steps: Sequence[SequenceStep], store: KvStore) -> Batch:
     starts = _starts(counts)
     if np.any(counts > np.diff(context_starts)):
         raise Corruption("a page table has fewer valid slots than the step has new tokens")
-    # where each new token stands in its context: the last `count` places
+    # place of each new token in [C]: they are the last of their context
     places = np.arange(starts[-1]) + np.repeat(context_starts[1:] - starts[1:], counts)
     entries, slots = _locate(pages, places)
     first_positions = np.array([step.first_position for step in steps], dtype=np.int64)
@@ -106,7 +106,7 @@ def _locate(pages: Ints, places: Ints) -> tuple[Ints, Ints]:
 
 
 def _flat_table(steps: Sequence[SequenceStep], store: KvStore) -> Ints:
-    """Return the page-table entries of all sequences [entries, 4], each one checked."""
+    """Return the page-table entries of all sequences [entries, 4], after validation."""
     if any(not step.token_ids or not step.entries for step in steps):
         raise Corruption("a sequence of a step has no new token or an empty page table")
     entries = chain.from_iterable(step.entries for step in steps)

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
 AnyModel: TypeAlias = "NativeModel | LoadedModel"
 
-# the driver's control device: torch, which takes a second to import, is asked only where it is
-_CUDA_DEVICE = Path("/dev/nvidiactl")
+_CUDA_DEVICE = Path("/dev/nvidiactl")  # the driver's control device: without it torch is not asked
 
 _log = logging.getLogger(__name__)
 
@@ -25,12 +24,13 @@ _log = logging.getLogger(__name__)
 def prepare(spec: ModelSpec, config: EngineConfig) -> AnyModel:
     """Load a model on the fastest path that it and the config allow.
 
-    With `device=auto` torch serves where it finds a CUDA device. Torch is imported only when it
-    serves, or where there is an NVIDIA driver.
+    With `device=auto` torch runs the model if it finds a CUDA device. Torch, which takes a second
+    to import, is imported only to run the model, or where there is an NVIDIA driver.
 
     Raises:
         ModelFileError: a tensor is missing, has the wrong shape or an unknown type.
-        ConfigError: the device, a dtype, offloaded layers or the attention backend can't be had.
+        ConfigError: the device, a dtype, offloaded layers or the attention backend are not
+            supported here.
     """
     model = _prepared(spec, config)
     _log.info("attention %s: %s", model.attention, model.attention_reason)
@@ -52,12 +52,12 @@ def _prepared(spec: ModelSpec, config: EngineConfig) -> AnyModel:
     if cuda is not None or _was_chosen(config):
         _log.info("torch runs the model: %s", reason)
     else:
-        _log.warning("%s: slower torch operations serve instead", reason)
+        _log.warning("%s: slower torch operations are used instead", reason)
     return model
 
 
 def _was_chosen(config: EngineConfig) -> bool:
-    """Return whether the settings ask for torch, rather than fall back to it."""
+    """Whether the settings request torch. Otherwise it is a fallback."""
     return (
         config.device == "cuda"
         or config.attention_backend not in ("auto", "native")

@@ -1,4 +1,4 @@
-"""Names a model's exact weights and arithmetic, so that KV of another one is never used."""
+"""Identifies a model's exact weights and arithmetic, so that KV of another one is never used."""
 
 import hashlib
 from pathlib import Path
@@ -13,9 +13,9 @@ _SAMPLE_BYTES = 65_536
 def fingerprint(spec: ModelSpec, *arithmetic: str) -> str:
     """Return a hex SHA-256 over the spec, the names of types and backend, and the files.
 
-    A file counts by its size and 64 samples of 64 KiB, evenly spread: any retraining changes
-    nearly every tensor, and hashing all of a large model would cost seconds at each start.
-    Where the files lie does not count.
+    Of a file its size and 64 evenly spread samples of 64 KiB are hashed: any retraining changes
+    nearly every tensor, and hashing a whole large model would take seconds at each start. Paths are
+    not hashed.
     """
     digest = hashlib.sha256()
     shape = {name: getattr(spec, name) for name in spec.__slots__ if name not in {"name", "path"}}

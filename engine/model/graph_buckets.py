@@ -1,21 +1,21 @@
-"""Which steps are captured as graphs, and which graph serves a step. Pure; no torch."""
+"""Sizes of the captured graphs, and the choice of a graph for a step. Pure; no torch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 SHORT_CONTEXT = 4096
-"""Tokens. Graphs are made for contexts up to it, and for the longest: a launch of attention is as
-wide as the longest context that its graph has room for, and most of it would be idle."""
+"""Tokens. There are graphs for contexts up to this length, and for the longest. An attention launch
+is as wide as the longest context of its graph, so most of it would be idle for short ones."""
 
 MOST_PAGES = 16_384
-"""Entries of page tables in one step. Beyond it attention takes much longer than launches do."""
+"""Page-table entries of one step. Beyond it attention takes much longer than launches do."""
 
-_STEP = 8  # between sizes from there on
+_STEP = 8  # between sizes from 8 on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bucket:
-    """Room of a graph: rows (new tokens), entries of all page tables, and of the longest."""
+    """Capacity of a graph: rows (new tokens), entries of all page tables, and of the longest."""
 
     rows: int
     pages: int
@@ -23,7 +23,7 @@ class Bucket:
 
 
 def graph_sizes(wished: str, max_rows: int) -> tuple[int, ...]:
-    """Rows of the graphs: those that are wished for, else 1, 2, 4, 8, 16, 24, ... `max_rows`."""
+    """Rows of the graphs: the requested ones, else 1, 2, 4, 8, 16, 24, ... `max_rows`."""
     if wished:
         return tuple(sorted(int(size) for size in wished.split(",")))
     small = [size for size in (1, 2, 4) if size < max_rows]
@@ -33,7 +33,7 @@ def graph_sizes(wished: str, max_rows: int) -> tuple[int, ...]:
 def make_buckets(
     sizes: Sequence[int], *, max_model_len: int, block_size: int
 ) -> tuple[Bucket, ...]:
-    """Make the buckets of some sizes, narrowest first."""
+    """Return the buckets of these sizes, narrowest first."""
     contexts = sorted({min(SHORT_CONTEXT, max_model_len), max_model_len})
     buckets = []
     for rows in sorted(sizes):
@@ -49,7 +49,7 @@ def choose_bucket(
 ) -> Bucket | None:
     """The narrowest bucket that a step fits; None: none does.
 
-    Padding rows costs a share of every layer, idle splits of attention next to nothing.
+    Padding rows take time in every layer; idle attention splits take almost none.
     """
     fitting = (
         bucket

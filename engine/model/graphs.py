@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Captured:
-    """A graph, what it reads, and pinned memory [4, rows] that its inputs come from."""
+    """A graph, the tensors that it reads, and pinned memory [4, rows] for its inputs."""
 
     graph: Graph
     attention: FixedAttentionStep
@@ -40,7 +40,7 @@ class DecodeGraphs:
     `max_position`: largest position of any token.
 
     Raises:
-        TypeError: the model's backend of attention can't be captured.
+        TypeError: the model's attention backend can't be captured.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class DecodeGraphs:
         max_position: int,
     ) -> None:
         if not isinstance(llama.attention, CapturableBackend):
-            raise TypeError(f"{llama.attention.name} has no step whose tensors stay")
+            raise TypeError(f"{llama.attention.name} attention has no step with fixed tensors")
         self._llama = llama
         self._attention = llama.attention
         self._store = store
@@ -64,12 +64,12 @@ class DecodeGraphs:
         self._copied: DeviceEvent | None = None
 
     def capture(self) -> int:
-        """Capture all, the widest first, so that others find room in its memory; returns how many.
+        """Capture all graphs and return their number. The widest is first: others reuse its memory.
 
-        Those that there is no memory for are left out, and steps that want them run as ever.
+        A graph that does not fit in memory is skipped; its steps run without a graph.
 
         Raises:
-            ConfigError: something in a step can't be captured.
+            ConfigError: an operation of the step can't be captured.
         """
         for bucket in sorted(self._buckets, key=lambda one: (-one.rows, -one.longest)):
             try:
@@ -84,15 +84,15 @@ class DecodeGraphs:
         return len(self._captured)
 
     def run(self, batch: Batch) -> Tensor | None:
-        """Compute a step; returns logits [S, vocab] as `Llama.forward`, None: no graph has it.
+        """Compute a step; return logits [S, vocab] as `Llama.forward`. None: no graph fits it.
 
-        Steps without prefill are had: all their new tokens are drawn from.
+        Graphs compute decode steps only: those that sample at each new token.
         """
         replay = self.prepare(batch)
         return None if replay is None else replay()
 
     def prepare(self, batch: Batch) -> Callable[[], Tensor] | None:
-        """Bring a step to the device; returns what computes it there, as `run` does."""
+        """Copy a step to the device; return the function that computes it, as `run` does."""
         rows = len(batch.token_ids)
         if len(batch.sampled) != rows:
             return None
@@ -115,7 +115,7 @@ class DecodeGraphs:
 
     def _fill(self, captured: _Captured, batch: Batch) -> None:
         if self._copied is not None:
-            self._copied.synchronize()  # what was staged last has left
+            self._copied.synchronize()  # the previous step's inputs have been copied
         staged: npt.NDArray[np.int64] = captured.staged.numpy()
         rows = len(batch.token_ids)
         staged[:, :rows] = batch.token_ids, batch.positions, batch.slots, batch.write_rows
@@ -136,7 +136,7 @@ class DecodeGraphs:
         )
         table = torch.zeros((4, rows), dtype=torch.int64, device=self._store.device)
         table[3] = self._store.spare_row
-        # the table may grow into another tensor; this one is read as long as the graph is there
+        # the table may grow into another tensor; the graph keeps reading this one
         lines = self._llama.arithmetic.table.from_zero(self._max_position)
         inputs = FixedInputs(table=table, lines=lines)
         graph = device.capture(lambda: self._llama.forward_fixed(inputs, attention, self._store))
@@ -145,7 +145,7 @@ class DecodeGraphs:
 
 
 def graph_bytes(graphs: DecodeGraphs, device: Device) -> int:
-    """Capture graphs; returns what the driver has less since then."""
+    """Capture graphs; return by how much this lowers the driver's free memory."""
     device.release_cached()
     before = device.memory().free
     graphs.capture()

@@ -17,7 +17,7 @@ _TABLE_START = -1024
 
 
 class Ops(Protocol):
-    """What a layer computes besides attention. x is [rows, features] unless said otherwise."""
+    """Operations of a layer besides attention. x is [rows, features] unless stated otherwise."""
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """Return x @ weight.T + bias; weight is [out, in]."""
@@ -32,7 +32,7 @@ class Ops(Protocol):
         ...
 
     def rotate(self, x: Tensor, rotation: Tensor) -> Tensor:
-        """Turn x [..., head_dim] by rotation [..., head_dim // 2, 2] (cosine, sine).
+        """Rotate x [..., head_dim] by rotation [..., head_dim // 2, 2] (cosine, sine).
 
         Values 2i and 2i + 1 are pair i (see engine.model.weights.load), as in RoFormer
         (arXiv 2104.09864, equation 34).
@@ -41,7 +41,7 @@ class Ops(Protocol):
 
 
 class TorchOps:
-    """Stock torch kernels: as fast as they are, with a summation order of their choice."""
+    """Stock torch kernels, whose summation order is unspecified."""
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """See Ops."""
@@ -57,22 +57,22 @@ class TorchOps:
         return F.silu(gate) * up
 
     def rotate(self, x: Tensor, rotation: Tensor) -> Tensor:
-        """See Ops. One complex multiplication; 16-bit values are turned in float32."""
+        """See Ops. One complex multiplication; 16-bit values are rotated in float32."""
         pairs = torch.view_as_complex(x.to(rotation.dtype).view(*x.shape[:-1], -1, 2))
-        turned = torch.view_as_real(pairs * torch.view_as_complex(rotation))
-        return turned.flatten(-2).to(x.dtype)
+        rotated = torch.view_as_real(pairs * torch.view_as_complex(rotation))
+        return rotated.flatten(-2).to(x.dtype)
 
 
 class RotaryTable:
     """Cosine and sine of every position's angles, grown on demand. Loop thread only.
 
-    Grows in chunks of one size, so that a position's values don't depend on when it was needed.
+    Grows in chunks of one size, so that the values of a position are always the same.
     """
 
     def __init__(
         self, rope: RopeSpec, head_dim: int, *, dtype: torch.dtype, device: torch.device
     ) -> None:
-        # float32 as transformers has it: the rounding of the frequencies is part of the model
+        # float32 as in transformers: the rounding of the frequencies is part of the model
         exponents = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
         frequencies = 1.0 / rope.theta**exponents
         if rope.frequency_divisors is not None:
@@ -90,10 +90,10 @@ class RotaryTable:
         return self._table.index_select(0, places)
 
     def from_zero(self, last: int) -> Tensor:
-        """Return the lines of positions 0 to `last` or more, where they lie, not copied.
+        """Return a view of the lines of positions 0 to `last`, or more.
 
-        Lines of negative positions lie before them in the same memory. The tensor stays the
-        table's own until a later position is asked for.
+        Lines of negative positions lie before them in the same memory. When the table grows it
+        moves to other memory, and the view keeps the old lines.
         """
         self._grow(last)
         return self._table[-_TABLE_START:]
@@ -104,10 +104,10 @@ class RotaryTable:
             self._table = torch.cat((self._table, chunk))
 
     def back(self, distances: npt.NDArray[np.int64]) -> Tensor:
-        """As `at`, to turn back by so many positions."""
-        turned = self.at(distances)
-        turned[..., 1].neg_()
-        return turned
+        """As `at`, for rotations back by these distances."""
+        lines = self.at(distances)
+        lines[..., 1].neg_()
+        return lines
 
     def _chunk(self, start: int) -> Tensor:
         angles = np.outer(np.arange(start, start + _TABLE_CHUNK), self._frequencies)

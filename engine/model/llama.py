@@ -22,7 +22,7 @@ from engine.model.weights.quantized import QuantizedMatrix, dense
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Step:
-    """What all layers of one step share."""
+    """Inputs that all layers of one step share."""
 
     store: KvStore
     attention: AttentionStep
@@ -32,10 +32,10 @@ class _Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FixedInputs:
-    """What a captured step reads, for N new tokens, in one tensor.
+    """Inputs of a captured step of N new tokens.
 
     `table` int64 [4, N]: token id, position, slot in its block, row of the KV store to write to.
-    `lines`: of the rotary table, from position 0 on. The capturing code keeps both alive.
+    `lines`: the rotary table, from position 0 on. The capturing code keeps both alive.
     """
 
     table: Tensor
@@ -68,7 +68,7 @@ class Llama:
     def forward_fixed(
         self, inputs: FixedInputs, attention: AttentionStep, store: KvStore
     ) -> Tensor:
-        """As `forward`, of inputs that stay where they are; returns logits [N, vocab] of all."""
+        """As `forward`, with inputs at fixed addresses; return logits [N, vocab] of all tokens."""
         token_ids, positions, slots, write_rows = inputs.table
         lines = inputs.lines
         stored = slots if store.position_form == "slot" else positions

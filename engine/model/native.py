@@ -47,8 +47,9 @@ _ROTATION_CHUNK = 2048  # positions
 class NativeModel:
     """Packed weights in memory and an instruction set; no KV pool yet.
 
-    Offers what engine.model.runner.LoadedModel does. `dtype` is what linear layers read: int8 with
-    a scale per group of 32 where weights are quantised, else bfloat16. Sums are float32.
+    Has the interface of engine.model.runner.LoadedModel. `dtype` is the type of the inputs of
+    linear layers: int8 with a scale per group of 32 for quantised weights, else bfloat16. Sums are
+    float32.
     """
 
     device = "cpu"
@@ -84,7 +85,7 @@ class NativeModel:
         self._weights = weights
 
     def measure_graphs(self) -> int:
-        """Return the bytes of captured steps: there are none."""
+        """Return the bytes of captured steps: 0, since there are none."""
         return 0
 
     def measure_activation_peak(self, max_num_batched_tokens: int, max_num_seqs: int) -> int:
@@ -109,9 +110,9 @@ class NativeModel:
 
 
 class NativeRunner:
-    """Implements engine.kv.step.ModelRunner. `streamed`: its pool's copies take a thread each.
+    """Implements engine.kv.step.ModelRunner.
 
-    KV holds no position, so no edit moves any.
+    `streamed` is None: threads copy blocks of its pool. `move_pages` is None: KV holds no position.
     """
 
     streamed = None
@@ -130,7 +131,7 @@ class NativeRunner:
         )  # [blocks, bytes]; a block is one run of bytes
         self._spec = model.spec
         self._library = library
-        self._keep = (weights, pool)
+        self._kept_alive = (weights, pool)
         self._buffers = StepBuffers(model.spec.vocab_size)
         self._thread_count = ThreadCountController(model.threads)
         self._effort = Effort()
@@ -168,10 +169,10 @@ class NativeRunner:
     def logits(
         self, batch: Sequence[SequenceStep], *, every_token: bool = False
     ) -> npt.NDArray[np.float32]:
-        """As `execute`, but return logits and draw nothing.
+        """As `execute`, but return logits and sample nothing.
 
         Returns:
-            [draws, vocab], or with `every_token` [new tokens, vocab].
+            [samples, vocab], or with `every_token` [new tokens, vocab].
         """
         self._run(batch, every_token=every_token)
         rows = self._buffers.logits[: self._buffers.step.outputs]
@@ -200,7 +201,7 @@ class NativeRunner:
         return dict(zip(PHASES, seconds.tolist(), strict=True))
 
     def _draw(self, one: SequenceStep, sample: SampleAt, tokens: list[int], first: int) -> None:
-        """Put one sequence's draws in place of the highest logits, as far as they matter."""
+        """Replace the greedy tokens of one sequence by samples, up to the first rejected draft."""
         for row, (at, draft) in enumerate(zip_longest(sample.each, one.drafts), first):
             if tokens[row] != NOT_FINITE:
                 scores = self._buffers.logits[row, : self._spec.vocab_size]
@@ -226,9 +227,9 @@ class NativeRunner:
 
 
 def rotation_table(spec: ModelSpec, rows: int) -> npt.NDArray[np.float32]:
-    """Return [rows, head_dim]: cosines, then sines, of each angle that a distance stands for.
+    """Return [rows, head_dim]: for each position the cosines, then the sines, of its angles.
 
-    Frequencies are float32, as transformers has them; angles and functions are float64.
+    Frequencies are float32, as in transformers; angles and functions are float64.
     """
     exponents = np.arange(0, spec.head_dim, 2, dtype=np.float64) / spec.head_dim
     frequencies = (1.0 / spec.rope.theta**exponents).astype(np.float32)
@@ -250,9 +251,9 @@ def prepare_native_model(
     """Load the library, choose the instruction set, and pack the weights.
 
     Raises:
-        LibraryMissingError: the kernels were not built; the torch path serves.
-        ConfigError: why_not_native, bfloat16 activations for quantised weights, or
-            SESSIOND_CPU_ISA names what is not there.
+        LibraryMissingError: the kernels were not built.
+        ConfigError: the kernels can't run the model (see `why_not_native`), bfloat16 activations
+            are requested for quantised weights, or SESSIOND_CPU_ISA is not supported.
         ModelFileError: a tensor is missing, has the wrong shape or an unknown type.
     """
     reason = why_not_native(spec, config)
@@ -262,7 +263,7 @@ def prepare_native_model(
         raise ConfigError(
             "max_model_len",
             config.max_model_len,
-            f"0 (what the model has) to {spec.max_position} tokens",
+            f"0 (the model's limit) to {spec.max_position} tokens",
         )
     if config.dtype == "bfloat16" and config.weights != "dequantized" and has_quantized(spec):
         raise ConfigError(

@@ -1,7 +1,7 @@
-"""One step's sequences as the C library reads them, in buffers that stay. Loop thread only.
+"""One step's sequences as the C library reads them, in reused buffers. Loop thread only.
 
-In decode a page table differs from the step before in its last entry only, so each place in the
-batch remembers the entries it wrote and writes what is new.
+In decode a page table differs from the previous step in its last entry only, so each place in the
+batch remembers the entries that it wrote, and writes only new ones.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from engine.model.kernels.library import Step, address_of, aligned_zeros
 
 Ints = npt.NDArray[np.int32]
 
-_ROOM = 64  # entries, 1,024 tokens: how far a table grows before its place must move
+_ROOM = 64  # spare entries per table (1,024 tokens): a table that outgrows them moves
 _REFUSALS = {
     -2: "a sequence of a step has no new token or an empty page table",
     -3: "a token id is outside the vocabulary",
@@ -50,7 +50,7 @@ class StepBuffers:
         self.choices = self._ints("choices", 0)
 
     def fill(self, batch: Sequence[SequenceStep], *, every_token: bool) -> None:
-        """Lay out a step. The library checks what it says."""
+        """Lay out a step. The library validates it."""
         counts = [len(one.token_ids) for one in batch]
         ends = np.cumsum(counts)
         self._grow_rows(int(ends[-1]))
@@ -138,7 +138,7 @@ def raise_refusal(outcome: int) -> None:
     """Raise the error of a rejected step.
 
     Raises:
-        MemoryError: there is no room for the step's buffers.
+        MemoryError: there is not enough memory for the step's buffers.
         Corruption: the step contradicts itself.
     """
     if outcome in _REFUSALS:

@@ -2,7 +2,7 @@
 
 q, k and v become one matrix; gate and up another, in units of 32 rows each. GGUF's Q4_1, Q4_0 and
 Q8_0 are kept. In a model that has any of them, other matrices (K-quants, floats) are rounded to
-Q8_0, the finest format with int8 activations; a model without keeps bfloat16 throughout.
+Q8_0, the finest format with int8 activations. All other models use bfloat16 throughout.
 """
 
 import ctypes
@@ -31,7 +31,7 @@ _UNIT = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NativeWeights:
-    """A `Model` without pool and rotation, and what keeps its pointers valid."""
+    """A `Model` without pool and rotation, and the owners of the memory that it points to."""
 
     model: Model
     memory: Memory
@@ -48,14 +48,14 @@ def load_native_weights(
 
     Raises:
         ModelFileError: a tensor is missing, has another shape, or a type that can't be read.
-        MemoryError: there is no room for them.
+        MemoryError: there is not enough memory for them.
     """
     with open_tensors(spec) as tensors:
         return _Packer(spec, tensors, library, dequantize=dequantize).pack()
 
 
 def has_quantized(spec: ModelSpec) -> bool:
-    """Say whether a model's layers have weights of fewer bits than a float.
+    """Whether a model's layers have quantised weights.
 
     Raises:
         ModelFileError: the file can't be read.
@@ -80,7 +80,7 @@ class _Packer:
         self._spec = spec
         self._tensors = tensors
         self._is_bfloat = dequantize or not _any_quantized(spec, tensors)
-        self._memory = Memory(library, self._room())
+        self._memory = Memory(library, self._most_bytes())
         self._used = 0
         self._arrays: list[Floats] = []
         self._formats: set[str] = set()
@@ -155,8 +155,8 @@ class _Packer:
             return as_bfloats(tensor)
         return tensor if isinstance(tensor, Matrix) else quantize(tensor)
 
-    def _room(self) -> int:
-        """Bound the bytes of all packed matrices."""
+    def _most_bytes(self) -> int:
+        """Upper bound of the bytes of all packed matrices."""
         spec = self._spec
         kind = "BF16" if self._is_bfloat else "Q8_0"
         queries, keys = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
@@ -175,7 +175,7 @@ class _Packer:
     # --- rows ----------------------------------------------------------------------------------
 
     def _paired(self, matrix: Matrix, name: str) -> Matrix:
-        """Bring rows of q and k into the kernels' order: a rotary pair half a head apart."""
+        """Reorder rows of q and k for the kernels: rotary pairs half a head apart."""
         order = self._pair_order(name, matrix.rows)
         return matrix if order is None else matrix.take_rows(order)
 
@@ -211,7 +211,7 @@ class _Packer:
         matrix.pack(self._memory.bytes[self._used : self._used + size])
         linear = Linear(
             tiles=self._memory.address + self._used,
-            bias=None if bias is None else self._keep(bias, matrix.rows),
+            bias=None if bias is None else self._store(bias, matrix.rows),
             format=matrix.format,
             rows=matrix.rows,
             columns=matrix.columns,
@@ -222,9 +222,9 @@ class _Packer:
 
     def _vector(self, name: str, size: int) -> int:
         values = as_floats(self._tensors.read(name, (size,)))
-        return self._keep(values, -(-size // COLUMN_MULTIPLE) * COLUMN_MULTIPLE)
+        return self._store(values, -(-size // COLUMN_MULTIPLE) * COLUMN_MULTIPLE)
 
-    def _keep(self, values: Floats, size: int) -> int:
+    def _store(self, values: Floats, size: int) -> int:
         padded = aligned_zeros(np.float32, size)
         padded[: len(values)] = values
         self._arrays.append(padded)
@@ -232,7 +232,7 @@ class _Packer:
 
 
 def _alike(parts: Sequence[Matrix]) -> list[Matrix]:
-    """Bring matrices of different formats to Q8_0."""
+    """Convert matrices of different formats to Q8_0."""
     if len({part.format for part in parts}) == 1:
         return list(parts)
     return [part if part.format is Format.Q8_0 else quantize(part.dequantize()) for part in parts]

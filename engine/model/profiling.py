@@ -1,4 +1,4 @@
-"""Measures what a worst-case step holds beyond weights and KV."""
+"""Measures the memory of a worst-case step, without weights and KV."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -64,10 +64,10 @@ def _peak_of(model: Llama, store: KvStore, steps: Sequence[SequenceStep]) -> int
 
 
 class _LiveBytes(TorchFunctionMode):
-    """Counts the bytes of tensors made under it while they live (torch has no count on the CPU).
+    """Counts the bytes of live tensors that were made in its scope: torch has no count on the CPU.
 
-    What a kernel holds only while it runs is not seen; it is small next to activations. A
-    function mode, not a dispatch mode: that one imports the compiler, which takes a second.
+    Temporary memory of kernels is not counted; it is small compared with activations. This is a
+    function mode, since a dispatch mode imports the compiler, which takes a second.
     """
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ class _LiveBytes(TorchFunctionMode):
         self._foreign: set[Any] = set()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call through; look at what went in and what came out."""
+        """Call the function, and record its arguments and results."""
         del types
         self._foreign |= {_ref(tensor) for tensor in _tensors((args, kwargs))} - self._made.keys()
         result = func(*args, **(kwargs or {}))

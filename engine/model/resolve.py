@@ -43,15 +43,15 @@ def resolve(spec: ModelSpec, config: EngineConfig, *, why_not_native: str = "") 
     equality with the float32 reference. On CUDA it is bfloat16. KV has the model's type.
 
     Raises:
-        ConfigError: the device is not there, `max_model_len` is more than the model has, KV is
-            wanted in int8, which the native kernels alone have, so many layers can't be
-            offloaded, or no attention backend of the wished name can serve.
+        ConfigError: the device is missing, `max_model_len` exceeds the model's limit, KV is
+            requested in int8, which only the native kernels support, the layers can't be offloaded,
+            or no attention backend of the requested name supports the model here.
     """
     if config.max_model_len > spec.max_position:
         raise ConfigError(
             "max_model_len",
             config.max_model_len,
-            f"0 (what the model has) to {spec.max_position} tokens",
+            f"0 (the model's limit) to {spec.max_position} tokens",
         )
     check_offload(spec.num_layers, config.weights_offload_layers)
     device = _device(config)
@@ -103,7 +103,7 @@ def _kv_dtype(name: KvDtype, automatic: torch.dtype) -> torch.dtype:
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """Return a type's name as the settings have it."""
+    """Return a type's name in the settings."""
     return str(dtype).removeprefix("torch.")
 
 
@@ -115,7 +115,7 @@ def _installed(known: Iterable[Declaration]) -> dict[str, Version]:
             version = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-        # of 4.0.0b36 and 2.8.3.post1 what is before the letters
+        # the part before the first letter, as in 4.0.0b36 or 2.8.3.post1
         release = re.split(r"[^\d.]", version, maxsplit=1)[0]
         found[name] = tuple(map(int, re.findall(r"\d+", release)))
     return found

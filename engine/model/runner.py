@@ -42,7 +42,7 @@ class LoadedModel:
     """Weights in memory, device, types and attention backend resolved; no KV pool yet.
 
     `kv_bytes_per_block` counts all layers, K and V. `fingerprint` names the exact weights and
-    arithmetic (see engine.model.fingerprint). Types and device are given by their names.
+    arithmetic (see engine.model.fingerprint). Types and device are names.
     """
 
     def __init__(  # noqa: PLR0913 -- what was resolved, from one place
@@ -80,12 +80,12 @@ class LoadedModel:
         return self._llama
 
     def measure_activation_peak(self, max_num_batched_tokens: int, max_num_seqs: int) -> int:
-        """Run worst-case steps (one layer, a pool of one block) and return the bytes they held.
+        """Run worst-case steps (one layer, a pool of one block); return the peak of their bytes.
 
         Weights and KV are not counted. Takes about a tenth of a second for a small model.
 
         Raises:
-            MemoryError: there is not enough for such a step.
+            MemoryError: there is not enough memory for such a step.
         """
         with memory_errors(), torch.inference_mode():
             return activation_peak(
@@ -97,7 +97,7 @@ class LoadedModel:
             )
 
     def measure_graphs(self) -> int:
-        """Capture the graphs of decode over a pool of one block; return the bytes they take."""
+        """Capture the decode graphs over a pool of one block; return the bytes that they take."""
         if not self._graph_buckets:
             return 0
         device = CudaDevice()
@@ -117,7 +117,7 @@ class LoadedModel:
         if self._graph_buckets:
             graphs = self._graphs(store, device)
             with torch.inference_mode():
-                _log.info("captured %d graphs of decode", graphs.capture())
+                _log.info("captured %d decode graphs", graphs.capture())
         return TorchRunner(self._llama, store, device, graphs)
 
     def _graphs(self, store: KvStore, device: Device) -> DecodeGraphs:
@@ -140,15 +140,15 @@ class LoadedModel:
         )
 
 
-_MOVED_TOKENS = 512  # by one copy: few launches, and little memory beside the pool
+_MOVED_TOKENS = 512  # per copy: few launches, and little memory beside the pool
 _CPU_SHORTAGE = "DefaultCPUAllocator"  # "... can't allocate memory: you tried to allocate ..."
 
 
 class TorchRunner:
     """Implements engine.kv.step.ModelRunner.
 
-    `device`: one that has streams, if it has; `graphs`: captured steps, where there are some.
-    `move_pages` is there where K lies rotated by its position, so that edits have to move KV.
+    `device`: None for a device without streams. `graphs`: captured decode steps, if there are any.
+    `move_pages` is None where K is rotated by its slot only: then edits move no KV.
     """
 
     def __init__(
@@ -166,7 +166,7 @@ class TorchRunner:
 
     @property
     def streamed(self) -> DeviceBlocks | None:
-        """The pool, if its device copies by itself."""
+        """The pool, if its device copies asynchronously."""
         if self._device is None:
             return None
         return DeviceBlocks(device=self._device, blocks=self, rows=self.store.bytes)
@@ -175,7 +175,7 @@ class TorchRunner:
         """See engine.kv.step.ModelRunner.
 
         Raises:
-            MemoryError: there is not enough for the step.
+            MemoryError: there is not enough memory for the step.
             DeviceLostError: the CUDA context is broken.
             Corruption: a page table contradicts itself or the step.
         """
@@ -185,16 +185,16 @@ class TorchRunner:
             with torch.inference_mode():
                 drawn = sample(logits, wanted) if wanted else []
             if self._device is not None:
-                # nothing was read back if nothing was drawn: the step's time, and its errors, would
-                # be taken for those of the next
+                # A step without samples reads nothing back. Without this call its time and its
+                # errors would count as the next step's.
                 self._device.compute.synchronize()
             return drawn
 
     def logits(self, batch: Sequence[SequenceStep], *, every_token: bool = False) -> Tensor:
-        """As `execute`, but return logits and draw nothing.
+        """As `execute`, but return logits and sample nothing.
 
         Returns:
-            [draws, vocab], or with `every_token` [new tokens, vocab].
+            [samples, vocab], or with `every_token` [new tokens, vocab].
         """
         built = build_batch(batch, self.store)
         if every_token:
@@ -204,9 +204,9 @@ class TorchRunner:
             return self._llama.forward(built, self.store) if logits is None else logits
 
     def captured(self, batch: Sequence[SequenceStep]) -> Callable[[], Tensor] | None:
-        """What computes a step's logits and takes nothing from the host; None: it is not captured.
+        """Return a replay of a step's graph, which computes its logits; None: no graph fits it.
 
-        For measurements. To be called in inference mode, before any other step.
+        For measurements. Call it in inference mode, before any other step.
         """
         if self._graphs is None:
             return None
@@ -219,17 +219,17 @@ class TorchRunner:
             self.store.copy_block(source, target)
 
     def _move(self, moves: Sequence[PageMove]) -> None:
-        """See engine.kv.page_table.MovePages. Fewer at a time where there is no memory for more.
+        """See engine.kv.page_table.MovePages. Moves fewer pages at a time when memory is short.
 
         Raises:
-            MemoryError: there is none for a single page.
+            MemoryError: there is not enough memory to move a single page.
         """
         left, at_once = list(moves), max(1, _MOVED_TOKENS // self.store.block_size)
         while left:
             chunk = left[:at_once]
             try:
                 with lost_device(), memory_errors(), torch.inference_mode():
-                    tokens = self._turned(chunk)
+                    tokens = self._rotated(chunk)
             except MemoryError:
                 if len(chunk) == 1:
                     raise
@@ -242,8 +242,8 @@ class TorchRunner:
                 self.store.put(places, tokens)
             del left[: len(chunk)]
 
-    def _turned(self, moves: Sequence[PageMove]) -> Tensor:
-        """Copy out KV [n, layers, 2, kv_heads, head_dim] as it is where it goes."""
+    def _rotated(self, moves: Sequence[PageMove]) -> Tensor:
+        """Copy out KV [n, layers, 2, kv_heads, head_dim], rotated to its new positions."""
         arithmetic = self._llama.arithmetic
         shifts = np.array([by for move in moves for by in move.shifts], dtype=np.int64)
         tokens = self.store.take([place for move in moves for place in move.sources])
@@ -267,7 +267,7 @@ class TorchRunner:
 
 @contextlib.contextmanager
 def lost_device() -> Iterator[None]:
-    """Raise `DeviceLostError` for what leaves a CUDA context broken."""
+    """Raise `DeviceLostError` for errors that leave the CUDA context broken."""
     try:
         yield
     except RuntimeError as error:
@@ -280,7 +280,7 @@ def lost_device() -> Iterator[None]:
 def memory_errors() -> Iterator[None]:
     """Raise `MemoryError` for torch's various out-of-memory errors, and free its cache.
 
-    On a CPU torch has no type for it, only words.
+    On a CPU torch raises a RuntimeError that only its message tells apart.
     """
     try:
         yield
@@ -298,12 +298,12 @@ def prepare_model(
 ) -> LoadedModel:
     """Load the weights and resolve device, types and attention backend.
 
-    `why_not_native` says what keeps the model off the native kernels, if they were asked first.
+    `why_not_native`: why the native kernels can't run the model, if they were tried first.
 
     Raises:
         ModelFileError: a tensor is missing, has the wrong shape or an unknown type.
-        ConfigError: the device or the attention backend is not there or can't serve, or
-            `max_model_len` is more than the model has.
+        ConfigError: the device or the attention backend is missing or not supported, or
+            `max_model_len` exceeds the model's limit.
         MemoryError: the weights don't fit.
     """
     if config.cpu_threads:
@@ -337,14 +337,14 @@ def prepare_model(
 def buckets_for(
     config: EngineConfig, resolved: Resolved, attention: AttentionBackend
 ) -> tuple[Bucket, ...]:
-    """The steps that are captured: none unless the device and the backend of attention can."""
+    """Sizes of the captured steps: none unless the device and the attention backend support it."""
     if config.cuda_graphs == "off" or resolved.device.type != "cuda":
         return ()
     if config.weights_offload_layers:
-        _log.info("no CUDA graphs: layers of weights are copied in while a step runs")
+        _log.info("no CUDA graphs: offloaded layers are copied to the device during a step")
         return ()
     if not isinstance(attention, CapturableBackend):
-        _log.info("no CUDA graphs: the shapes of %s attention change", attention.name)
+        _log.info("no CUDA graphs: %s attention has variable shapes", attention.name)
         return ()
     return make_buckets(
         graph_sizes(config.cuda_graph_sizes, config.max_num_seqs),
@@ -354,7 +354,7 @@ def buckets_for(
 
 
 def _weights(spec: ModelSpec, config: EngineConfig, resolved: Resolved) -> ModelWeights:
-    """Load the weights as they are to be kept."""
+    """Load the weights in the configured formats and places."""
     offloaded = config.weights_offload_layers
     copier: Device | None = None
     if offloaded:
@@ -371,5 +371,5 @@ def _weights(spec: ModelSpec, config: EngineConfig, resolved: Resolved) -> Model
     except MemoryError as error:
         if not offloaded:
             raise
-        allowed = f"a number that fits the device and pinned main memory ({error})"
+        allowed = f"a number whose layers fit the device and pinned main memory ({error})"
         raise ConfigError("weights_offload_layers", offloaded, allowed) from error

@@ -1,8 +1,8 @@
-"""Draws tokens from logits. Pure: the draw depends on one row, its settings and its index only.
+"""Samples tokens from logits. Pure: a sample depends on one row, its settings and its index only.
 
 Randomness is counter-based (Philox, Salmon et al. 2011, "Parallel random numbers: as easy as
-1, 2, 3"), keyed by the seed and counted by the output index: no state, so that a preempted,
-recomputed or differently batched turn draws the same tokens.
+1, 2, 3"), keyed by the seed and counted by the output index. It has no state, so a preempted,
+recomputed or differently batched turn samples the same tokens.
 """
 
 from collections.abc import Sequence
@@ -22,15 +22,15 @@ Ints = npt.NDArray[np.int64]
 
 
 def sample(logits: "Tensor", wanted: Sequence[SampleAt]) -> list[int]:
-    """Draw one token id per row; `NOT_FINITE` for a row that holds NaN or infinity.
+    """Sample one token id per row; `NOT_FINITE` for a row that holds NaN or infinity.
 
-    Such a row comes of damaged weights, or of a type too narrow for them; its neighbours are sound.
+    Such a row results from damaged weights, or a type too narrow for them. Other rows are valid.
 
     Args:
         logits: [rows, vocab].
-        wanted: one per row. `temperature` 0 takes the highest logit, ties by lower id.
+        wanted: one per row. `temperature` 0 takes the highest logit, at ties the lower id.
     """
-    import torch  # here: the native runner draws without it
+    import torch  # here: the native runner does not need it
 
     lowest, highest = torch.aminmax(logits, dim=-1)
     finite: list[bool] = (torch.isfinite(lowest) & torch.isfinite(highest)).tolist()
@@ -38,38 +38,39 @@ def sample(logits: "Tensor", wanted: Sequence[SampleAt]) -> list[int]:
     tokens: list[int] = logits.argmax(dim=-1).tolist()
     drawn = [row for row, at in enumerate(wanted) if finite[row] and at.sampling.temperature > 0]
     if drawn:
-        scores = logits[drawn].cpu()  # all at once: from a device each copy waits for it
-        for row, mine in zip(drawn, scores, strict=True):
-            tokens[row] = draw(mine.double().numpy(), wanted[row])
+        scores = logits[drawn].cpu()  # in one copy: each copy from a device waits for it
+        for row, row_scores in zip(drawn, scores, strict=True):
+            tokens[row] = draw(row_scores.double().numpy(), wanted[row])
     pairs = zip(tokens, finite, strict=True)
     return [token if is_finite else NOT_FINITE for token, is_finite in pairs]
 
 
 def draw(scores: Floats, at: SampleAt) -> int:
-    """Draw one token id from finite logits [vocab]; the temperature must be above 0."""
+    """Sample one token id from finite logits [vocab]; the temperature must be above 0."""
     return _draw(scores, at.sampling, uniform(at.sampling.seed, at.output_index))
 
 
 def uniform(seed: int, index: int) -> float:
-    """Return the number in [0, 1), 53 bits, that belongs to a seed and an output index."""
+    """Return the random number in [0, 1), 53 bits, of a seed and an output index."""
     bits = np.random.Philox(key=seed % 2**128, counter=index).random_raw()
     return float(bits >> 11) * 2.0**-53
 
 
 def _draw(scores: Floats, sampling: Sampling, at: float) -> int:
-    """Invert the distribution's sum over the candidates in their stable order at `at`."""
+    """Invert the cumulative distribution of the candidates, in their stable order, at `at`."""
     ids, weights = candidates(scores, sampling)
     sums = np.cumsum(weights)
-    # rounding may leave the product at the sum itself, which would be one too far
+    # rounding may make the product equal to the sum, and the place one too large
     place = np.searchsorted(sums, at * sums[-1], side="right")
     return int(ids[min(place, len(ids) - 1)])
 
 
 def candidates(scores: Floats, sampling: Sampling) -> tuple[Ints, Floats]:
-    """Return the ids that may be drawn and their weights (not normalised, none is 0).
+    """Return the ids that may be sampled and their weights (not normalised, none is 0).
 
-    Temperature first, then top_k, then top_p over what is left, then min_p, as transformers does.
-    Ids are in rising order when nothing is cut, else by falling weight, ties by lower id.
+    Temperature applies first, then top_k, then top_p to the remaining ids, then min_p, as in
+    transformers. Ids are in rising order if none is removed, else by falling weight, at ties the
+    lower id first.
     """
     with np.errstate(over="ignore"):  # a tiny temperature sends all but the highest to exp(-inf)
         weights = np.exp((scores - scores.max()) / sampling.temperature)
@@ -90,8 +91,8 @@ def _top_k(ids: Ints, weights: Floats, top_k: int) -> Ints:
 def _top_p(ids: Ints, weights: Floats, top_p: float) -> Ints:
     """Keep the fewest highest tokens whose share reaches top_p."""
     total = weights[ids].sum()
-    # all tokens under this bound together weigh less than what top_p leaves out, so none of them
-    # is kept: most of a vocabulary need not be sorted
+    # All tokens below this bound together weigh less than top_p removes, so none of them is kept
+    # and most of a vocabulary need not be sorted.
     bound = (1 - top_p) * total / len(ids)
     ids = _falling(ids[weights[ids] >= bound], weights)
     enough = np.searchsorted(np.cumsum(weights[ids]), top_p * total)

@@ -5,16 +5,16 @@ another process shares a core, all threads wait for the descheduled one, and few
 faster.
 """
 
-_WINDOW_S = 0.02  # several slices of a scheduler, judged together
+_WINDOW_S = 0.02  # several time slices of the scheduler
 _SHORTEST_PAUSE_S = 0.1
-_LONGEST_PAUSE_S = 1.6  # a trial costs about a window
+_LONGEST_PAUSE_S = 1.6  # between trials of one more thread; a trial costs about a window
 
 
 class ThreadCountController:
     """Chooses the thread count of the next step from the timings of the last ones.
 
     Args:
-        most: threads at the start, and at most.
+        most: initial and maximum number of threads.
     """
 
     def __init__(self, most: int) -> None:
@@ -42,16 +42,15 @@ class ThreadCountController:
             self._change(self.threads - 1)
             self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
         elif self.threads < self._most and self._since_change_s >= self._pause_s:
-            self._change(self.threads + 1)  # a trial whether its core is free again
+            self._change(self.threads + 1)  # a trial: its core may be free again
         elif self.threads == self._most:
             self._pause_s = max(self._pause_s / 2, _SHORTEST_PAUSE_S)
         self._wall_s = self._cpu_s = self._waiting_s = 0.0
 
     def _pays(self) -> bool:
-        """Say whether the last thread brings at least half of what it does on free cores.
+        """Whether the last thread contributes at least half of what it would on a free core.
 
-        Without it the others would do the same work in the CPU time that all were given
-        together, but at most a core each.
+        Without it the other threads would get the same CPU time, but at most one core each.
         """
         work_s = self._cpu_s - self._waiting_s
         given_s = min(self._cpu_s, (self.threads - 1) * self._wall_s)

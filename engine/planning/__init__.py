@@ -1,1 +1,1 @@
-"""Plans a server's memory before it is started, from a model's header or config file alone."""
+"""Plans a server's memory before it starts, from a model's header or config file alone."""

@@ -1,4 +1,4 @@
-"""What a model takes on each device that serves it: weights, a step, a block of KV. Pure."""
+"""Memory of a model on each of its devices: weights, a step, a block of KV. Pure."""
 
 from dataclasses import dataclass
 
@@ -23,21 +23,21 @@ from engine.planning.shape import (
 from engine.planning.shape_reader import PlannedModel
 from engine.planning.torch_sizes import torch_weights_bytes
 
-_PACKED = {"q4_1": "Q4_1", "q4_0": "Q4_0", "q8_0": "Q8_0"}  # what the kernels keep as it is
+_PACKED = {"q4_1": "Q4_1", "q4_0": "Q4_0", "q8_0": "Q8_0"}  # formats that the kernels keep
 _LOGIT_BYTES = 4
 _ANGLE_BYTES = 4
 _MOST_GATHERED = 16_384  # rows of KV that one call copies (engine.model.attention.gather)
-_VALUES_AT_ONCE = 2**24  # that are dequantised at once (engine.model.weights.quantized)
-_DEQUANTISED_BYTES = 12  # of each: float32 before and after its scale, and bytes of its quants
-_LOGIT_COPIES = 3  # logits, their softmax, and what sampling sorts
+_VALUES_AT_ONCE = 2**24  # dequantised at once (engine.model.weights.quantized)
+_DEQUANTISED_BYTES = 12  # per value: float32 before and after its scale, and bytes of its quants
+_LOGIT_COPIES = 3  # logits, their softmax, and the copy that sampling sorts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placing:
-    """Where a model is to be served. `weights_format` None is what the server would choose.
+    """Where a model will run. `weights_format` None: the format that the server would choose.
 
-    Each of `devices` devices holds one part of every layer (tensor parallel). A slot holds one
-    LoRA adapter of `lora_rank` for all matrices of all layers, in 16 bits.
+    Each of `devices` devices has one part of every layer (tensor parallel). A slot has one LoRA
+    adapter of `lora_rank` for all matrices of all layers, in 16 bits.
     """
 
     device: str  # cpu | cuda
@@ -119,7 +119,7 @@ def _torch(
         raise ConfigError(
             "kv_cache_dtype",
             kv_dtype,
-            "auto, float32, bfloat16, float16 or fp8 where torch runs it",
+            "auto, float32, bfloat16, float16 or fp8 where torch runs the model",
         )
     check_offload(shape.num_layers, config.weights_offload_layers)
     values = kv_values_per_token(shape) * config.block_size
@@ -152,7 +152,7 @@ def _torch(
 def _weights_bytes(shape: DecoderShape, weights_format: str, offloaded: int) -> int:
     """Bytes of all weights; vectors have 16 bits, or 32 among 32-bit matrices.
 
-    Of `offloaded` layers all but the buffers for them stay in main memory.
+    `offloaded` layers stay in main memory; the device has buffers for them.
     """
     bits = WEIGHT_BITS[weights_format]
     outside = max(16.0, bits) if weights_format in LAYERS_ONLY else bits
@@ -166,12 +166,11 @@ def _weights_bytes(shape: DecoderShape, weights_format: str, offloaded: int) -> 
 def _torch_activation_bytes(
     shape: DecoderShape, config: EngineConfig, device: str, value_bytes: int, *, is_kept: bool
 ) -> int:
-    """What a step holds at its widest: inside the MLP, around attention, or at the logits.
+    """Peak memory of a step: inside the MLP, around attention, or at the logits.
 
-    On a CPU attention copies the rows of K and V that it reads, turns K (which it does in 32 bits),
-    and keeps the angles that it turned by; a prefill step has a mask, too. On a card that is part
-    of the overhead. A matrix that is kept quantised is made dense before its use, a bounded part of
-    it at once in float32.
+    On a CPU attention copies the rows of K and V that it reads, rotates K in 32 bits, and keeps the
+    angles of the rotation; a prefill step has a mask, too. On a GPU this is part of the overhead. A
+    quantised matrix is made dense before its use, with a limited part of it in float32 at once.
     """
     context = config.max_model_len or shape.max_position
     drawn = config.max_num_seqs + config.num_speculative_tokens
@@ -179,7 +178,7 @@ def _torch_activation_bytes(
     hidden, inner = shape.hidden_size, shape.intermediate_size
     queries, keys = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
     mlp = rows * (2 * hidden + 3 * inner) * value_bytes
-    widened = 2 * _ANGLE_BYTES if value_bytes < _ANGLE_BYTES else 0  # before and after the turn
+    widened = 2 * _ANGLE_BYTES if value_bytes < _ANGLE_BYTES else 0  # before and after rotation
     gathered = keys * (3 * value_bytes + widened) + shape.head_dim * _ANGLE_BYTES
     prefill = rows * (2 * hidden + 4 * queries + 4 * keys) * value_bytes
     decode = 0
@@ -202,16 +201,16 @@ def _vision_bytes(model: PlannedModel, value_bytes: int) -> int:
 
 
 def _lora_bytes(shape: DecoderShape, placing: Placing) -> int:
-    """Each matrix gets two thin ones: rank x inputs, and outputs x rank."""
+    """Each matrix has two thin ones: rank x inputs, and outputs x rank."""
     thin = sum(rows + columns for _, rows, columns in layer_matrices(shape))
     return placing.lora_slots * shape.num_layers * thin * placing.lora_rank * 2
 
 
 def _part_of(shape: DecoderShape, devices: int) -> DecoderShape:
-    """The part of a model that one of several devices holds (Megatron, arXiv 1909.08053).
+    """The part of a model on one of several devices (Megatron, arXiv 1909.08053).
 
-    Heads, the MLP's inside and the vocabulary are divided; KV heads are copied once there are
-    more devices than heads.
+    Heads, the MLP's inner values and the vocabulary are divided; KV heads are copied if there are
+    more devices than KV heads.
 
     Raises:
         ConfigError: the heads can't be divided evenly.
@@ -239,7 +238,7 @@ def _part_of(shape: DecoderShape, devices: int) -> DecoderShape:
 
 
 def vision_activation_bytes(model: PlannedModel, images: int, sizes: DeviceSizes) -> int:
-    """Bytes that encoding the images of one request holds, in the KV's type or 16 bits."""
+    """Bytes held while the images of one request are encoded, with values of 32 or 16 bits."""
     if model.vision is None:
         return 0
     value_bytes = 4 if sizes.weights_format == "float32" else 2

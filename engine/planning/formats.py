@@ -1,4 +1,4 @@
-"""Formats that weights and KV are kept in, and their bits. Pure."""
+"""Formats of weights and KV, and their bits. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class GgmlType:
-    """A type of GGML's: its name here, and values and bytes of a block."""
+    """A GGML type: its name here, and the values and bytes of a block."""
 
     name: str
     values: int
@@ -26,8 +26,8 @@ GGML_TYPES: Mapping[int, GgmlType] = {
 }
 FLOAT_FORMATS = frozenset({"float32", "float16", "bfloat16"})
 
-# Bits of a weight, its share of scales and minima included. 4-bit GPTQ and AWQ in groups of 128
-# have a half-precision scale and a 4-bit zero point.
+# Bits per weight, with scales and minima. 4-bit GPTQ and AWQ in groups of 128 have a half-precision
+# scale and a 4-bit zero point.
 WEIGHT_BITS: Mapping[str, float] = {
     **{kind.name: 8 * kind.num_bytes / kind.values for kind in GGML_TYPES.values()},
     "float8": 8.0,
@@ -41,5 +41,5 @@ LAYERS_ONLY = frozenset({"float8", "int8", "gptq", "awq"})
 
 KV_BYTES: Mapping[str, int] = {"float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1}
 
-# Names that settings have for a format of KV.
+# Names of KV formats in the settings.
 KV_ALIASES: Mapping[str, str] = {"fp8": "float8_e4m3fn", "fp8_e4m3": "float8_e4m3fn"}

@@ -20,10 +20,10 @@ def free_bytes() -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceMemory:
-    """One device. `num_bytes`: of a card all there is, of a CPU what is free before the start.
+    """One device. `num_bytes`: a GPU's whole memory, or a CPU's free memory before the start.
 
-    `overhead_bytes` is what is there for others: driver, runtime, fragmentation. `utilization`
-    is `gpu_memory_utilization` where it was given; else all but the overhead is used.
+    `overhead_bytes` is reserved for driver, runtime and fragmentation. `utilization` is
+    `gpu_memory_utilization`; None: all but the overhead is used.
     """
 
     num_bytes: int
@@ -33,7 +33,7 @@ class DeviceMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What one conversation has in its context. Its images are encoded together."""
+    """The context of one conversation. Its images are encoded together."""
 
     text_tokens: int = 0
     images: int = 0
@@ -42,9 +42,9 @@ class Load:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryPlan:
-    """Where the bytes of one device go, and what its blocks hold.
+    """Memory of one device by use, and the capacity of its pool.
 
-    `pool` is None when nothing fits beside the weights, and `refusal` says why. `utilization` is
+    `pool` is None when no pool fits beside the weights, and `refusal` says why. `utilization` is
     the best `gpu_memory_utilization`, None on a CPU. `load_bytes` is the KV of one conversation.
     """
 
@@ -61,7 +61,7 @@ class MemoryPlan:
 
     @property
     def fixed_bytes(self) -> int:
-        """What is taken before the first token."""
+        """Bytes in use before the first token."""
         sizes = self.sizes
         return (
             _weights(sizes)
@@ -72,7 +72,7 @@ class MemoryPlan:
 
     @property
     def needed_bytes(self) -> int:
-        """What one conversation of the planned load needs in all."""
+        """Bytes that one conversation of the planned load needs, fixed ones included."""
         return self.fixed_bytes + self.load_bytes
 
     @property
@@ -86,12 +86,12 @@ class MemoryPlan:
         return self.num_blocks * self.block_size
 
     def sessions_of(self, tokens: int) -> int:
-        """Say how many conversations of so many tokens fit at once."""
+        """Number of conversations of this many tokens that fit at once."""
         return self.num_blocks // -(-held_tokens(tokens, self.model.language) // self.block_size)
 
 
 def held_tokens(tokens: int, shape: DecoderShape) -> int:
-    """Tokens of a context whose KV is kept: blocks that every layer's window has left are freed."""
+    """Tokens of a context whose KV is kept: blocks outside the window of every layer are freed."""
     window = shape.sliding_window
     return tokens if window is None or not all(shape.window_layers) else min(tokens, window)
 
@@ -106,13 +106,13 @@ def plan_memory(
     """Plan one device.
 
     Raises:
-        ConfigError: the load has images, and the model takes none.
+        ConfigError: the load has images, and the model accepts none.
     """
     if load.images and model.vision is None:
-        raise ConfigError("images", load.images, "0: the model takes no images")
+        raise ConfigError("images", load.images, "0, as the model accepts no images")
     tokens_per_image = 0 if model.vision is None else model.vision.tokens_per_image
     load_tokens = load.text_tokens + load.images * tokens_per_image + load.generated_tokens
-    seeing = vision_activation_bytes(model, load.images, sizes)
+    encoding_bytes = vision_activation_bytes(model, load.images, sizes)
     spare = max(0, memory.num_bytes - memory.overhead_bytes)
     best = int(100 * spare / max(1, memory.num_bytes)) / 100
     pool, refusal = _pool(
@@ -121,7 +121,7 @@ def plan_memory(
             device=sizes.device,
             free_bytes=max(0, _usable(memory) - _weights(sizes)),
             weights_bytes=_weights(sizes),
-            activation_bytes=sizes.activation_bytes + seeing,
+            activation_bytes=sizes.activation_bytes + encoding_bytes,
             kv_bytes_per_block=sizes.kv_bytes_per_block,
             model_max_len=model.language.max_position,
         ),
@@ -131,7 +131,7 @@ def plan_memory(
         sizes=sizes,
         memory=memory,
         block_size=config.block_size,
-        vision_activation_bytes=seeing,
+        vision_activation_bytes=encoding_bytes,
         pool=pool,
         refusal=refusal,
         utilization=best if sizes.device == "cuda" else None,
@@ -155,7 +155,7 @@ def _weights(sizes: DeviceSizes) -> int:
 def _pool(config: EngineConfig, measured: Measured) -> tuple[PoolPlan | None, str]:
     """The pool by the server's rule, or why there is none."""
     try:
-        # the share of the card is taken from `free_bytes` already
+        # `free_bytes` is within the share of the GPU already
         whole = structs.replace(config, gpu_memory_utilization=1.0)
         return plan_pool(whole, measured), ""
     except ConfigError as error:

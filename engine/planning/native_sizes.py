@@ -1,4 +1,4 @@
-"""What models take on the native kernels: packed weights, KV blocks, a step's buffers. Pure."""
+"""Memory of models on the native kernels: packed weights, KV blocks, a step's buffers. Pure."""
 
 from collections.abc import Callable, Sequence
 
@@ -12,14 +12,14 @@ BLOCK_TOKENS = 16
 MAX_VECTORS = 16
 MAX_HEAD_DIM = 256
 
-_BYTES_PER_GROUP = {"Q4_1": 320, "Q4_0": 288, "Q8_0": 544, "BF16": 1024}  # of a tile's rows
+_BYTES_PER_GROUP = {"Q4_1": 320, "Q4_0": 288, "Q8_0": 544, "BF16": 1024}  # all rows of a tile
 _KV_BYTES = {"bfloat16": 2, "float32": 4}
 
 FormatOf = Callable[[str], str]
 
 
 def why_not_native(shape: DecoderShape, config: EngineConfig) -> str | None:
-    """Return why the native kernels can't run a model, None when they can. Loads nothing."""
+    """Return why the native kernels can't run a model; None when they can. Loads nothing."""
     group = shape.num_heads // shape.num_kv_heads
     limits = (
         ("device", config.device, config.device != "cuda", "cpu"),
@@ -59,7 +59,7 @@ def packed_bytes(kind: str, rows: int, columns: int) -> int:
 
 
 def native_weights_bytes(shape: DecoderShape, format_of: FormatOf) -> int:
-    """Return the bytes of all weights as they lie in memory (see engine.model.native_weights).
+    """Return the bytes of all packed weights (see engine.model.native_weights).
 
     `format_of` gives a matrix's packed format (Q4_1, Q4_0, Q8_0 or BF16) by its name in
     transformers, without `.weight`.
@@ -79,7 +79,7 @@ def _layer_bytes(shape: DecoderShape, layer: int, format_of: FormatOf) -> int:
     inner = -(-shape.intermediate_size // COLUMN_MULTIPLE) * COLUMN_MULTIPLE
 
     def joined(names: Sequence[str], rows: int, columns: int) -> int:
-        # matrices that are read as one have one format: different ones become Q8_0
+        # joined matrices have one format: different ones become Q8_0
         kinds = {format_of(f"model.layers.{layer}.{name}") for name in names}
         return packed_bytes(kinds.pop() if len(kinds) == 1 else "Q8_0", rows, columns)
 

@@ -46,7 +46,7 @@ def plan_pool(config: EngineConfig, measured: Measured) -> PoolPlan:
     Where that does not fit, a `max_model_len` that was not requested shrinks.
 
     Raises:
-        ConfigError: the request does not fit; the message says what would be needed.
+        ConfigError: the request does not fit; the message names the required memory.
     """
     wanted_len = config.max_model_len or measured.model_max_len
     if wanted_len > measured.model_max_len:

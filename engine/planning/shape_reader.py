@@ -1,7 +1,7 @@
-"""Reads a model's shape for a plan: a GGUF header, or a config.json, with no weights near it.
+"""Reads a model's shape for a plan, from a GGUF header or a config.json, without weights.
 
 More lenient than `spec_reader`: a plan needs sizes only, so families that are not served can be
-planned, and what a nested config leaves out is what `transformers` takes for it.
+planned, and missing fields of a nested config have the defaults of `transformers`.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from engine.planning.formats import FLOAT_FORMATS, GGML_TYPES
 from engine.planning.shape import DecoderShape, LanguageShape, MatrixShape, matrices
 from engine.planning.vision import VisionShape
 
-# What transformers 5 takes for a field that a config leaves out (LlamaConfig).
+# Defaults of transformers 5 for missing fields (LlamaConfig).
 _LLAMA: Mapping[str, int] = {
     "hidden_size": 4096,
     "intermediate_size": 11008,
@@ -31,10 +31,10 @@ _TOWERS = ("clip_vision_model", "siglip_vision_model")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedModel:
-    """A model's sizes. `stored` has the format of each matrix where a file tells it.
+    """A model's sizes. `stored` has the format of each matrix, if the file names it.
 
-    `stored_format` is what its config says its weights are kept in, `quantized` that they are
-    quantised, in its own words.
+    `stored_format` is the format of the weights by the config; `quantized` is the config's name of
+    the quantisation, empty if there is none.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""What weights take where torch runs a model: dense or kept quantised, resident or not. Pure."""
+"""Memory of weights where torch runs a model: dense or quantised, resident or offloaded. Pure."""
 
 from collections.abc import Callable, Iterator
 
@@ -9,7 +9,7 @@ from engine.planning.shape import DecoderShape, layer_matrices
 FormatOf = Callable[[str], str]
 _SIZES = {kind.name: kind for kind in GGML_TYPES.values()}
 
-# matrices that are read as one: they stay quantised together, or not at all
+# joined matrices: they stay quantised together, or not at all
 _JOINED = (
     ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
     ("self_attn.o_proj",),
@@ -21,19 +21,19 @@ _JOINED = (
 def torch_weights_bytes(
     shape: DecoderShape, value_bytes: int, format_of: FormatOf, offloaded: int = 0
 ) -> int:
-    """Return the bytes of the device's memory that all weights take (engine.model.weights).
+    """Return the bytes of all weights on the device (engine.model.weights).
 
-    `format_of` gives what a matrix is kept in, by its name in transformers without `.weight`: a
-    type of GGML's, or any floating type for what is computed in, `value_bytes` wide. The weights
-    of `offloaded` layers stay in main memory, and two buffers for them on the device.
+    `format_of` returns a matrix's format by its name in transformers without `.weight`: a GGML
+    type, or any floating type for the type of the computation, of `value_bytes`. The weights of
+    `offloaded` layers stay in main memory; the device has two buffers for them.
     """
-    away = offloaded_layers(shape.num_layers, offloaded) if offloaded else frozenset[int]()
+    in_main = offloaded_layers(shape.num_layers, offloaded) if offloaded else frozenset[int]()
     layers = {
         layer: list(_layer_tensors(shape, layer, value_bytes, format_of))
         for layer in range(shape.num_layers)
     }
-    resident = sum(sum(tensors) for layer, tensors in layers.items() if layer not in away)
-    buffer = max((sum(map(aligned, layers[layer])) for layer in away), default=0)
+    resident = sum(sum(tensors) for layer, tensors in layers.items() if layer not in in_main)
+    buffer = max((sum(map(aligned, layers[layer])) for layer in in_main), default=0)
     tables = ["model.embed_tokens"] if shape.tied_embeddings else ["model.embed_tokens", "lm_head"]
     outside = sum(
         sum(_kept([(name, shape.vocab_size, shape.hidden_size)], value_bytes, format_of))

@@ -1,4 +1,4 @@
-"""What images take in models that see: tokens, the encoder's weights, what encoding holds. Pure.
+"""Costs of images in vision models: tokens, the encoder's weights, memory of encoding. Pure.
 
 Sources: LLaVA-1.5 (arXiv 2310.03744), CLIP's ViT (arXiv 2103.00020) as `transformers` runs it.
 """
@@ -6,14 +6,15 @@ Sources: LLaVA-1.5 (arXiv 2310.03744), CLIP's ViT (arXiv 2103.00020) as `transfo
 from dataclasses import dataclass
 
 _CHANNELS = 3
-_SOFTMAX_BYTES = 4  # scores are normed in float32
+_SOFTMAX_BYTES = 4  # scores are normalised in float32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VisionShape:
     """A vision transformer and the two-layer projector into a decoder of `output_size` values.
 
-    `has_class_token`: one more place in front of the patches; `keeps_class_token` passes it on.
+    `has_class_token`: one more place in front of the patches; `keeps_class_token`: it is part of
+    the output.
     """
 
     hidden_size: int
@@ -56,8 +57,8 @@ class VisionShape:
     def activation_bytes(self, images: int, value_bytes: int) -> int:
         """Bytes held while `images` images are encoded together.
 
-        Attention keeps its scores (and their norm in float32) of one layer; features come from an
-        inner layer, so what each layer gives is kept to the end.
+        Attention keeps the scores of one layer, and their softmax in float32. Features come from an
+        inner layer, so the output of each layer is kept to the end.
         """
         places, hidden = self.places, self.hidden_size
         scores = self.num_heads * places * places * (value_bytes + _SOFTMAX_BYTES)

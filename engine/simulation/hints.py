@@ -8,11 +8,11 @@ from engine.simulation.trace import Request
 
 
 class Hints(Enum):
-    """Which sessions say that they are over, and when.
+    """Knowledge about the future that clients send.
 
-    CLOSE: each closes after its own last turn. Its blocks may still be hit while they last.
-    DEAD: each says after every request which of its blocks nobody, not even a session that begins
-    with the same text, reads again. As the dead-block LRU knows them.
+    CLOSE: each session is closed after its last turn. Its blocks can be hit until they are taken.
+    DEAD: after every request each session reports which of its blocks no session will read again,
+    as in the dead-block LRU.
     """
 
     CLOSE = "close"
@@ -20,9 +20,9 @@ class Hints(Enum):
 
 
 class Cut(NamedTuple):
-    """A session needs no more than its first `blocks` blocks from now on.
+    """From now on a session needs only its first `blocks` blocks.
 
-    `dead`: nobody else reads the others either.
+    `dead`: no other session reads the other blocks, either.
     """
 
     session: str
@@ -31,7 +31,7 @@ class Cut(NamedTuple):
 
 
 def cuts(requests: Sequence[Request], hints: Hints) -> Mapping[int, Sequence[Cut]]:
-    """What is said after each request, by its index."""
+    """Hints after each request, by its index."""
     match hints:
         case Hints.CLOSE:
             last = {request.session: index for index, request in enumerate(requests)}

@@ -17,9 +17,9 @@ KV_BYTES_PER_TOKEN = 23040
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """One policy with one capacity. Capacity, look-ups and hits in blocks, evictions in sessions.
 
-    `oracle`: it knows the future. `bytes_moved`: KV that had been there and had to come back, from
-    a tier or by computing it again. `most_sessions` were known at the same time. What does not
-    apply to a reference on bare blocks is None.
+    `oracle`: it knows the future. `bytes_moved`: evicted KV that was needed again, and restored or
+    recomputed. `most_sessions`: maximum of known sessions. Fields that do not apply to a reference
+    on bare blocks are None.
     """
 
     trace: str
@@ -78,7 +78,7 @@ def _of_policy(
     said: Mapping[int, Sequence[Cut]] = MappingProxyType({}),
 ) -> Outcome:
     from engine.simulation.replay import (
-        replay,  # with it comes numpy, which the gateway never loads
+        replay,  # imports numpy, which the gateway never loads
     )
 
     stats = replay(trace.requests, placement_policy(policy), capacity, said)

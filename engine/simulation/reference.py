@@ -1,7 +1,7 @@
-"""Known strategies on blocks alone, to compare with. Pure.
+"""Known strategies on bare blocks, for comparison. Pure.
 
-Requests are processed in order of arrival. The deepest blocks of a request are evicted first, since
-they are useless without the blocks before them. All return how many look-ups hit.
+Requests are processed in order of arrival. The last blocks of a request are evicted first, since
+they are useless without the blocks before them. All return the number of hits.
 """
 
 import heapq
@@ -33,7 +33,7 @@ def _fifo(requests: Sequence[Request], capacity: int) -> int:
 
 
 def _dead_block_lru(requests: Sequence[Request], capacity: int) -> int:
-    """Least recently used, but a block that nobody reads again leaves at once: an oracle."""
+    """Least recently used, but a block that is never read again is evicted at once: an oracle."""
     last = last_reads(requests)
     there: OrderedDict[int, None] = OrderedDict()
     hits = 0
@@ -53,7 +53,7 @@ def _shrink(there: OrderedDict[int, None], capacity: int) -> None:
 
 
 def _belady(requests: Sequence[Request], capacity: int) -> int:
-    """Evict or bypass the block whose next use is farthest away: the maximum of hits.
+    """Evict or bypass the block whose next use is farthest away, which maximizes hits.
 
     Belady, "A study of replacement algorithms for a virtual-storage computer", 1966, with bypass.
     """

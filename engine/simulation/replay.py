@@ -1,7 +1,7 @@
 """Replays requests through the real pool, prefix cache and placement policies, with a null model.
 
-A trace's block is one block of the pool and its id the block's only token, so that everything that
-decides about memory in an engine runs here as it does there; nothing is computed.
+A trace's block is one block of the pool, and its id is the block's only token. All code that
+decides about memory runs as in an engine; nothing is computed.
 """
 
 from collections import deque
@@ -45,7 +45,7 @@ class _Clock:
 
 @dataclass(slots=True)
 class _Silent:
-    """Sessions in order of their last request, to forget those that nothing is known of."""
+    """Sessions in order of their last request, to forget those that are silent for too long."""
 
     order: deque[tuple[float, SessionId]] = field(default_factory=deque)
     last_s: dict[SessionId, float] = field(default_factory=dict)
@@ -110,8 +110,8 @@ class TraceReplay:
         self._silent = _Silent()
 
     def serve(self, request: Request, said: Sequence[Cut] = ()) -> None:
-        """Take one request's turn; then clients say what they need no more."""
-        # Traces tick in seconds; who came first must still be seen.
+        """Run one request's turn, then apply the clients' hints."""
+        # Traces have a resolution of seconds; the order of arrival must be kept.
         now_s = self._clock.now_s = max(request.at_s, self._clock.now_s + _TICK_S)
         session = SessionId(request.session)
         context = self._context(session, request.blocks)
@@ -174,7 +174,7 @@ class TraceReplay:
             self._memory.eviction.forget(session)
 
     def _forget(self) -> None:
-        """Drop contexts without KV (a request brings all its ids), and those silent for long."""
+        """Drop contexts without KV (a request has all its ids), and those silent for too long."""
         for session in self._memory.emptied:
             self._memory.contexts.pop(session, None)
             if session not in self._silent.last_s:
@@ -192,7 +192,7 @@ def replay(
     capacity: int,
     said: Mapping[int, Sequence[Cut]],
 ) -> ReplayStats:
-    """Replay all requests; `said` is what clients say after each, by its index."""
+    """Replay all requests; `said` has the clients' hints after each request, by its index."""
     run = TraceReplay(policy, capacity)
     for index, request in enumerate(requests):
         run.serve(request, said.get(index, ()))

@@ -1,4 +1,4 @@
-"""Sessions drawn at random, as many as one likes, one after the other. Memory: the live ones."""
+"""Random sessions in any number, generated one by one. Keeps only the live ones in memory."""
 
 import heapq
 import random
@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from engine.simulation.trace import MOONCAKE_BLOCK_TOKENS, Request
 
-# Of production chat (Mooncake, FAST'25): chance of another turn after turn 1, 2, ...; gap between
-# turns (log-normal, p50 129 s); prompts p50 6,909 tokens, here the first one's; what a turn adds.
+# From production chat (Mooncake, FAST'25): probability of another turn after turn 1, 2, ...; gap
+# between turns (log-normal, p50 129 s); tokens of the first prompt (all prompts have p50 6,909);
+# tokens that a turn adds.
 _ANOTHER_TURN = (0.25, 0.38, 0.57, 0.57, 0.69, 0.79)
 _GAP_MEDIAN_S, _GAP_SPREAD = 129.0, 1.0
 _FIRST_MEDIAN_TOKENS, _FIRST_SPREAD = 2500.0, 1.0
@@ -28,7 +29,7 @@ class _Session:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyntheticSessions:
-    """`count` sessions that begin at random times; each going through draws the same ones."""
+    """`count` sessions that begin at random times; each iteration yields the same ones."""
 
     count: int
     seed: int = 0
@@ -49,7 +50,7 @@ class SyntheticSessions:
             yield _request(at_s, session)
             if draw.random() < _ANOTHER_TURN[min(session.turn, len(_ANOTHER_TURN)) - 1]:
                 gap_s = draw.lognormvariate(0, _GAP_SPREAD) * _GAP_MEDIAN_S
-                _go_on(session, draw)
+                _continue(session, draw)
                 heapq.heappush(due, (at_s + gap_s, session.number, session))
 
 
@@ -57,7 +58,7 @@ def _blocks(tokens: int) -> int:
     return max(1, min(tokens // MOONCAKE_BLOCK_TOKENS, _MOST_BLOCKS))
 
 
-def _go_on(session: _Session, draw: random.Random) -> None:
+def _continue(session: _Session, draw: random.Random) -> None:
     session.known_blocks = _blocks(session.tokens)
     session.new_tokens = round(draw.lognormvariate(0, _ADDED_SPREAD) * _ADDED_MEDIAN_TOKENS)
     session.tokens += session.new_tokens
@@ -65,7 +66,7 @@ def _go_on(session: _Session, draw: random.Random) -> None:
 
 
 def _request(at_s: float, session: _Session) -> Request:
-    # ids come round again after 16 million sessions, long after the first ones are gone
+    # ids repeat after 16 million sessions, long after the first ones have ended
     first = session.number * _MOST_BLOCKS % 2**32
     return Request(
         at_s=at_s,

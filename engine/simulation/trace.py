@@ -1,4 +1,4 @@
-"""Requests of a trace: who came when and which blocks the prompt is made of."""
+"""Requests of a trace: session, time of arrival, and blocks of the prompt."""
 
 import csv
 import gzip
@@ -10,7 +10,7 @@ from typing import IO
 
 
 class TraceError(Exception):
-    """A trace file can't be read: says where and why."""
+    """A trace file can't be read; the message says where and why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +30,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """`requests` can be gone through more than once; `block_tokens` is the size of a block."""
+    """`requests` can be iterated more than once; `block_tokens` is the size of a block."""
 
     name: str
     block_tokens: int
@@ -42,7 +42,7 @@ BURSTGPT_BLOCK_TOKENS = 16
 
 
 def read_trace(path: Path) -> Trace:
-    """Read a trace in Mooncake's form (JSON lines) or BurstGPT's (CSV with session ids).
+    """Read a trace in the format of Mooncake (JSON lines) or BurstGPT (CSV with session ids).
 
     Raises:
         TraceError: there is no such file, or a line of it can't be read.
@@ -54,7 +54,7 @@ def read_trace(path: Path) -> Trace:
             elif ".csv" in path.suffixes:
                 requests, tokens = list(_burstgpt(lines)), BURSTGPT_BLOCK_TOKENS
             else:
-                raise TraceError(f"{path}: neither .jsonl nor .csv, packed with gzip or not")
+                raise TraceError(f"{path}: name must end in .jsonl, .csv, .jsonl.gz or .csv.gz")
     except OSError as error:
         raise TraceError(f"{path}: {error.strerror or error}") from error
     if not requests:
@@ -69,7 +69,7 @@ def _open(path: Path) -> IO[str]:
 
 
 class _Sessions:
-    """Makes requests; remembers what came before."""
+    """Builds requests, with the known blocks and tokens of earlier ones."""
 
     def __init__(self) -> None:
         self._seen: set[int] = set()
@@ -109,7 +109,7 @@ def _mooncake(lines: Iterable[str]) -> Iterator[Request]:
 
 
 def _burstgpt(lines: Iterable[str]) -> Iterator[Request]:
-    """Prompts are cumulative, as a chat's are: a session's blocks begin with its earlier ones."""
+    """Prompts are cumulative, as in a chat: a session's blocks begin with its earlier ones."""
     sessions, first_block = _Sessions(), _FirstBlock()
     for number, row in enumerate(csv.DictReader(lines), 2):
         try:

@@ -1,1 +1,1 @@
-"""What the process and the machine give: memory, processors, sizes in bytes, histograms."""
+"""The process and the machine: memory, processors, C compiler, byte sizes, histograms."""

@@ -8,6 +8,35 @@ from collections.abc import Iterator
 from pathlib import Path
 
 
+def free_host_bytes(root: Path = Path("/")) -> int:
+    """Bytes that can be allocated without swapping or being killed.
+
+    The least of `MemAvailable` and, for every control group above this process (versions 1 and 2),
+    limit minus use, where reclaimable file cache does not count as use. `root` is the folder that
+    contains /proc and /sys.
+
+    Raises:
+        OSError: /proc/meminfo does not exist.
+    """
+    return max(0, min([_available(root), *_left_in_groups(root)]))
+
+
+def usable_processors(root: Path = Path("/"), affinity: int | None = None) -> int:
+    """Number of threads that can run at the same time, 1 or more.
+
+    The least of the processors in the affinity mask and, for every control group above the process
+    (versions 1 and 2), quota over period, rounded up: one thread more than the quota stops the
+    group for the rest of each period, so that every barrier waits for it.
+
+    Args:
+        root: folder that contains /proc and /sys.
+        affinity: number of processors in the process's mask; its own by default.
+    """
+    if affinity is None:
+        affinity = len(os.sched_getaffinity(0))
+    return max(1, min([affinity, *_quotas(root)]))
+
+
 def unified_groups(root: Path) -> Iterator[Path]:
     """Folders of the version 2 group and of its parents, the nearest first.
 
@@ -53,19 +82,6 @@ def _upwards(mount: Path, path: str) -> Iterator[Path]:
             return
 
 
-def free_host_bytes(root: Path = Path("/")) -> int:
-    """Bytes that can be allocated without swapping or being killed.
-
-    The least of `MemAvailable` and, for every control group above this process (versions 1 and 2),
-    limit minus use, where reclaimable file cache does not count as use. `root` is the folder that
-    contains /proc and /sys.
-
-    Raises:
-        OSError: /proc/meminfo does not exist.
-    """
-    return max(0, min([_available(root), *_left_in_groups(root)]))
-
-
 def _available(root: Path) -> int:
     for line in (root / "proc/meminfo").read_text().splitlines():
         name, _, value = line.partition(":")
@@ -96,22 +112,6 @@ def _droppable(folder: Path) -> int:
         return 0
     stats = dict(line.split(maxsplit=1) for line in lines if " " in line)
     return int(stats.get("total_inactive_file", stats.get("inactive_file", "0")))
-
-
-def usable_processors(root: Path = Path("/"), affinity: int | None = None) -> int:
-    """Number of threads that can run at the same time, 1 or more.
-
-    The least of the processors in the affinity mask and, for every control group above the process
-    (versions 1 and 2), quota over period, rounded up: one thread more than the quota stops the
-    group for the rest of each period, so that every barrier waits for it.
-
-    Args:
-        root: folder that contains /proc and /sys.
-        affinity: number of processors in the process's mask; its own by default.
-    """
-    if affinity is None:
-        affinity = len(os.sched_getaffinity(0))
-    return max(1, min([affinity, *_quotas(root)]))
 
 
 def _quotas(root: Path) -> Iterator[int]:

@@ -1,9 +1,9 @@
-"""Byte-level BPE from a vocabulary and its merges. Pure; what it builds is safe in any thread.
+"""Byte-level BPE from a vocabulary and its merges. Pure; its encoders are safe in any thread.
 
-tiktoken is several times faster than tokenizers, but merges by token id where a model's file has
-a list of merges, and panics (an exception that is no `Exception`) on a byte without a token. So
-it is used where ids rise in merge order, with stand-ins for missing bytes, and only after it has
-agreed with tokenizers, which is built from the merges themselves, on a set of hard texts.
+tiktoken is several times faster than tokenizers, but merges by token id instead of the file's list
+of merges, and panics (not an `Exception`) on a byte without a token. It is therefore used only if
+ids rise in merge order, with placeholders for missing bytes, and if it agrees on a set of hard
+texts with tokenizers, which is built from the merges.
 """
 
 import logging
@@ -50,10 +50,10 @@ def build_encoder(
     Args:
         pieces: ordinary tokens by their GPT-2 spelling.
         merges: pairs of pieces, first merged first.
-        pattern: how text is cut into words.
+        pattern: how text is split into words.
 
     Raises:
-        ValueError: a merge joins pieces, or makes one, that are no tokens.
+        ValueError: a piece of a merge, or its result, is not a token.
     """
     slow = _tokenizers_encoder(pieces, merges, pattern)
     if (why := _not_in_merge_order(pieces, merges, pattern)) is not None:
@@ -70,13 +70,13 @@ def build_encoder(
 def _not_in_merge_order(
     pieces: Mapping[str, int], merges: Sequence[tuple[str, str]], pattern: Pattern
 ) -> str | None:
-    """Why merging by id is not merging by list; None if it is."""
+    """Why merging by id differs from merging by the list; None if it does not."""
     ids = [pieces[left + right] for left, right in merges]
     if any(after < before for before, after in pairwise(ids)):
         return "ids do not rise in merge order"
     unmade = sum(len(piece) > 1 for piece in pieces) - len(set(ids))
     if unmade and not pattern.whole_words:
-        return f"{unmade} tokens are made by no merge"
+        return f"{unmade} tokens result from no merge"
     return None
 
 
@@ -104,18 +104,19 @@ def _tokenizers_encoder(
 def _tiktoken_encoder(pieces: Mapping[str, int], pattern: Pattern, slow: Encode) -> Encode:
     byte_of = byte_of_letter()
     ranks = {bytes(byte_of[letter] for letter in piece): i for piece, i in pieces.items()}
-    # Stand-ins have the highest ranks and are part of no longer token. A byte without a token is
-    # left out of its word before the merging, which only tokenizers does: such text goes there.
-    first_stand_in = max(ranks.values()) + 1
+    # Placeholders have the highest ranks and are part of no longer token. A byte without a token
+    # must be omitted from its word before merging. Only tokenizers does that, so it encodes such
+    # texts.
+    first_placeholder = max(ranks.values()) + 1
     missing = [bytes([byte]) for byte in range(256) if bytes([byte]) not in ranks]
-    ranks |= {byte: first_stand_in + index for index, byte in enumerate(missing)}
+    ranks |= {byte: first_placeholder + index for index, byte in enumerate(missing)}
     encoding = tiktoken.Encoding(
         "model", pat_str=pattern.words, mergeable_ranks=ranks, special_tokens={}
     )
 
     def encode(text: str) -> list[int]:
         ids = encoding.encode_ordinary(text)
-        if missing and max(ids, default=0) >= first_stand_in:
+        if missing and max(ids, default=0) >= first_placeholder:
             return slow(text)
         return ids
 

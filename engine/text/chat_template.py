@@ -1,10 +1,10 @@
 """Encodes a conversation as deltas, in the form of the model's own chat template. Immutable.
 
-What a turn adds is encoded alone, so that nothing that is already in KV is tokenised again. Users'
-text never passes through the template: at load the template renders marks, and what it writes
-around them becomes the form of each message. Text is split at added tokens only, and what lies
-between two of them (header and content together) is one `encode`, so that ids are those of the
-whole rendering. Added tokens are found in the template's own text, never in a message's.
+A turn's text is encoded alone, so that nothing that is already in KV is tokenised again. Users'
+text never passes through the template: at load the template renders marks, and the text around them
+becomes the form of each message. Text is split at added tokens only. All text between two of them
+(header and content together) is one `encode`, so that the ids equal those of the whole rendering.
+Added tokens are recognised in the template's own text, never in a message's.
 """
 
 import re
@@ -28,7 +28,7 @@ from engine.text.tokenizer import Tokenizer
 # Checked at load against the whole rendering: blanks at edges, lines, digits, markup, scripts.
 _SYSTEM: Message = {"role": "system", "content": "Answer in 2 lines.\n\n- Be brief."}
 _USER: Message = {"role": "user", "content": '  1 + 1 = <b>"2"</b> &amp; {{ x }}?\n\n '}
-# First characters of texts: what the ids of all of them have in common is the template's.
+# First characters of texts: ids that all of them have in common belong to the template.
 _FIRST_CHARACTERS = ("a", "W", "é", "大", "7", "<", '"', "-")
 _ASSISTANT: Message = {"role": "assistant", "content": "Sì, 大丈夫 🦙:\n\n\tyes."}
 
@@ -36,10 +36,10 @@ _ASSISTANT: Message = {"role": "assistant", "content": "Sì, 大丈夫 🦙:\n\n
 class ChatFormat:
     """The form of one model's conversations.
 
-    A conversation is `open(...)`, then `message(...)` each, then `generation_prompt`, the reply's
-    own ids, `close_ids`, and so on. A template that is not stable under appending (it strips
-    thinking from earlier replies, it moves the system prompt) is followed for a first prompt;
-    later turns keep the same forms.
+    A conversation is `open(...)`, then `message(...)` for each message, then `generation_prompt`,
+    the reply's ids, `close_ids`, and so on. Some templates are not stable under appending: they
+    strip thinking from earlier replies, or move the system prompt. Deltas equal those templates'
+    rendering of a first prompt; later turns keep the same forms.
 
     Args:
         template: the model's template.
@@ -73,12 +73,12 @@ class ChatFormat:
 
     @property
     def generation_prompt(self) -> list[int]:
-        """What asks for a reply (`<|im_start|>assistant`, newline)."""
+        """Ids that request a reply (`<|im_start|>assistant`, newline)."""
         return list(self._generation_prompt)
 
     @property
     def close_ids(self) -> list[int]:
-        """What follows a reply (`<|im_end|>`, newline)."""
+        """Ids that follow a reply (`<|im_end|>`, newline)."""
         return list(self._close)
 
     @property
@@ -88,7 +88,7 @@ class ChatFormat:
 
     @property
     def user_start(self) -> list[int]:
-        """What user messages begin with (`<|im_start|>user`, newline) whatever their text.
+        """First ids of every user message (`<|im_start|>user`, newline), whatever its text.
 
         Approximate: a text that begins with a blank may merge with the last id.
         """
@@ -98,15 +98,15 @@ class ChatFormat:
     def system_joins_first_message(self) -> bool:
         """Whether a system prompt is written into the first user message (Mistral).
 
-        Then `open` takes none: use `open_joined`.
+        Then `open` accepts none: use `open_joined`.
         """
         return self._opening.joined
 
     def open(self, system: str | None = None) -> list[int]:
-        """How a conversation begins: BOS, and the system prompt, else the template's own.
+        """First ids of a conversation: BOS, and the given or the template's own system prompt.
 
         Raises:
-            TemplateError: the template has no place of its own for a system prompt.
+            TemplateError: the template has no separate place for a system prompt.
         """
         opening = self._opening_now()
         if system is None:
@@ -121,10 +121,10 @@ class ChatFormat:
         return self._encode(*_filled(opening.system, system))
 
     def open_joined(self, system: str, text: str) -> list[int]:
-        """How a conversation begins: the system prompt and the first user message in one.
+        """First ids of a conversation: the system prompt and the first user message in one.
 
         Raises:
-            TemplateError: the template keeps them apart (see `system_joins_first_message`).
+            TemplateError: the template separates them (see `system_joins_first_message`).
         """
         opening, user = self._opening_now(), self._forms.user
         if opening.system is None or not opening.joined:
@@ -133,7 +133,7 @@ class ChatFormat:
         return self._encode(*start, user.stripped(text), _Trusted(user.after))
 
     def message(self, role: Role, text: str) -> list[int]:
-        """A whole message, closed.
+        """Ids of a whole message, with its end.
 
         Raises:
             TemplateError: the template has no such message (a system prompt in mid-conversation).
@@ -152,9 +152,9 @@ class ChatFormat:
         return self._opening
 
     def _encode(self, *pieces: str) -> list[int]:
-        """Ids of pieces in a row: added tokens are found in `_Trusted` ones only."""
+        """Ids of consecutive pieces: added tokens are recognised in `_Trusted` ones only."""
         ids: list[int] = []
-        run = ""  # all text since the last added token: one `encode`, as the whole text has it
+        run = ""  # all text since the last added token: one `encode`, as for the whole text
         for piece in pieces:
             if not isinstance(piece, _Trusted):
                 run += piece
@@ -174,7 +174,7 @@ class ChatFormat:
         prompts: list[list[Message]] = [[_USER], [_USER, _ASSISTANT, _USER]]
         if self._opening.system is not None:
             prompts.append([_SYSTEM, _USER])
-            if not self._opening.joined:  # joined templates may move it on: not for deltas
+            if not self._opening.joined:  # joined templates may move it to a later message
                 prompts.append([_SYSTEM, _USER, _ASSISTANT, _USER])
         for prompt in prompts:
             whole = render(prompt, generate=True)
@@ -201,7 +201,7 @@ class ChatFormat:
 
 
 class _Trusted(str):
-    """Text of the template's own, in which added tokens are found."""
+    """Text of the template, in which added tokens are recognised."""
 
     __slots__ = ()
 
@@ -214,10 +214,10 @@ def load_chat_format(
     Args:
         path: the file or folder that `tokenizer` was loaded from.
         tokenizer: the model's tokenizer.
-        clock: local time, for templates that write the date; the machine's own by default.
+        clock: local time, for templates that write the date; the machine's by default.
 
     Raises:
-        TemplateError: the model has no chat template, or none that deltas can be derived from.
+        TemplateError: the model has no chat template, or no deltas can be derived from it.
         ModelFileError: the file is damaged.
     """
     name_of = tokenizer.special_name

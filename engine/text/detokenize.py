@@ -1,7 +1,7 @@
-"""Text of one reply while its ids come in, and the ids whose text was sent. One turn's owner only.
+"""Converts a reply's ids to text as they are sampled, and tracks the ids whose text was sent.
 
-`TextStream` never sees the prompt, so the prompt can't be echoed, and gives out whole characters
-only, none of which belongs to a stop string.
+`TextStream` never sees the prompt, so the prompt can't be echoed. It returns whole characters only,
+and none that belongs to a stop string. Used by the owner of one turn only.
 """
 
 import codecs
@@ -13,15 +13,15 @@ _UTF8_DECODER = codecs.getincrementaldecoder("utf-8")
 
 
 class TextStream:
-    """Turns a reply's ids into text to send, O(1) amortised per id.
+    """Converts a reply's ids to text, O(1) amortised per id.
 
-    What `push` and `finish` return, joined, is the UTF-8 decoding (errors="replace") of all bytes,
-    cut before the stop string that is complete first (of several that end at the same character:
-    the longest). Empty stop strings are ignored.
+    The results of `push` and `finish`, joined, are the UTF-8 decoding (errors="replace") of all
+    bytes, cut before the stop string that is complete first (of several that end at the same
+    character, the longest). Empty stop strings are ignored.
 
     Args:
-        token_bytes: the bytes that an id stands for; b"" where it stands for no text.
-        encode: text to ids, specials in it being plain text.
+        token_bytes: bytes of an id's text; b"" for ids without text.
+        encode: encodes text; special tokens in it are plain text.
         stop: strings that end the reply and are never sent.
     """
 
@@ -39,7 +39,7 @@ class TextStream:
         self._ends: list[int] = []  # of each id: bytes up to its end
         self._data = bytearray()
         self._sent: list[str] = []
-        self._unsent = ""  # decoded, but held back (may begin a stop string) or dropped for good
+        self._unsent = ""  # decoded, but held back (may begin a stop string) or dropped
         self._ended = False
         self._stopped = False
 
@@ -50,13 +50,13 @@ class TextStream:
 
     @property
     def text(self) -> str:
-        """All that was sent."""
+        """All text that was sent."""
         return "".join(self._sent)
 
     def push(self, token_id: int) -> str:
-        """Take the reply's next id; returns the text to send now, often "".
+        """Add the reply's next id; return the text to send now, often "".
 
-        An id that ends the reply (end of turn) is no part of it and is not pushed.
+        An id that ends the reply (end of turn) is not part of it and is not pushed.
 
         Raises:
             RuntimeError: the reply has ended already (a bug of the caller).
@@ -70,7 +70,7 @@ class TextStream:
         return self._take(self._decoder.decode(data))
 
     def finish(self) -> str:
-        """End the reply (end of turn, or its limit); returns the text that was held back.
+        """End the reply (end of turn, or its limit); return the text that was held back.
 
         A character that is still incomplete becomes U+FFFD.
         """
@@ -84,17 +84,16 @@ class TextStream:
         return delta
 
     def cut(self) -> None:
-        """End the reply where it stands (cancelled): what is held back is never sent."""
+        """End the reply now (cancelled): text that is held back is never sent."""
         self._ended = True
 
     @property
     def kept_ids(self) -> list[int]:
-        """Ids that stand for exactly the text sent so far: what may stay in the context.
+        """Ids whose text is exactly the text sent so far: they may stay in the context.
 
-        The longest prefix of the pushed ids whose bytes were all sent stays as it is, so its KV
-        stays too. Where a stop string or half a character begins inside an id, the part of it
-        that the reader has seen is encoded anew: no pushed id stands for that part, and a context
-        that lacks what the reader has seen, or holds what he has not, is wrong.
+        The longest prefix of the pushed ids whose bytes were all sent is unchanged, so its KV stays
+        valid. If a stop string or an incomplete character begins inside an id, the part of it that
+        was sent is encoded again: the context must equal the text that the client has received.
         """
         sent = self._sent_bytes()
         count = bisect_right(self._ends, sent)
@@ -142,11 +141,11 @@ class _StopMatcher:
 
     @property
     def held(self) -> int:
-        """How many of the last characters may begin a stop string."""
+        """Number of the last characters that may begin a stop string."""
         return max(self._matched, default=0)
 
     def step(self, character: str) -> int:
-        """Take a character; returns the length of the longest stop that it completes, else 0."""
+        """Add a character; return the length of the longest stop that it completes, else 0."""
         complete = 0
         for number, (stop, borders) in enumerate(self._stops):
             length = self._matched[number]
@@ -161,7 +160,7 @@ class _StopMatcher:
 
 
 def _borders(text: str) -> list[int]:
-    """Of each prefix of `text`: the length of its longest proper border."""
+    """Length of the longest proper border of each prefix of `text`."""
     borders = [0] * len(text)
     length = 0
     for index in range(1, len(text)):
@@ -174,7 +173,7 @@ def _borders(text: str) -> list[int]:
 
 
 def _begins_character(data: bytearray, at: int) -> bool:
-    """Whether a character begins at `at`, not counting some that only broken UTF-8 has."""
+    """Whether a character begins at `at`; some that occur only in broken UTF-8 are not counted."""
     if data[at] & 0xC0 != 0x80:
         return True
     decoder = _UTF8_DECODER("replace")
@@ -184,7 +183,7 @@ def _begins_character(data: bytearray, at: int) -> bool:
 
 
 def _length_of_characters(data: bytearray, count: int) -> int:
-    """How many bytes of `data` the first `count` characters of its decoding stand for."""
+    """Number of bytes of `data` in the first `count` characters of its decoding."""
     decoder = _UTF8_DECODER("replace")
     seen = 0
     for index in range(len(data)):

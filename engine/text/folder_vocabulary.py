@@ -12,7 +12,7 @@ from engine.files.fields import read_object
 from engine.text.byte_level_bpe import byte_of_letter
 from engine.text.vocabulary import Encode, Vocabulary, all_stop_ids, parser
 
-_WHOLE = {"post_processor": None, "truncation": None, "padding": None}  # the text and no more
+_WHOLE = {"post_processor": None, "truncation": None, "padding": None}  # ids of the text only
 _MOST_BYTES = 256 * 2**20
 _MOST_IDS = 2**22
 _CONFIGS = ("generation_config.json", "config.json")
@@ -54,7 +54,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file; empty if there is no such file.
 
     Raises:
-        ModelFileError: the file is there but holds no JSON object.
+        ModelFileError: the file exists but is not a JSON object.
     """
     return read_object(path, most_bytes=_MOST_BYTES) if path.exists() else {}
 
@@ -71,7 +71,7 @@ def _build(path: Path, plan: Mapping[str, Any]) -> tokenizers.Tokenizer:
         return tokenizers.Tokenizer.from_str(json.dumps(plan))
     except (KeyboardInterrupt, SystemExit):
         raise
-    except BaseException as error:  # the library raises plain Exception; its panics are none
+    except BaseException as error:  # the library raises Exception, and panics that are not one
         raise ModelFileError(f"{path}: {str(error)[:500]}") from error
 
 
@@ -90,19 +90,19 @@ def _added_tokens(path: Path, plan: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _ordinary(path: Path, plan: Mapping[str, Any]) -> dict[str, Any]:
-    """The same tokenizer without added tokens: it reads all text as ordinary.
+    """The same tokenizer without added tokens: all text is ordinary.
 
-    Text that is encoded alone always follows an added token, so the mark that some families put
-    before a text's first word ("first") is left out.
+    Text that is encoded alone always follows an added token, so the prefix that some families put
+    before a text's first word ("first") is omitted.
     """
     ordinary = {**plan, **_WHOLE, "added_tokens": []}
     pre = plan.get("pre_tokenizer") or {}
     if not isinstance(pre, dict):
-        raise ModelFileError(f"{path}: pre_tokenizer is no object")
+        raise ModelFileError(f"{path}: pre_tokenizer must be an object")
     steps = pre.get("pretokenizers")
     if steps is not None:
         if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
-            raise ModelFileError(f"{path}: pretokenizers is no list of objects")
+            raise ModelFileError(f"{path}: pretokenizers must be a list of objects")
         ordinary["pre_tokenizer"] = {**pre, "pretokenizers": [_without_first(s) for s in steps]}
     elif pre:
         ordinary["pre_tokenizer"] = _without_first(pre)
@@ -120,7 +120,7 @@ def _parser(
 ) -> Encode:
     flags = ("lstrip", "rstrip", "single_word")
     if any(token.get(flag) for token in plan.get("added_tokens") or [] for flag in flags):
-        # They take blanks around them, which the library knows best; it costs a second build.
+        # Such tokens include blanks around them: only the library parses them exactly.
         return _encoder(_build(path, {**plan, **_WHOLE}))
     return parser(added, encode)
 

@@ -18,7 +18,7 @@ def read_gguf_vocabulary(path: Path) -> Vocabulary:
     """Read and build the vocabulary (about 0.3 s for 50,000 tokens).
 
     Raises:
-        ModelFileError: there is none, it is damaged, or its family is not known.
+        ModelFileError: it is missing or damaged, or its family is unknown.
     """
     metadata = read_gguf_header(path).metadata
     pattern = _pattern(path, metadata)
@@ -57,8 +57,8 @@ def _pattern(path: Path, metadata: Mapping[str, Any]) -> Pattern:
     model = _need(path, metadata, "tokenizer.ggml.model")
     if model != "gpt2":
         raise ModelFileError(
-            f"{path}: tokenizer.ggml.model={str(model)[:80]!r}: only 'gpt2' (byte-level BPE) is "
-            "read from GGUF; use the model's safetensors folder with its tokenizer.json"
+            f"{path}: tokenizer.ggml.model must be 'gpt2' (byte-level BPE) in a GGUF file "
+            f"(got {str(model)[:80]!r}): use the model's safetensors folder with its tokenizer.json"
         )
     name = metadata.get("tokenizer.ggml.pre", "")
     if not isinstance(name, str) or name not in PATTERNS:
@@ -78,12 +78,12 @@ def _need(path: Path, metadata: Mapping[str, Any], key: str) -> Any:
 def _list(path: Path, metadata: Mapping[str, Any], key: str, kind: type) -> list[Any]:
     found = _need(path, metadata, key)
     if not isinstance(found, list) or not all(type(one) is kind for one in found):
-        raise ModelFileError(f"{path}: {key} is no list of {kind.__name__}")
+        raise ModelFileError(f"{path}: {key} must be a list of {kind.__name__}")
     return found
 
 
 def _id(metadata: Mapping[str, Any], name: str, count: int) -> int | None:
-    """The id of a token that there is; some converters write one that there isn't."""
+    """The id, if it is one of a token: some converters write ids that do not exist."""
     found = metadata.get(f"tokenizer.ggml.{name}_token_id")
     return found if type(found) is int and 0 <= found < count else None
 

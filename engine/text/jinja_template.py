@@ -1,4 +1,4 @@
-"""A model's own chat template, rendered in a sandbox. The clock is frozen by the caller."""
+"""A model's chat template, rendered in a sandbox. The caller provides the time."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -30,10 +30,10 @@ class Render(Protocol):
 
 
 class JinjaTemplate:
-    """Renders messages (`role`, `content`) as the model was trained to see them.
+    """Renders messages (`role`, `content`) in the model's training format.
 
-    What a template may use besides the messages follows transformers' `apply_chat_template`:
-    `bos_token`, `eos_token`, `add_generation_prompt`, `raise_exception`, `strftime_now`, `tojson`.
+    As in transformers' `apply_chat_template`, a template may use `bos_token`, `eos_token`,
+    `add_generation_prompt`, `raise_exception`, `strftime_now` and `tojson` besides the messages.
     """
 
     def __init__(self, source: str, *, bos_token: str, eos_token: str) -> None:
@@ -46,7 +46,7 @@ class JinjaTemplate:
             raise TemplateError(f"the chat template can't be compiled: {_reason(error)}") from error
 
     def at(self, now: datetime) -> Render:
-        """The template with its clock stopped."""
+        """Return the render function at a fixed time."""
         return partial(self._render, now)
 
     def _render(self, now: datetime, messages: Sequence[Message], *, generate: bool = False) -> str:
@@ -59,7 +59,7 @@ class JinjaTemplate:
                 tools=None,
                 **self._tokens,
             )
-        except Exception as error:  # the template is foreign code and may fail in any way
+        except Exception as error:  # the template is untrusted code and may fail in any way
             roles = ", ".join(message["role"] for message in messages)
             raise TemplateError(f"the chat template refuses [{roles}]: {_reason(error)}") from error
 
@@ -68,7 +68,7 @@ def read_template_source(path: Path) -> str:
     """The chat template of a GGUF file or a Hugging Face folder.
 
     Raises:
-        TemplateError: the model brings none (base models do not).
+        TemplateError: the model has none (base models do not).
         ModelFileError: the file is damaged.
     """
     source = _folder_source(path) if path.is_dir() else _gguf_source(path)
@@ -89,7 +89,7 @@ def _folder_source(folder: Path) -> str | None:
     if own_file.is_file():
         return own_file.read_text(encoding="utf-8")
     listed = read_json(folder / "tokenizer_config.json").get("chat_template")
-    if isinstance(listed, list):  # several by name, of which "default" is for plain chat
+    if isinstance(listed, list):  # named templates; "default" is the one for plain chat
         listed = next((entry["template"] for entry in listed if entry["name"] == "default"), None)
     return listed if isinstance(listed, str) else None
 

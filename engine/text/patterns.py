@@ -1,7 +1,7 @@
-"""How text is cut into words before merging: one regular expression per family. Only facts.
+"""Splits text into words before merging: one regular expression per family. Constants only.
 
-Names are those of GGUF's `tokenizer.ggml.pre`. Each expression is valid, and means the same, for
-tiktoken (fancy-regex) and for tokenizers (Oniguruma).
+Names are those of GGUF's `tokenizer.ggml.pre`. Each expression is valid, and has the same meaning,
+in tiktoken (fancy-regex) and in tokenizers (Oniguruma).
 """
 
 from dataclasses import dataclass
@@ -10,8 +10,8 @@ _GPT2 = (
     r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+"
     r"|\s+(?!\S)|\s+"
 )
-# Digits are cut out one by one first, then GPT-2's expression runs on what lies between them:
-# so a digit never takes the space before it, and ends a run of spaces as the end of text does.
+# Digits are split off one by one first, then GPT-2's expression runs on the text between them: a
+# digit never includes the space before it, and ends a run of spaces like the end of the text.
 _SINGLE_DIGITS = (
     r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?[^\s\p{L}\p{N}]+|\p{N}"
     r"|\s+(?![^\s\p{N}])|\s+"
@@ -24,7 +24,7 @@ _CL100K = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pattern:
-    """`whole_words`: a word that is in the vocabulary is taken whole, whatever the merges say."""
+    """`whole_words`: a word that is in the vocabulary becomes one token, without merges."""
 
     words: str
     whole_words: bool = False

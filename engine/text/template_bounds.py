@@ -1,8 +1,8 @@
 """A sandbox for chat templates that bounds steps and the size of every value.
 
-A model's file comes from somebody else, and Jinja's own sandbox only keeps a template away from
-Python's internals: `{{ 'a' * 10**10 }}` and loops in loops pass it. Here everything that can grow
-or repeat costs steps of a budget, and what is called is on a list. Deterministic: no clock.
+Model files are not trusted, and Jinja's sandbox only keeps a template away from Python's internals:
+`{{ 'a' * 10**10 }}` and nested loops pass it. Here everything that can grow or repeat takes steps
+from a budget, and only listed functions may be called. Deterministic: no clock.
 """
 
 import json
@@ -67,9 +67,9 @@ class TemplateTooLargeError(jinja2.TemplateError):
 
 
 class BoundedEnvironment(ImmutableSandboxedEnvironment):
-    """Compiles templates that can't take much. Any thread may render.
+    """Compiles templates with limited time and memory. Any thread may render.
 
-    `functions`: what a template may call by name beside `range`, `dict`, `namespace` and
+    `functions`: functions that a template may call besides `range`, `dict`, `namespace` and
     `strftime_now`.
     """
 
@@ -98,7 +98,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
 
         Raises:
             TemplateTooLargeError: it is longer than `MAX_SOURCE_CHARS`.
-            Exception: of any kind, the template is wrong.
+            Exception: any error in the template.
         """
         if len(source) > MAX_SOURCE_CHARS:
             raise TemplateTooLargeError(
@@ -116,22 +116,22 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
 
         Raises:
             TemplateTooLargeError: the budget is spent, or a value is too large.
-            Exception: of any kind, the template failed.
+            Exception: any error of the template.
         """
         self._spent.steps, self._spent.now = 0, now
         return template.render(**values)
 
-    # --- what the compiled template calls --------------------------------------------------------
+    # --- called by compiled templates ------------------------------------------------------------
 
     def spend(self, steps: int = 1) -> None:
-        """Take steps off the budget."""
+        """Take steps from the budget."""
         spent = getattr(self._spent, "steps", 0) + steps
         self._spent.steps = spent
         if spent > MAX_STEPS:
             raise TemplateTooLargeError(f"more than {MAX_STEPS} steps")
 
     def shown(self, value: Any) -> Any:
-        """What is about to become text, in sizes that text may have."""
+        """Check a value that is about to become text."""
         return self.walked(value)
 
     def joined(self, *parts: Any) -> str:
@@ -139,11 +139,11 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         return self._join(parts)
 
     def items(self, value: Iterable[Any]) -> list[Any]:
-        """What a loop goes over."""
+        """The items of a loop, as a list of limited size."""
         return self._sized(value)
 
     def walked(self, value: Any) -> Any:
-        """The value, after each of its parts has been paid for, as often as it occurs."""
+        """Return the value, after taking steps for each of its parts."""
         waiting = [value]
         while waiting:
             one = waiting.pop()
@@ -169,13 +169,17 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         return value
 
     def call(self, context: Context, called: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """Call what is on the list."""
+        """Call a listed function or method.
+
+        Raises:
+            SecurityError: it is not listed.
+        """
         if called == self.spend:
             return self.spend(*args)
         self.spend()
         if isinstance(called, BuiltinMethodType):
             given = {name: one for name, one in kwargs.items() if not name.startswith("_")}
-            return self.walked(self._method(called, *args, **given))  # less what is jinja's
+            return self.walked(self._method(called, *args, **given))  # without jinja's own
         own_kind = isinstance(called, Macro | BlockReference | LoopContext)
         of_loop = isinstance(called, MethodType) and isinstance(called.__self__, LoopContext)
         if not (own_kind or of_loop or any(called == one for one in self._callable)):
@@ -185,7 +189,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         return self.walked(super().call(context, called, *args, **kwargs))
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:  # noqa: ARG002 -- jinja's signature
-        """Operate where the result has a bounded size."""
+        """Apply an operator, if the size of the result is limited."""
         sizes = [len(one) for one in (left, right) if isinstance(one, str | list | tuple)]
         match operator:
             case "*" if sizes:
@@ -201,7 +205,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         return self.walked(_OPERATORS[operator](left, right))
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
-        """`str.format` fills to any width."""
+        """`str.format` is refused: it pads to any width."""
         return None if super().wrap_str_format(value) is None else _no_format
 
     # --- guarded methods and filters -------------------------------------------------------------
@@ -221,7 +225,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         return method(*args, **kwargs)
 
     def _bounded(self, apply: Callable[..., Any]) -> Callable[..., Any]:
-        """A filter that pays for what it reads and for what it gives, nothing of it lazily."""
+        """A filter that takes steps for its arguments and its result, and is not lazy."""
 
         @wraps(apply)
         def bounded(*args: Any, **kwargs: Any) -> Any:
@@ -238,7 +242,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
 
     def _strftime_now(self, form: str) -> str:
         if len(form) > _MAX_TIME_FORM:
-            self._refuse(f"a form of times of {len(form)} characters", _MAX_TIME_FORM)
+            self._refuse(f"a time format of {len(form)} characters", _MAX_TIME_FORM)
         now: datetime = self._spent.now
         return now.strftime(form)
 
@@ -289,9 +293,9 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
 
 
 class _Metering(NodeTransformer):
-    """Has a template pay for each round of a loop, each call of a macro, each list that it makes.
+    """Makes a template take steps for each loop iteration, macro call and literal list.
 
-    A round costs also what is written in it as it stands.
+    An iteration also takes steps for the literal text in it.
     """
 
     def visit_For(self, node: nodes.For) -> nodes.For:  # noqa: N802 -- jinja's names
@@ -355,7 +359,7 @@ def _check_depth(tree: nodes.Template) -> None:
 
 
 def _is_small(value: Any) -> bool:
-    return isinstance(value, int | float) and -64 <= value <= 64  # whose powers are small, too
+    return isinstance(value, int | float) and -64 <= value <= 64  # their powers are small, too
 
 
 def _indent_of(width: Any) -> str:

@@ -1,7 +1,7 @@
-"""What a chat template writes around each message: pure derivation by rendering marks.
+"""Derives the text that a chat template writes around each message, by rendering marks. Pure.
 
-A mark is a word that no template knows. It stands for a message's content, so that what a template
-writes around it, and whether it strips the content, is read off the rendering.
+A mark is a word that occurs in no template. It is rendered as a message's content: the rendering
+shows the text around it, and whether the template strips the content.
 """
 
 import re
@@ -18,7 +18,7 @@ _SYSTEM: Message = {"role": "system", "content": "zqsystemzq"}
 _USER_1, _USER_2, _USER_3 = ({"role": "user", "content": f"zquser{n}zq"} for n in "abc")
 _REPLY_1, _REPLY_2 = ({"role": "assistant", "content": f"zqreply{n}zq"} for n in "ab")
 _PAD_LEFT, _PAD_RIGHT = "\n\t ", " \t\n"
-# What is left of the padding tells what was stripped: None is all white space, as in str.strip.
+# Characters that were stripped, by the remaining padding. None: all white space, as in str.strip.
 _STRIPPED_LEFT: dict[str, str | None] = {"\n\t ": "", "\t ": "\n", "": None}
 _STRIPPED_RIGHT: dict[str, str | None] = {" \t\n": "", " \t": "\n", "": None}
 
@@ -62,9 +62,9 @@ class Forms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opening:
-    """How conversations begin. `system` is None where the template takes no system prompt.
+    """Beginning of conversations. `system` is None if the template accepts no system prompt.
 
-    `joined`: the system prompt's `after` leads into the text of the first user message.
+    `joined`: the text of the first user message follows the system prompt's `after` directly.
     """
 
     without_system: str
@@ -73,10 +73,10 @@ class Opening:
 
 
 def asking_when_told(render: Render, special: re.Pattern[str]) -> Render:
-    """A rendering without the generation prompt unless asked for.
+    """Return a render function that writes the generation prompt only on request.
 
-    Some templates (Llama 3's first) always write it. Then what follows a last reply is its end and
-    the prompt; the end is what a user message's header does not belong to, up to a special token.
+    Some templates (the first of Llama 3) always write it. Then the text after a last reply is the
+    reply's end and the prompt. They are split at the special token that begins a user's header.
     """
     first, _, between, _ = _around(render, [_USER_1, _REPLY_1, _USER_2])
     last = _around(render, [_USER_1, _REPLY_1])[-1]
@@ -85,21 +85,21 @@ def asking_when_told(render: Render, special: re.Pattern[str]) -> Render:
     cuts = [found.start() for found in special.finditer(between)]
     cut = next((cut for cut in cuts if cut and first.endswith(between[cut:])), None)
     if cut is None or not last.startswith(between[:cut]):
-        return render  # not such a template; the derivation shows what is wrong
+        return render  # not such a template; the derivation reports the error
     prompt = last[cut:]
 
-    def render_when_told(messages: Sequence[Message], *, generate: bool = False) -> str:
+    def render_on_request(messages: Sequence[Message], *, generate: bool = False) -> str:
         text = render(messages, generate=generate)
         return text if generate else text.removesuffix(prompt)
 
-    return render_when_told
+    return render_on_request
 
 
 def derive_forms(render: Render, *, knows_developer: bool) -> Forms:
-    """Read off the forms of messages and of the generation prompt.
+    """Derive the forms of messages and of the generation prompt.
 
     Raises:
-        TemplateError: what surrounds a message depends on where it stands; the pair is shown.
+        TemplateError: the text around a message depends on its place; the message shows both.
     """
     history = _around(render, [_USER_1, _REPLY_1, _USER_2, _REPLY_2, _USER_3])
     _same("between user and assistant", history[1], history[3])
@@ -119,7 +119,7 @@ def derive_forms(render: Render, *, knows_developer: bool) -> Forms:
 
 
 def derive_opening(render: Render, user: Form) -> Opening:
-    """Read off how a conversation begins, given the form of user messages.
+    """Derive the beginning of conversations, given the form of user messages.
 
     Raises:
         TemplateError: the first user message has another form than later ones.
@@ -129,7 +129,7 @@ def derive_opening(render: Render, user: Form) -> Opening:
     without_system = _without_end(before, user.before)
     try:
         before, middle, after = _around(render, [_SYSTEM, _USER_1])
-    except TemplateError:  # it refuses, drops or repeats a system prompt: so it has none
+    except TemplateError:  # it refuses, drops or repeats a system prompt: not supported
         return Opening(without_system=without_system, system=None, joined=False)
     _same("after the first and a later user message", after, user.after)
     joined = not middle.endswith(user.before)
@@ -149,7 +149,7 @@ def _mid_form(render: Render, role: Role, user: Form, reply: Form) -> Form | Non
             after=_without_end(around[3], user.before),
         )
         return _with_strips(render, form, before, message, [_USER_2])
-    except TemplateError:  # it refuses, drops or moves the message: an answer, not a failure
+    except TemplateError:  # it refuses, drops or moves the message: not supported
         return None
 
 
@@ -160,7 +160,7 @@ def _with_strips(
     message: Message,
     then: Sequence[Message],
 ) -> Form:
-    """The form, with what the template strips from the content of `message` at its place."""
+    """The form, with the characters that the template strips from the content of `message`."""
     padded = {**message, "content": f"{_PAD_LEFT}{message['content']}{_PAD_RIGHT}"}
     at = len(before)
     bare = _around(render, [*before, message, *then])
@@ -176,7 +176,7 @@ def _with_strips(
 
 
 def _around(render: Render, messages: Sequence[Message]) -> list[str]:
-    """What the template writes before, between and after the marks of `messages`."""
+    """Texts that the template writes before, between and after the marks of `messages`."""
     rendered = rest = render(messages)
     around = []
     for message in messages:

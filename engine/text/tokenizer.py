@@ -1,4 +1,4 @@
-"""One model's text to ids and back. Immutable after loading; any thread may read it."""
+"""Encodes and decodes one model's text. Immutable after loading; safe in any thread."""
 
 import re
 from collections.abc import Iterable
@@ -10,8 +10,8 @@ from engine.text.folder_vocabulary import read_folder_vocabulary
 from engine.text.gguf_vocabulary import read_gguf_vocabulary
 from engine.text.vocabulary import Backend, Vocabulary
 
-# tiktoken's regular expressions overflow their stack (a panic, no `Exception`) on a run of some
-# hundred thousand blanks. Longer runs are encoded in parts; all else stays as the family does it.
+# tiktoken's regular expressions overflow their stack (a panic, not an `Exception`) on a run of some
+# hundred thousand blanks. Longer runs are encoded in parts.
 _LONGEST_BLANK: Final = 100_000
 _BLANK = re.compile(rf"\s{{1,{_LONGEST_BLANK}}}")  # matches every blank, so time is linear
 
@@ -25,7 +25,7 @@ class Tokenizer:
 
     @property
     def vocab_size(self) -> int:
-        """Number of ids; a model's embedding may be padded beyond it."""
+        """Number of ids; a model's embedding may have more rows."""
         return len(self._vocabulary.texts)
 
     @property
@@ -41,12 +41,12 @@ class Tokenizer:
 
     @property
     def bos_id(self) -> int | None:
-        """The id that begins a text, if the model has one."""
+        """Id at the beginning of a text, if the model has one."""
         return self._vocabulary.bos_id
 
     @property
     def eos_id(self) -> int | None:
-        """The id that the model's file names as the end."""
+        """End id in the model's file."""
         return self._vocabulary.eos_id
 
     @property
@@ -55,10 +55,10 @@ class Tokenizer:
         return self._vocabulary.stop_ids
 
     def encode(self, text: str) -> list[int]:
-        """Ids of ordinary text: what looks like a special token in it is text.
+        """Ids of ordinary text: the spelling of a special token in it is text.
 
-        Takes any string. Halves of surrogate pairs become U+FFFD; bytes for which the
-        vocabulary has no token are left out.
+        Accepts any string. Halves of surrogate pairs become U+FFFD; bytes without a token in the
+        vocabulary are omitted.
         """
         text = _clean(text)
         if len(text) > _LONGEST_BLANK:
@@ -66,7 +66,7 @@ class Tokenizer:
         return self._vocabulary.encode(text)
 
     def parse(self, text: str) -> list[int]:
-        """Ids of trusted text, in which added tokens are found. Never for what a user wrote."""
+        """Ids of trusted text, in which added tokens are recognised. Never for users' text."""
         return self._vocabulary.parse(text)
 
     def special_id(self, name: str) -> int:
@@ -87,7 +87,7 @@ class Tokenizer:
         return self._vocabulary.added.keys()
 
     def token_bytes(self, token_id: int) -> bytes:
-        """Bytes of text that an id stands for; b"" for control tokens and unknown ids."""
+        """Bytes of an id's text; b"" for control tokens and unknown ids."""
         if 0 <= token_id < len(self._vocabulary.texts):
             return self._vocabulary.texts[token_id]
         return b""
@@ -101,7 +101,7 @@ def load_tokenizer(path: Path) -> Tokenizer:
     """Load the tokenizer of a GGUF file or of a Hugging Face folder.
 
     Raises:
-        ModelFileError: there is none there, it is damaged, or its family is not known.
+        ModelFileError: it is missing or damaged, or its family is unknown.
     """
     if path.is_dir():
         return Tokenizer(read_folder_vocabulary(path))

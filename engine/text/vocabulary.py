@@ -1,4 +1,4 @@
-"""Tokens of a model as read from its file. Pure; does no I/O."""
+"""Tokens of a model, as read from its file. Pure."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -8,8 +8,8 @@ from typing import Literal
 Encode = Callable[[str], list[int]]
 Backend = Literal["tiktoken", "tokenizers"]
 
-# Ends of a turn or text by the names they have in the families; a file's metadata often gives
-# only one of several that its model writes.
+# Names of end tokens in the model families: a file's metadata often names only one of several that
+# its model generates.
 END_NAMES = (
     "<|im_end|>",
     "<|endoftext|>",
@@ -25,9 +25,9 @@ END_NAMES = (
 class Vocabulary:
     """Tokens of one model.
 
-    `texts[i]` are the bytes that id i stands for in text, b"" for control tokens. `added` are the
-    tokens that are never found in ordinary text (<|im_end|>, <think>), by their spelling.
-    `encode` reads all text as ordinary, `parse` finds added tokens: for trusted text only.
+    `texts[i]` are the bytes of id i in text, b"" for control tokens. `added` are the tokens that
+    are never recognised in ordinary text (<|im_end|>, <think>), by their spelling. `encode` treats
+    all text as ordinary; `parse` recognises added tokens, for trusted text only.
     """
 
     texts: Sequence[bytes]
@@ -41,13 +41,13 @@ class Vocabulary:
 
 
 def all_stop_ids(named: Sequence[int | None], added: Mapping[str, int]) -> tuple[int, ...]:
-    """Ids that end a reply: those that the file names, then known ones, each once."""
+    """Ids that end a reply: those that the file names, then known ones, without repetition."""
     known = [added[name] for name in END_NAMES if name in added]
     return tuple(dict.fromkeys(i for i in [*named, *known] if i is not None))
 
 
 def parser(added: Mapping[str, int], encode: Encode) -> Encode:
-    """An encoder that finds added tokens, the longest where several begin, and encodes the rest."""
+    """An encoder that recognises added tokens, the longest first, and encodes the rest."""
     if not added:
         return encode
     longest_first = sorted(added, key=len, reverse=True)

@@ -68,11 +68,11 @@ def test_files_and_folders_are_taken_as_they_are(tmp_path):
 
 def test_what_is_no_model_is_refused_with_what_is_missing(tmp_path):
     (other := tmp_path / "m.bin").write_bytes(b"")
-    with pytest.raises(ModelFileError, match=r"ends in \.gguf"):
+    with pytest.raises(ModelFileError, match=r"must end in \.gguf"):
         resolve_model(str(other))
     folder = write_model_folder(tmp_path / "m")
     (folder / "model.safetensors").unlink()
-    with pytest.raises(ModelFileError, match=r"missing are \*\.safetensors"):
+    with pytest.raises(ModelFileError, match=r"missing: \*\.safetensors"):
         resolve_model(str(folder))
 
 

@@ -106,7 +106,7 @@ def test_values_of_one_byte_are_not_made_objects_without_end(tmp_path):
     path = tmp_path / "m.gguf"
     many = 2**23
     path.write_bytes(gguf(key("a", ARRAY, array(U8, many, bytes(many)))))
-    with pytest.raises(ModelFileError, match="values in the header"):
+    with pytest.raises(ModelFileError, match=r"must have at most .* values"):
         read_gguf_header(path)
 
 
@@ -185,10 +185,10 @@ def test_sizes_beyond_reason_are_refused_by_name(tmp_path, changes):
 
 def test_sizes_that_the_files_cannot_hold_are_refused_before_memory_is_taken(tmp_path):
     (tmp_path / "model.safetensors").write_bytes(safetensors({}))
-    with pytest.raises(ModelFileError, match="can't hold"):
+    with pytest.raises(ModelFileError, match="do not fit"):
         read_spec(folder(tmp_path, vocab_size=2**24, hidden_size=2**14))
     path = write(tmp_path / "m.gguf", weights(), extra=[lambda w: w.add_feed_forward_length(2**24)])
-    with pytest.raises(ModelFileError, match="can't hold"):
+    with pytest.raises(ModelFileError, match="do not fit"):
         read_spec(path)
 
 

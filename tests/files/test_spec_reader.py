@@ -107,7 +107,7 @@ def test_theta_inside_rope_parameters_counts(tmp_path):
     [
         (
             {"architectures": ["GemmaForCausalLM"]},
-            r"architectures must be a list of one of LlamaForCausalLM,.*got \['GemmaForCausalLM'\]",
+            r"architectures must be a list with one of LlamaFor.*got \['GemmaForCausalLM'\]",
         ),
         (
             {"rope_scaling": {"rope_type": "yarn", "factor": 2.0}},

@@ -92,7 +92,7 @@ def test_pages_with_holes_are_refused():
         bad = SequenceStep(
             token_ids=[1], first_position=last.base + last.last, entries=entries, sample=None
         )
-        with pytest.raises(Corruption, match="must be full and in their places"):
+        with pytest.raises(Corruption, match="must be full and at their positions"):
             runner.logits([bad])
 
 

@@ -236,5 +236,5 @@ def test_what_graphs_take_is_what_the_driver_has_less(stack):
 
 
 def test_a_backend_whose_shapes_change_is_refused(stack):
-    with pytest.raises(TypeError, match="law has no step whose tensors stay"):
+    with pytest.raises(TypeError, match="law attention has no step with fixed tensors"):
         DecodeGraphs(law_model().llama, stack.store, stack.device, buckets=(), max_position=1)

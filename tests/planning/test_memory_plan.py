@@ -85,7 +85,7 @@ def test_images_of_a_conversation(planned, images, kv, total):
 
 
 def test_a_model_that_does_not_see_takes_no_images(planned):
-    with pytest.raises(ConfigError, match="takes no images"):
+    with pytest.raises(ConfigError, match="accepts no images"):
         planned(SEVEN_B, load=Load(images=1))
 
 

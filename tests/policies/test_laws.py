@@ -30,7 +30,7 @@ def test_all_there_is_passes_when_it_is_not_enough() -> None:
 @pytest.mark.parametrize(
     ("sessions", "words"),
     [
-        (["a", "b", "c"], "c: enough blocks were freed"),
+        (["a", "b", "c"], "c: evicted after enough blocks were freed"),
         (["a", "x"], "x: not offered"),
         (["a", "a"], "a: not offered, or named twice"),
         (["a"], "3 of 5 blocks"),

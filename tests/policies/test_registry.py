@@ -41,9 +41,13 @@ def test_a_policy_is_made_with_its_parameters() -> None:
         (
             "window",
             {},
-            r"type must be compaction, last_turns, none, sliding_window, .*\(got 'window'\)",
+            r"type must be one of compaction, last_turns, none, sliding_window, .*\(got 'window'\)",
         ),
-        ("last_turns", {"max_tokens": 5}, r"max_tokens must be turns, trim_to \(got 5\)"),
+        (
+            "last_turns",
+            {"max_tokens": 5},
+            r"max_tokens must be one of the parameters turns, trim_to \(got 5\)",
+        ),
         ("none", {"turns": 5}, r"turns must be left out: none has no parameters \(got 5\)"),
         ("last_turns", {"turns": "five"}, r"turns must be a whole number .*got 'five'\)"),
     ],

@@ -40,7 +40,7 @@ def test_burstgpt_prompts_grow_within_a_session(tmp_path: Path) -> None:
         ("a.jsonl", MOONCAKE + "{}\n", "line 3"),
         ("a.csv", "t,session,turn,input_len,output_len\n0,1,1,many,2\n", "line 2"),
         ("a.csv", "t,session,turn,input_len,output_len\n", "no requests"),
-        ("a.txt", "x", "neither .jsonl nor .csv"),
+        ("a.txt", "x", "name must end in"),
     ],
 )
 def test_what_can_not_be_read_is_named(tmp_path: Path, name, text, words) -> None:

@@ -73,7 +73,7 @@ BOMBS = {
     "a form by a filter": "{{ '%10000000000d'|format(1) }}",
     "a form by a method": "{{ '{:10000000000}'.format(1) }}",
     "a form by a map": "{{ '{a:10000000000}'.format_map({'a': 1}) }}",
-    "a form of times": "{{ strftime_now('%10000000000d' * 100) }}",
+    "a time format": "{{ strftime_now('%10000000000d' * 100) }}",
     "bytes of a number": "{{ (5).to_bytes(10000000000, 'big') }}",
     "rounding": "{{ 1.5|round(100000000, 'ceil') }}",
     "batches": "{{ [1]|batch(10000000000, 'x')|list }}",
@@ -151,7 +151,7 @@ def test_a_model_whose_template_is_a_bomb_is_refused_at_load(name, tmp_path):
     source = templates.NO_SYSTEM + BOMBS[name]
     added = {"<|im_start|>": 3, "<|im_end|>": 3}
     path = write_gguf(tmp_path / "m.gguf", added=added, template=source, eos="<|im_end|>")
-    with pytest.raises(TemplateError, match=r"exceeds the limit|steps"):
+    with pytest.raises(TemplateError, match=r"limit|steps"):
         load_chat_format(path, load_tokenizer(path))
 
 
@@ -159,7 +159,7 @@ def test_a_template_that_waits_for_a_date_is_bounded_whenever_it_is_rendered():
     source = "{% if strftime_now('%Y') > '2026' %}{{ 'a' * 10000000000 }}{% endif %}calm"
     template = JinjaTemplate(source, bos_token="", eos_token="")
     assert template.at(NOW)(MESSAGES) == "calm"
-    with pytest.raises(TemplateError, match="exceeds the limit"):
+    with pytest.raises(TemplateError, match="limit"):
         template.at(NOW.replace(year=2027))(MESSAGES)
     assert template.at(NOW)(MESSAGES) == "calm"  # each rendering has a budget of its own
 

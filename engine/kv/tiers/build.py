@@ -21,8 +21,8 @@ from engine.kv.tiers.tiers import Rates, Tier, Tiers
 
 _log = logging.getLogger(__name__)
 
-_MEASURED_S = 0.02  # the best of as many rounds as fit
-_ROUNDS = 2  # at least
+_MEASURED_S = 0.02  # time of a measurement, which takes its best round
+_ROUNDS = 2  # minimum
 
 
 class OpenTiers(NamedTuple):
@@ -159,16 +159,16 @@ def _measure_copies(streamed: DeviceBlocks, store: HostStore, count: int) -> Rat
     import torch
 
     count = min(count, len(streamed.rows))
-    ours, theirs = streamed.rows[:count], torch.from_numpy(store.slots[:count])
+    on_device, on_host = streamed.rows[:count], torch.from_numpy(store.slots[:count])
     stream = streamed.device.stream()
 
     def copy(target: "torch.Tensor", source: "torch.Tensor") -> None:
         stream.copy(target, source)
         stream.synchronize()
 
-    size = theirs.nbytes
-    read_s = _best_s(lambda: copy(ours, theirs))
-    write_s = _best_s(lambda: copy(theirs, ours))
+    size = on_host.nbytes
+    read_s = _best_s(lambda: copy(on_device, on_host))
+    write_s = _best_s(lambda: copy(on_host, on_device))
     return Rates(read=size / read_s, write=size / write_s)
 
 

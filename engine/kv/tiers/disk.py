@@ -16,31 +16,6 @@ import numpy.typing as npt
 
 from engine.kv.tiers.store import Blocks, Bytes, Label
 
-_WORD = 8
-
-
-def checksum(data: Bytes) -> int:
-    """Return a 64-bit checksum of a run of bytes."""
-    whole = len(data) // _WORD * _WORD
-    words = data[:whole].view(np.uint64)
-    total = int(np.dot(words, _factors(len(words))))
-    for index, byte in enumerate(data[whole:].tolist()):
-        total += (byte + 1) * _TAIL_FACTORS[index]
-    return (total + len(data) * _LENGTH_FACTOR) % 2**64
-
-
-_LENGTH_FACTOR, *_TAIL_FACTORS = (
-    2 * int(number) + 1
-    for number in np.random.Generator(np.random.PCG64(1)).integers(2**63, size=_WORD)
-)
-
-
-@lru_cache(maxsize=4)  # one size per model
-def _factors(count: int) -> npt.NDArray[np.uint64]:
-    numbers = np.random.Generator(np.random.PCG64(2)).integers(2**63, size=count, dtype=np.uint64)
-    return numbers * np.uint64(2) + np.uint64(1)
-
-
 FILE_NAME = "kv-blocks.bin"
 
 RUN = 8
@@ -52,6 +27,8 @@ _HEAD = struct.Struct("<16sQ32s")
 _HEADER = struct.Struct("<4sQ32s8sQ")
 _SLOT_MAGIC = b"slot"
 _CRC = struct.Struct("<I")
+
+_WORD = 8
 
 
 class TierBusyError(Exception):
@@ -242,3 +219,25 @@ def _unpack(page: Bytes) -> _Slot | None:
     if magic != _SLOT_MAGIC or crc != zlib.crc32(header):
         return None
     return _Slot(number, Label(key, owner), digest)
+
+
+def checksum(data: Bytes) -> int:
+    """Return a 64-bit checksum of a run of bytes."""
+    whole = len(data) // _WORD * _WORD
+    words = data[:whole].view(np.uint64)
+    total = int(np.dot(words, _factors(len(words))))
+    for index, byte in enumerate(data[whole:].tolist()):
+        total += (byte + 1) * _TAIL_FACTORS[index]
+    return (total + len(data) * _LENGTH_FACTOR) % 2**64
+
+
+_LENGTH_FACTOR, *_TAIL_FACTORS = (
+    2 * int(number) + 1
+    for number in np.random.Generator(np.random.PCG64(1)).integers(2**63, size=_WORD)
+)
+
+
+@lru_cache(maxsize=4)  # one size per model
+def _factors(count: int) -> npt.NDArray[np.uint64]:
+    numbers = np.random.Generator(np.random.PCG64(2)).integers(2**63, size=count, dtype=np.uint64)
+    return numbers * np.uint64(2) + np.uint64(1)

@@ -1,7 +1,7 @@
 """Index of a tier: which slot holds the block of which key, in LRU order. Pure.
 
 A slot that is being written is not found yet, and one that is being read is not reused. Each key
-has an owner, whose blocks can be limited: then its own oldest blocks make room.
+has an owner, whose blocks can be limited. At the limit the owner's oldest blocks are dropped.
 """
 
 from collections import Counter, OrderedDict
@@ -22,7 +22,7 @@ class NotInTransfer(Corruption):
 class SlotIndex:
     """The slots 0 to `capacity` - 1 of one tier. Loop thread only.
 
-    `on_change` is called with each key that becomes available, or is no longer.
+    `on_change` is called with each key that is added or removed.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -34,7 +34,9 @@ class SlotIndex:
         self._owned: dict[bytes, OrderedDict[bytes, None]] = {}  # those being written, too
         self._readers: Counter[bytes] = Counter()
         self._dropped: dict[bytes, int] = {}  # number of readers of dropped slots
-        self._free = list(range(capacity - 1, -1, -1))  # a stack: neighbours are written in a row
+        self._free = list(
+            range(capacity - 1, -1, -1)
+        )  # a stack: consecutive writes take neighbours
 
     def __len__(self) -> int:
         return len(self._slot_of)
@@ -67,8 +69,9 @@ class SlotIndex:
     def claim(self, label: Label, most: int | None = None) -> int | None:
         """Return a slot to write a block to: a free one, or the least recently used.
 
-        `most`: limit of its owner's blocks; its own oldest make room. None: the key is here, being
-        written, or dropped and still read, or every block that could make room is in transfer.
+        `most`: limit of its owner's blocks; at the limit the owner's oldest block is dropped. None:
+        the key is here, being written, or dropped and still read, or every block that could be
+        dropped is in transfer.
         """
         if self.is_written(label.key) or label.key in self._dropped:
             return None
@@ -83,10 +86,10 @@ class SlotIndex:
         return slot
 
     def finish_write(self, key: bytes, *, good: bool) -> None:
-        """The block is stored in its slot; or (not `good`) the write failed.
+        """Record that a write has ended; `good`: the block is stored in its slot.
 
         Raises:
-            NotBeingMoved: no slot was claimed for it.
+            NotInTransfer: no slot was claimed for it.
         """
         if key not in self._writing:
             raise NotInTransfer(key)
@@ -107,10 +110,10 @@ class SlotIndex:
         return self._slot_of[key]
 
     def finish_read(self, key: bytes) -> int | None:
-        """A read has ended; return the slot if it was dropped and is now free.
+        """Record that a read has ended; return the slot if it was dropped and is now free.
 
         Raises:
-            NotBeingMoved: it was not being read.
+            NotInTransfer: it was not being read.
         """
         if not self._readers[key]:
             raise NotInTransfer(key)
@@ -121,7 +124,7 @@ class SlotIndex:
         return self._freed(self._dropped.pop(key, None))
 
     def drop(self, key: bytes) -> int | None:
-        """Remove a key; return its slot if it is free now: not if it is not here, or still read."""
+        """Remove a key; return its slot if it is free now. None if unknown, or still read."""
         slot = self._slot_of.pop(key, None)
         if slot is not None:
             self._disown(key)

@@ -1,6 +1,6 @@
 """Executes transfers beside the loop: one thread writes to the tiers, another reads from them.
 
-So a turn that waits for its KV never waits behind idle-time writes.
+A turn that waits for its KV therefore never waits behind idle-time writes.
 """
 
 import logging

@@ -30,7 +30,7 @@ Copy: TypeAlias = "tuple[Tensor, Tensor]"
 """Target and source."""
 
 _STAGES = 2  # per direction: one is copied while a thread uses the other
-_LOOK_S = 0.0002  # polling interval of events
+_POLL_S = 0.0002  # polling interval of events
 _THREAD_S = 0.01
 
 
@@ -68,7 +68,7 @@ class _Copies:
 
 
 @dataclass(slots=True)
-class _Way:
+class _Direction:
     """One direction: its stream, its copies, free stages, and transfers that wait for one."""
 
     stream: Stream
@@ -104,7 +104,7 @@ class StreamMover:
         self._pause = pause
         self._block_bytes = pool.rows.shape[1]
         self._zeros = pool.device.zeros(self._block_bytes)
-        self._out, self._in = self._way(), self._way()
+        self._out, self._in = self._open_direction(), self._open_direction()
         self._done: list[Transfer] = []
         self._begun_s: dict[Transfer, float] = {}
         self._staged: dict[
@@ -115,22 +115,22 @@ class StreamMover:
     def begin(self, transfer: Transfer) -> None:
         """See `Mover`."""
         self._begun_s[transfer] = self._clock()
-        is_hosts = transfer.store is self._host
-        if transfer.kind == "erase" and is_hosts:
+        is_host = transfer.store is self._host
+        if transfer.kind == "erase" and is_host:
             self._put(self._out, self._erasures(transfer), lambda: self._end(transfer, self._out))
         elif transfer.other is not self._pool.blocks or transfer.kind == "erase":
             self._in_threads += 1
             self._threads.begin(transfer)
-        elif is_hosts:
+        elif is_host:
             self._copy_to_or_from_host(transfer)
         else:
-            way = self._way_of(transfer)
-            way.waiting.append(transfer)
-            self._feed(way)
+            direction = self._direction_of(transfer)
+            direction.waiting.append(transfer)
+            self._feed(direction)
 
     def finished(self) -> list[Transfer]:
         """See `Mover`."""
-        self._look()
+        self._poll()
         done, self._done = self._done, []
         return done
 
@@ -138,76 +138,78 @@ class StreamMover:
         """See `Mover`."""
         until_s = self._clock() + timeout_s
         while True:
-            self._look()
+            self._poll()
             left_s = until_s - self._clock()
             if self._done or left_s <= 0:
                 return
             if self._out.copies or self._in.copies:
-                self._pause(min(left_s, _LOOK_S))
+                self._pause(min(left_s, _POLL_S))
             else:
                 self._threads.wait(left_s)
 
     def close(self) -> None:
         """See `Mover`."""
         while self._begun_s:
-            for way in (self._out, self._in):
-                for copies in way.copies:
+            for direction in (self._out, self._in):
+                for copies in direction.copies:
                     copies.event.synchronize()
             if self._in_threads:
                 self._threads.wait(_THREAD_S)
-            self._look()
+            self._poll()
         self._threads.close()
 
     # --- between the device and the host ---------------------------------------------------------
 
     def _copy_to_or_from_host(self, transfer: Transfer) -> None:
-        way = self._way_of(transfer)
+        direction = self._direction_of(transfer)
         slots = self._slots
         if slots is None:
-            raise RuntimeError("a transfer of a host tier that this mover does not know")
+            raise RuntimeError("the transfer is of an unknown host tier")
 
         def end() -> None:
             transfer.good = [True] * len(transfer.blocks)
-            self._end(transfer, way)
+            self._end(transfer, direction)
 
-        self._put(way, self._copies(transfer.kind, transfer.blocks, slots, transfer.slots), end)
+        self._put(
+            direction, self._copies(transfer.kind, transfer.blocks, slots, transfer.slots), end
+        )
 
     def _copies(
         self, kind: MoveKind, blocks: Sequence[int], host: "Tensor", places: Sequence[int]
     ) -> Iterator[Copy]:
         """Copies between blocks of the pool and slots of pinned memory."""
         for block, place, count in runs(blocks, places):
-            ours = self._pool.rows[block : block + count]
-            theirs = host[place : place + count]
-            yield (theirs, ours) if kind == "store" else (ours, theirs)
+            on_device = self._pool.rows[block : block + count]
+            on_host = host[place : place + count]
+            yield (on_host, on_device) if kind == "store" else (on_device, on_host)
 
     def _erasures(self, transfer: Transfer) -> Iterator[Copy]:
-        # copies, too: so that they precede the next write to the slot
+        # zeros are copied in the same stream, so that they precede the next write to the slot
         for slot in transfer.slots:
             if self._slots is not None:
                 yield self._slots[slot], self._zeros
 
-    def _put(self, way: _Way, copies: Iterator[Copy], then: Callable[[], None]) -> None:
+    def _put(self, direction: _Direction, copies: Iterator[Copy], then: Callable[[], None]) -> None:
         """Order copies behind all earlier work of the model's stream."""
-        way.stream.wait(self._pool.device.compute.record())
+        direction.stream.wait(self._pool.device.compute.record())
         for target, source in copies:
-            way.stream.copy(target, source)
-        way.copies.append(_Copies(way.stream.record(), then))
+            direction.stream.copy(target, source)
+        direction.copies.append(_Copies(direction.stream.record(), then))
 
     # --- through pinned memory -------------------------------------------------------------------
 
-    def _feed(self, way: _Way) -> None:
+    def _feed(self, direction: _Direction) -> None:
         """Assign free stages to waiting transfers."""
-        while way.waiting and way.stages:
-            transfer, stage = way.waiting.popleft(), way.stages.pop()
+        while direction.waiting and direction.stages:
+            transfer, stage = direction.waiting.popleft(), direction.stages.pop()
             if transfer.kind == "fetch":
-                self._give_to_thread(transfer, stage)
+                self._pass_to_thread(transfer, stage)
                 continue
             places = range(len(transfer.blocks))
             copies = self._copies(transfer.kind, transfer.blocks, stage.rows, places)
-            self._put(way, copies, partial(self._give_to_thread, transfer, stage))
+            self._put(direction, copies, partial(self._pass_to_thread, transfer, stage))
 
-    def _give_to_thread(self, transfer: Transfer, stage: _Stage) -> None:
+    def _pass_to_thread(self, transfer: Transfer, stage: _Stage) -> None:
         inner = Transfer(
             kind=transfer.kind,
             tier=transfer.tier,
@@ -221,52 +223,52 @@ class StreamMover:
         self._in_threads += 1
         self._threads.begin(inner)
 
-    def _end_of_thread(self, ended: Transfer) -> None:
+    def _finish_in_thread(self, ended: Transfer) -> None:
         self._in_threads -= 1
         if ended not in self._staged:
             del self._begun_s[ended]
             self._done.append(ended)
             return
         transfer, stage = self._staged.pop(ended)
-        way = self._way_of(transfer)
+        direction = self._direction_of(transfer)
         transfer.good = ended.good
 
         def end() -> None:
-            way.stages.append(stage)
-            self._end(transfer, way)
-            self._feed(way)
+            direction.stages.append(stage)
+            self._end(transfer, direction)
+            self._feed(direction)
 
         if transfer.kind == "store":
             end()
             return
         good = [place for place, is_good in enumerate(transfer.good) if is_good]
         blocks = [transfer.blocks[place] for place in good]
-        self._put(way, self._copies(transfer.kind, blocks, stage.rows, good), end)
+        self._put(direction, self._copies(transfer.kind, blocks, stage.rows, good), end)
 
     # --- completion ------------------------------------------------------------------------------
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         """Record finished transfers, without waiting."""
         for transfer in self._threads.finished() if self._in_threads else ():
-            self._end_of_thread(transfer)
-        for way in (self._out, self._in):
-            while way.copies and way.copies[0].event.query():
-                way.copies.popleft().then()
+            self._finish_in_thread(transfer)
+        for direction in (self._out, self._in):
+            while direction.copies and direction.copies[0].event.query():
+                direction.copies.popleft().then()
 
-    def _end(self, transfer: Transfer, way: _Way) -> None:
+    def _end(self, transfer: Transfer, direction: _Direction) -> None:
         now_s = self._clock()
-        transfer.seconds = now_s - max(self._begun_s.pop(transfer), way.last_s)
-        way.last_s = now_s
+        transfer.seconds = now_s - max(self._begun_s.pop(transfer), direction.last_s)
+        direction.last_s = now_s
         self._done.append(transfer)
 
-    def _way_of(self, transfer: Transfer) -> _Way:
+    def _direction_of(self, transfer: Transfer) -> _Direction:
         return self._in if transfer.kind == "fetch" else self._out
 
-    def _way(self) -> _Way:
+    def _open_direction(self) -> _Direction:
         device = self._pool.device
         size = RUN * self._block_bytes
         stages = [device.pinned(size).view(RUN, self._block_bytes) for _ in range(_STAGES)]
-        return _Way(device.stream(), [_Stage(rows) for rows in stages])
+        return _Direction(device.stream(), [_Stage(rows) for rows in stages])
 
 
 def runs(blocks: Sequence[int], places: Sequence[int]) -> Iterator[tuple[int, int, int]]:

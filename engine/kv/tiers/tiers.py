@@ -39,9 +39,9 @@ class Flow:
 
 @dataclass(slots=True, kw_only=True)
 class Tier:
-    """One tier. `slot_bytes`: space of a block there; `blocks`: its slots as a source of transfers.
+    """One tier. `slot_bytes`: space of a block there.
 
-    None: they can't be one.
+    `blocks`: its slots as a source of transfers; None: they can't be one.
     """
 
     name: TierName
@@ -54,7 +54,7 @@ class Tier:
 
 
 class Tiers:
-    """`device` holds the blocks to transfer, `block_bytes` each. Without tiers all KV is lost."""
+    """Transfers blocks of `device`, `block_bytes` each. Without tiers, evicted KV is lost."""
 
     def __init__(
         self, tiers: Sequence[Tier] = (), *, device: Blocks, block_bytes: int, mover: Mover
@@ -92,7 +92,7 @@ class Tiers:
         return None
 
     def has(self, key: bytes) -> bool:
-        """Whether a tier has a key's block, or will soon."""
+        """Whether a tier has a key's block, or it is being written to one."""
         return any(tier.index.is_written(key) for tier in self._tiers)
 
     def limit(self, owner: bytes, name: TierName, most_bytes: int | None) -> None:

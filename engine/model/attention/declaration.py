@@ -2,11 +2,11 @@
 
 A backend that torch runs is a folder of `engine.model.attention` with two modules:
 
-- `declaration.py`, free of torch and of what the backend needs installed: `DECLARATIONS`, a tuple
-  of `Declaration`s of one name, best first. There is one for each library version that behaves
-  differently (flash-attn 2.8, 3 and 4), else just one.
-- `backend.py`, imported only when it was chosen: `build(spec, arithmetic, declaration)` returns an
-  `AttentionBackend` (engine.model.attention.protocol).
+- `declaration.py` needs neither torch nor the backend's packages. It has `DECLARATIONS`, a tuple
+  of `Declaration`s of one name, best first: one for each library version that behaves differently
+  (flash-attn 2.8, 3 and 4), else just one.
+- `backend.py` is imported only when the backend was chosen. Its `build(spec, arithmetic,
+  declaration)` returns an `AttentionBackend` (engine.model.attention.protocol).
 
 `engine.model.attention.registry` names the folders, in the order in which `auto` prefers them.
 """
@@ -17,7 +17,7 @@ from typing import Literal
 
 from engine.errors import ConfigError
 
-PositionForm = Literal["slot", "absolute"]  # as engine.kv.tensors, which needs torch, has it
+PositionForm = Literal["slot", "absolute"]  # as in engine.kv.tensors, which imports torch
 Version = tuple[int, ...]
 
 _SETTING_NAMES = {"float8_e4m3fn": "fp8"}  # where a setting's value is not torch's name
@@ -25,7 +25,7 @@ _SETTING_NAMES = {"float8_e4m3fn": "fp8"}  # where a setting's value is not torc
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Package:
-    """A distribution that has to be installed: `at_least` a version, and `below` another."""
+    """A required distribution, of version `at_least` and up, `below` another."""
 
     name: str
     at_least: Version = ()
@@ -38,7 +38,7 @@ class Package:
         return self.name + ",".join(bounds)
 
     def is_in(self, installed: Mapping[str, Version]) -> bool:
-        """Say whether a version that will do is installed."""
+        """Whether a suitable version is installed."""
         version = installed.get(self.name)
         if version is None:
             return False
@@ -49,13 +49,13 @@ class Package:
 class Declaration:
     """Capabilities of one backend with one version of its library.
 
-    `name` is what `--attention-backend` takes, `title` names the library in messages.
-    `page_multiple`: pages are multiples of so many tokens (1: any). `position_form`: the form of K
-    that it reads from the store: "slot" is rotated by the slot in its block only, so that blocks
+    `name` is the value of `--attention-backend`, `title` names the library in messages.
+    `page_multiple`: pages are multiples of this many tokens (1: any). `position_form`: the form of
+    K that it reads from the store: "slot" is rotated by the slot in its block only, so that blocks
     may move to other positions; "absolute" is rotated by the token's position. Types have torch's
-    names without `torch.`; `kv_dtypes` None: KV has the type that is computed in. A head's size is
-    a multiple of `head_multiple`, at most `max_head_dim`. `windows`: layers may have a sliding
-    window. `below_capability` is the first compute capability that it can't run on.
+    names without `torch.`; `kv_dtypes` None: KV must have the type of the computation. A head's
+    size is a multiple of `head_multiple`, at most `max_head_dim`. `windows`: layers may have a
+    sliding window. `below_capability` is the first compute capability that it can't run on.
     """
 
     name: str
@@ -105,14 +105,14 @@ class BackendCandidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionChoice:
-    """The backend that serves, and why in words: of each better one what was in its way."""
+    """The chosen backend, and the reason as text, with the obstacles of each better one."""
 
     declaration: Declaration
     reason: str
 
 
 def candidate(declaration: Declaration, requirements: AttentionRequirements) -> BackendCandidate:
-    """Hold what a backend declares against the facts. On another device nothing else counts."""
+    """Compare a declaration with the requirements. On a wrong device only the device counts."""
     obstacles = _device_obstacles(declaration, requirements) or [
         *_type_obstacles(declaration, requirements),
         *_shape_obstacles(declaration, requirements),
@@ -122,16 +122,16 @@ def candidate(declaration: Declaration, requirements: AttentionRequirements) -> 
 
 
 def choose_attention(wish: str, candidates: Sequence[BackendCandidate]) -> AttentionChoice:
-    """Take the first candidate without obstacles, of the wished name unless that is `auto`.
+    """Choose the first candidate without obstacles, of the requested name unless that is `auto`.
 
     Raises:
-        ConfigError: none can serve; says what is in the way, and what would work.
+        ConfigError: there is none; the message names the obstacles, and what would work.
     """
     wished = [each for each in candidates if wish in ("auto", each.declaration.name)]
     for place, each in enumerate(wished):
         if each.obstacles:
             continue
-        better = _in_the_way(wished[:place])
+        better = _obstacles_text(wished[:place])
         asked = "the first that can serve" if wish == "auto" else "as --attention-backend says"
         reason = f"{asked} ({better})" if better else asked
         return AttentionChoice(declaration=each.declaration, reason=reason)
@@ -145,8 +145,8 @@ def _what_would_work(
     nearest = sorted(wished, key=_distance)
     ways = [", ".join(able)] if able else []
     equally = [each for each in nearest if _distance(each) == _distance(nearest[0])]
-    ways += [_with_remedies(each) for each in equally if not _stuck(each)]
-    reasons = _in_the_way(nearest if wish == "auto" else equally) or "there is no such backend"
+    ways += [_with_remedies(each) for each in equally if not _without_remedy(each)]
+    reasons = _obstacles_text(nearest if wish == "auto" else equally) or "there is no such backend"
     return f"{', or '.join(ways) or 'no backend'} ({reasons})"
 
 
@@ -156,16 +156,16 @@ def _with_remedies(each: BackendCandidate) -> str:
 
 
 def _distance(each: BackendCandidate) -> tuple[int, int, int]:
-    """How far from serving: a setting is nearer than an installation."""
+    """How much has to change for this candidate: a setting is less than an installation."""
     no_setting = sum(not obstacle.remedy.startswith("--") for obstacle in each.obstacles)
-    return _stuck(each), no_setting, len(each.obstacles)
+    return _without_remedy(each), no_setting, len(each.obstacles)
 
 
-def _stuck(each: BackendCandidate) -> int:
+def _without_remedy(each: BackendCandidate) -> int:
     return sum(not obstacle.remedy for obstacle in each.obstacles)
 
 
-def _in_the_way(candidates: Sequence[BackendCandidate]) -> str:
+def _obstacles_text(candidates: Sequence[BackendCandidate]) -> str:
     texts: dict[str, None] = {}
     for each in candidates:
         reasons = ", ".join(obstacle.reason for obstacle in each.obstacles)

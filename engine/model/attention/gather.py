@@ -1,9 +1,9 @@
-"""Attention over gathered rows: what the `torch` and `law` backends share. Loop thread only.
+"""Attention over gathered rows, for backends without kernels for pages. Loop thread only.
 
-Each layer copies out the context's K and V row by row, valid slots only, so what lies in unused
-slots (even NaN) is never read. K that was stored rotated by its slot is turned to its position.
-Sequences with one new token are padded and computed together; a sequence with more is computed
-alone.
+Each layer copies out the context's K and V row by row. Only valid slots are read, so the contents
+of unused slots (even NaN) do not matter. K that is stored rotated by its slot is rotated to its
+position. Sequences with one new token are padded and computed together; a sequence with more is
+computed alone.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ from engine.kv.tensors import KvStore
 from engine.model.batch import Batch, Contexts, Ints
 from engine.model.layers import Arithmetic, Ops
 
-# Bounds the copies (K, turned K, V) that one call holds when many contexts are long.
+# Limits the copies (K, rotated K, V) of one call when many contexts are long.
 MAX_GATHERED_TOKENS = 16_384
 
 # (queries [b, n, heads, dim], K and V [b, T, kv_heads, dim], mask [b, n, T]) to
@@ -28,9 +28,9 @@ AttendPart = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatherPart:
-    """What is computed together: b sequences, n queries each, T rows of context.
+    """Sequences that are computed together: b sequences, n queries each, T rows of context.
 
-    The masks hold 0 where a query sees a row, else minus infinity.
+    A mask is 0 where a query sees a row, else minus infinity.
     """
 
     queries: Tensor  # [b * n] places in [N]
@@ -42,7 +42,7 @@ class GatherPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatherStep:
-    """A step made ready; implements AttentionStep."""
+    """A prepared step; implements AttentionStep."""
 
     spec: ModelSpec
     ops: Ops
@@ -62,14 +62,14 @@ class GatherStep:
             values = values.to(queries.dtype).view(b, context, *values.shape[1:])
             if part.rotation is not None:
                 keys = self.ops.rotate(keys, part.rotation)
-            mine = queries.index_select(0, part.queries).view(b, n, *queries.shape[1:])
-            attended = self.attend_part(mine, keys, values, mask)
+            chosen = queries.index_select(0, part.queries).view(b, n, *queries.shape[1:])
+            attended = self.attend_part(chosen, keys, values, mask)
             out.index_copy_(0, part.queries, attended.flatten(0, 1))
         return out.flatten(1)
 
 
 class GatherAttention:
-    """A backend that gathers. `attend_part` is its arithmetic."""
+    """A backend that copies out K and V row by row. `attend_part` is its arithmetic."""
 
     def __init__(
         self, name: str, attend_part: AttendPart, spec: ModelSpec, arithmetic: Arithmetic
@@ -88,12 +88,14 @@ class GatherAttention:
             attend_part=self._attend_part,
             store=store,
             parts=[
-                self._part(batch, contexts, members, turns=store.position_form == "slot")
+                self._part(batch, contexts, members, rotates=store.position_form == "slot")
                 for members in _groups(batch)
             ],
         )
 
-    def _part(self, batch: Batch, contexts: Contexts, members: Ints, *, turns: bool) -> GatherPart:
+    def _part(
+        self, batch: Batch, contexts: Contexts, members: Ints, *, rotates: bool
+    ) -> GatherPart:
         starts = batch.context_starts[members]
         lengths = batch.context_starts[members + 1] - starts
         counts = batch.query_starts[members + 1] - batch.query_starts[members]
@@ -109,7 +111,7 @@ class GatherAttention:
             distance = batch.positions[queries][:, :, None] - contexts.positions[places][:, None]
             window_mask = self._mask(seen & (distance < self._spec.sliding_window))
         rotation = None
-        if turns:
+        if rotates:
             by_base = self._arithmetic.table.at(contexts.bases[places.ravel()])
             rotation = by_base.view(*places.shape, 1, -1, 2)
         return GatherPart(
@@ -129,9 +131,9 @@ class GatherAttention:
 
 
 def _groups(batch: Batch) -> list[Ints]:
-    """Split the sequences: alone with several new tokens, else with others of like length.
+    """Group the sequences: one with several new tokens alone, others by similar length.
 
-    A group's padding stays under half, and its rows under the bound (or it is one sequence).
+    Less than half of a group is padding, and its rows stay below the limit (or it is one sequence).
     """
     lengths = np.diff(batch.context_starts)
     counts = np.diff(batch.query_starts)

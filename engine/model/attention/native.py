@@ -1,7 +1,7 @@
-"""What the native kernels declare. Pure; no torch.
+"""Declaration of the native kernels. Pure; no torch.
 
-They are a path of their own, not a backend that torch runs: what keeps a model off them is
-`engine.planning.native_sizes.why_not_native`'s to say, and the declaration tells the rest.
+They are a separate path, not a backend that torch runs. `engine.planning.native_sizes` decides
+whether they can run a model (`why_not_native`).
 """
 
 from engine.model.attention.declaration import BackendCandidate, Declaration, Obstacle
@@ -20,6 +20,6 @@ _NATIVE = Declaration(
 
 
 def native_candidate(*reasons: str) -> BackendCandidate:
-    """Return the kernels as a candidate, with what is in their way."""
+    """Return the kernels as a candidate, with these obstacles."""
     obstacles = tuple(Obstacle(reason=f"can't: {reason}") for reason in reasons)
     return BackendCandidate(declaration=_NATIVE, obstacles=obstacles)

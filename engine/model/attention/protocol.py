@@ -9,23 +9,23 @@ from engine.model.batch import Batch
 
 
 class AttentionStep(Protocol):
-    """A backend, ready for one step: what depends on the page tables only is already computed."""
+    """One prepared step of a backend: what depends on page tables only is already computed."""
 
     def attend(self, layer: int, queries: Tensor) -> Tensor:
         """Attend causally over each token's own context, KV of the new tokens already stored.
 
         Args:
-            layer: number of the layer, which says whether its sliding window applies.
+            layer: number of the layer; it decides whether a sliding window applies.
             queries: [N, heads, head_dim], rotated by their absolute position.
 
         Returns:
-            [N, heads * head_dim], a head of head_dim values after the other.
+            [N, heads * head_dim], head after head.
         """
         ...
 
 
 class AttentionBackend(Protocol):
-    """Makes a step ready. Reads K as the KvStore holds it: see its `position_form`."""
+    """Prepares steps. Reads K in the KvStore's form: see its `position_form`."""
 
     name: str
 
@@ -35,28 +35,28 @@ class AttentionBackend(Protocol):
 
 
 class FixedAttentionStep(AttentionStep, Protocol):
-    """A step whose tensors stay where they are, for a graph of decode.
+    """A step with tensors at fixed addresses, for a decode graph.
 
-    Of rows of queries beyond the batch's it makes something finite.
+    Results for rows of queries beyond the batch are finite.
     """
 
     def fill(self, batch: Batch) -> bool:
-        """Write a batch's tables to where `attend` reads them, in the current stream.
+        """Write a batch's tables to the tensors that `attend` reads, in the current stream.
 
-        False: there is no room for it, or a sequence that is not decoded; nothing was written.
+        False, and nothing written: the batch does not fit, or a sequence is not decoded.
         """
         ...
 
 
 @runtime_checkable
 class CapturableBackend(Protocol):
-    """A backend whose shapes can be the same in every step of decode."""
+    """A backend whose shapes can be the same in every decode step."""
 
     def fixed_step(
         self, store: KvStore, *, tokens: int, pages: int, longest: int, max_position: int
     ) -> FixedAttentionStep:
-        """Make a step for so many rows of queries.
+        """Return a step for `tokens` rows of queries.
 
-        `pages`: page-table entries of all sequences, `longest`: of one, at most.
+        `pages`: maximum of the page-table entries of all sequences; `longest`: of one sequence.
         """
         ...

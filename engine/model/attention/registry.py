@@ -1,4 +1,4 @@
-"""The backends of attention that torch runs. Each is imported when it is asked for, not before."""
+"""The attention backends that torch runs. Each is imported only when it is built."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol, cast
@@ -21,17 +21,17 @@ class DeclarationModule(Protocol):
 
 
 class BackendModule(Protocol):
-    """`backend.py` of a backend's folder. Imported only where the backend serves."""
+    """`backend.py` of a backend's folder. Imported only when the backend was chosen."""
 
     def build(
         self, spec: "ModelSpec", arithmetic: "Arithmetic", declaration: Declaration
     ) -> "AttentionBackend":
-        """Return the backend for a model, over the library that the declaration means."""
+        """Return the backend for a model, with the library of the declaration."""
         ...
 
 
 def declarations() -> tuple[Declaration, ...]:
-    """Return what each backend declares, those that `auto` prefers first."""
+    """Return the declarations of all backends, in the order of preference of `auto`."""
     modules = (cast("DeclarationModule", _module(folder, "declaration")) for folder in _FOLDERS)
     return tuple(each for module in modules for each in module.DECLARATIONS)
 

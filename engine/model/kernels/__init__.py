@@ -1,1 +1,1 @@
-"""Native CPU kernels: a small C library, its build, and how Python reaches it. No torch."""
+"""Native CPU kernels: a small C library, its build, and its Python bindings. No torch."""

@@ -15,12 +15,12 @@ from engine.system.c_compiler import find_compiler, run_compiler
 
 HERE = Path(__file__).resolve().parent
 LIBRARY_NAME = "libsessiond_kernels.so"
-# no contraction: whether a sum is fused must not depend on where a function was inlined
+# no contraction: whether operations are fused must not depend on inlining
 _FLAGS = ("-std=gnu11", "-fPIC", "-pthread", "-fvisibility=hidden", "-ffp-contract=off")
 _WARNINGS = ("-Wall", "-Wextra", "-Wno-psabi")
 _FAST = ("-O3", "-fno-strict-aliasing")
 _SANITIZED = (
-    "-O0",  # the checks of all that is inlined take minutes to optimise
+    "-O0",  # optimising the checks of inlined code takes minutes
     "-DSESSIOND_SANITIZED",
     "-g",
     "-fno-strict-aliasing",
@@ -49,15 +49,15 @@ _X86_SETS = {
 
 
 def sources() -> list[Path]:
-    """Return all files that the library is made of."""
+    """Return all source files of the library."""
     return sorted((*HERE.glob("*.c"), *HERE.glob("*.h")))
 
 
 def build(target: Path, *, sanitize: bool = False) -> None:
-    """Compile the library to `target`, replacing it at the end in one move.
+    """Compile the library to `target`, replacing it at the end in one rename.
 
     Raises:
-        BuildError: no compiler, or it refused the code.
+        BuildError: there is no compiler, or it rejected the code.
     """
     compiler = find_compiler().split()
     flags = (*_FLAGS, *_WARNINGS, *(_SANITIZED if sanitize else _FAST))
@@ -91,7 +91,7 @@ def _unit(source: str, folder: Path, suffix: str) -> list[str]:
 
 
 def main() -> None:
-    """Build in place, where the package looks for the library."""
+    """Build the library in the package."""
     sanitize = "--sanitize" in sys.argv[1:]
     target = HERE / (f"sanitized/{LIBRARY_NAME}" if sanitize else LIBRARY_NAME)
     build(target, sanitize=sanitize)

@@ -1,6 +1,6 @@
-"""The C library as Python sees it: its structures (step.h, kernels.h), loading, the choice of ISA.
+"""Bindings of the C library: its structures (step.h, kernels.h), loading, the choice of ISA.
 
-Every call releases the GIL. Nothing is built here: see engine.model.kernels.build.
+Every call releases the GIL. `engine.model.kernels.build` compiles the library.
 """
 
 import ctypes
@@ -38,7 +38,7 @@ Bytes = npt.NDArray[np.uint8]
 
 
 class Format(IntEnum):
-    """How a weight matrix is packed; see linear_*.c."""
+    """Packed format of a weight matrix; see linear_*.c."""
 
     Q4_1 = 0
     Q4_0 = 1
@@ -130,10 +130,10 @@ class LibraryMissingError(Exception):
 
 
 def load_library(path: Path | None = None) -> ctypes.CDLL:
-    """Load the library that the package's build left beside this file.
+    """Load the library that the package's build put beside this file.
 
     Raises:
-        LibraryMissingError: says why it can't be had.
+        LibraryMissingError: it is missing or can't be loaded; the message says why.
     """
     path = path or HERE / LIBRARY_NAME
     try:
@@ -162,22 +162,22 @@ def load_library(path: Path | None = None) -> ctypes.CDLL:
 
 
 def choose_isa(library: ctypes.CDLL) -> str:
-    """Return the best instruction set that the processor has, or what SESSIOND_CPU_ISA names.
+    """Return the processor's best instruction set, or the one that SESSIOND_CPU_ISA names.
 
     Raises:
-        ConfigError: the variable names one that is unknown or not there.
+        ConfigError: the variable names one that is unknown or not supported.
     """
     supported = [isa for isa in ISAS if library.engine_supports(isa.encode())]
     wanted = os.environ.get(ISA_VARIABLE)
     if not wanted:
         return supported[-1]
     if wanted not in supported:
-        raise ConfigError(ISA_VARIABLE, wanted, f"{', '.join(supported)} on this processor")
+        raise ConfigError(ISA_VARIABLE, wanted, f"one of {', '.join(supported)} on this processor")
     return wanted
 
 
 class Memory:
-    """Bytes on large pages, zero at first, committed when touched. Freed with the object."""
+    """Bytes on large pages, zero at first, committed when first written. Freed with the object."""
 
     def __init__(self, library: ctypes.CDLL, size: int) -> None:
         self._library = library
@@ -196,7 +196,7 @@ class Memory:
 
 
 def aligned_zeros(kind: Any, *shape: int) -> npt.NDArray[Any]:
-    """Return zeros that begin at a cache line: vectors that straddle lines are read twice."""
+    """Return zeros that begin at a cache line: vectors across two lines are read twice."""
     size = int(np.prod(shape)) * np.dtype(kind).itemsize
     raw = np.zeros(size + _CACHE_LINE, dtype=np.uint8)
     start = -raw.ctypes.data % _CACHE_LINE
@@ -205,5 +205,5 @@ def aligned_zeros(kind: Any, *shape: int) -> npt.NDArray[Any]:
 
 
 def address_of(array: npt.NDArray[Any]) -> int:
-    """Return where an array's values lie; the caller keeps the array alive."""
+    """Return the address of an array's values; the caller keeps the array alive."""
     return int(array.ctypes.data)

@@ -1,4 +1,4 @@
-"""A weight matrix between file and kernel: quantised values with their scales, then tiles."""
+"""A weight matrix between file and kernel: quantised values with scales, packed into tiles."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -49,7 +49,7 @@ class Matrix:
         )
 
     def padded(self, row_multiple: int) -> "Matrix":
-        """Fill up with zeros to a multiple of rows, and of 64 columns."""
+        """Pad with zeros to a multiple of `row_multiple` rows and of 64 columns."""
         rows = -self.rows % row_multiple
         columns = -self.columns % COLUMN_MULTIPLE
         if not rows and not columns:
@@ -104,7 +104,7 @@ class Matrix:
 
 
 def stack(matrices: Sequence[Matrix]) -> Matrix:
-    """Put matrices of one format and width below each other."""
+    """Concatenate the rows of matrices of one format and width."""
     first = matrices[0]
 
     def joined(parts: list[Halves | None]) -> Halves | None:
@@ -126,7 +126,7 @@ def quantize(weights: Floats) -> Matrix:
     scales = (np.abs(grouped).max(axis=2) / 127).astype(np.float16)
     divisors = scales.astype(np.float32)
     divisors[divisors == 0] = 1
-    # a scale rounded down would push the largest value to 128
+    # clipped, since a scale that was rounded down would give 128
     values = np.clip(np.rint(grouped / divisors[:, :, None]), -127, 127) + 128
     return Matrix(
         format=Format.Q8_0, values=values.astype(np.uint8).reshape(weights.shape), scales=scales

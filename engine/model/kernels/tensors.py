@@ -1,4 +1,4 @@
-"""Reads matrices and vectors from model files, as quantised as they are. No torch."""
+"""Reads matrices and vectors from model files, quantised ones as stored. No torch."""
 
 import math
 import mmap
@@ -37,15 +37,15 @@ class Tensors(Protocol):
     pairs_interleaved: bool
 
     def has(self, name: str) -> bool:
-        """Say whether the file holds a tensor."""
+        """Whether the file has this tensor."""
         ...
 
     def is_quantized(self, name: str) -> bool:
-        """Say whether a tensor that is there has fewer bits than a float."""
+        """Whether the file has this tensor quantised."""
         ...
 
     def read(self, name: str, shape: tuple[int, ...]) -> Matrix | Floats:
-        """Read a tensor: quantised as it is, or as floats.
+        """Read a tensor: quantised as stored, or as floats.
 
         Raises:
             ModelFileError: missing, of another shape, of an unknown type, or cut off.
@@ -66,7 +66,7 @@ def open_tensors(spec: ModelSpec) -> Iterator[Tensors]:
         case "safetensors":
             yield _Safetensors(spec)
         case "random":
-            raise ModelFileError(f"{spec.name} has no file: only torch draws weights")
+            raise ModelFileError(f"{spec.name} has no file: only torch generates random weights")
 
 
 class _Gguf:
@@ -119,14 +119,14 @@ def _from_ggml(kind: int, raw: Bytes) -> Matrix | Floats:
         case 2 | 3 | 8:
             return _quantized(kind, raw.reshape(len(raw), -1, GGML_TYPES[kind].num_bytes))
         case _:
-            # the package's dequantisers know the rest; it takes a while to import
+            # the package dequantises all other types; it is slow to import
             from gguf import GGMLQuantizationType, quants
 
             return quants.dequantize(raw, GGMLQuantizationType(kind)).astype(np.float32)
 
 
 def _quantized(kind: int, blocks: Bytes) -> Matrix:
-    """Take apart [rows, groups, bytes of a block] (ggml-common.h: block_q4_0 and its like)."""
+    """Unpack [rows, groups, bytes of a block] (ggml-common.h: block_q4_0 and similar)."""
 
     def halves(start: int) -> npt.NDArray[np.float16]:
         return np.ascontiguousarray(blocks[:, :, start : start + 2]).view(np.float16)[:, :, 0]

@@ -1,7 +1,7 @@
 """Reads weights from a GGUF file: maps it and dequantises tensor by tensor.
 
-Block formats: https://github.com/ggml-org/ggml/blob/master/src/ggml-common.h, by the `gguf`
-package's dequantisers (its reader takes seconds, so engine.files.gguf_header stands in).
+Block formats: https://github.com/ggml-org/ggml/blob/master/src/ggml-common.h. The `gguf` package
+dequantises them; its reader takes seconds, so engine.files.gguf_header reads the header.
 """
 
 import mmap
@@ -56,7 +56,7 @@ class GgufTensors:
         """See TensorSource. The result is float32."""
         kind, raw = self._raw(name, shape)
         values = quants.dequantize(raw, kind)
-        # F32 comes back as a read-only view
+        # F32 is returned as a read-only view
         return torch.from_numpy(np.require(values, np.float32, ("C", "W")))
 
     def read_quantized(self, name: str, shape: tuple[int, ...]) -> QuantizedRows | None:
@@ -89,7 +89,7 @@ class GgufTensors:
         end = info.offset + row_bytes * (shape[0] if len(shape) > 1 else 1)
         if end > len(self._data):
             raise ModelFileError(f"{self._path}: tensor {info.name!r} ends beyond the file")
-        # a copy of the quantised bytes: nothing refers to the map when it is closed
+        # a copy, so that nothing refers to the map when it is closed
         raw = np.frombuffer(self._data[info.offset : end], dtype=np.uint8)
         return kind, raw.reshape(*shape[:-1], row_bytes)
 

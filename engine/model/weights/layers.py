@@ -1,4 +1,4 @@
-"""The weights of one layer, and of all where they lie on the device. Loop thread only."""
+"""The weights of one layer, and of all layers that are on the device. Loop thread only."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
@@ -25,12 +25,12 @@ class LayerWeights:
     down: Matrix  # [hidden, intermediate]
 
     def tensors(self) -> Iterator[Tensor]:
-        """All tensors that the layer lies in."""
+        """All tensors of the layer."""
         for field in fields(self):
             yield from tensors_of(getattr(self, field.name))
 
     def moved(self, move: Callable[[Tensor], Tensor]) -> "LayerWeights":
-        """Return the layer with what `move` returns in place of each tensor, in their order."""
+        """Return the layer with each tensor replaced by the result of `move`, in their order."""
         values: dict[str, Any] = {
             field.name: _moved(getattr(self, field.name), move) for field in fields(self)
         }
@@ -38,24 +38,24 @@ class LayerWeights:
 
 
 class Layers(Protocol):
-    """All layers, wherever they lie."""
+    """All layers, on the device or in main memory."""
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the device's memory that they take."""
+        """Bytes that they take on the device."""
         ...
 
     def walk(self, count: int | None = None) -> Iterator[LayerWeights]:
         """Yield the first `count` layers, or all, in their order.
 
-        A layer's tensors hold its weights until the next is asked for; what was put into the
+        A layer's tensors are valid until the next layer is requested. Work that was enqueued in the
         device's compute stream before that may still read them.
         """
         ...
 
 
 class ResidentLayers:
-    """Layers that lie on the device."""
+    """Layers on the device."""
 
     def __init__(self, layers: Sequence[LayerWeights]) -> None:
         self._layers = tuple(layers)
@@ -71,7 +71,7 @@ class ResidentLayers:
 
 
 def tensors_of(matrix: Matrix | None) -> Iterator[Tensor]:
-    """All tensors that a matrix lies in."""
+    """All tensors of a matrix."""
     if isinstance(matrix, Tensor):
         yield matrix
     elif matrix is not None:

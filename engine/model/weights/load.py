@@ -1,8 +1,8 @@
 """Loads a model's weights into the tensors that the forward pass reads.
 
-q, k and v are one matrix, gate and up another. Rows of q and k hold each rotary pair as
-neighbours (2i, 2i + 1), so that a rotation is one complex multiplication; transformers holds them
-half a head apart. Scores are sums over pairs, so they don't depend on the order.
+q, k and v are one matrix, gate and up another. The rows of q and k have the values of a rotary pair
+next to each other (2i, 2i + 1), so that a rotation is one complex multiplication; in transformers
+they are half a head apart. Scores are sums over pairs, so they don't depend on the order.
 """
 
 from collections.abc import Iterator
@@ -35,7 +35,7 @@ class ModelWeights:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the device's memory that they take; what is shared counts once."""
+        """Bytes that they take on the device; a shared tensor counts once."""
         tensors = (*tensors_of(self.embedding), *tensors_of(self.norm), *tensors_of(self.head))
         outside = {tensor.data_ptr(): tensor.nbytes for tensor in tensors}
         return self.layers.num_bytes + sum(outside.values())
@@ -43,10 +43,10 @@ class ModelWeights:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keeping:
-    """How weights are kept: `dtype` is what is computed in.
+    """How weights are stored: `dtype` is the type of the computation.
 
-    `quantized`: matrices stay as quantised as the file has them. `offloaded`: so many layers stay
-    in main memory, which takes a `device` that copies them.
+    `quantized`: matrices keep the file's quantised format. `offloaded`: number of layers that stay
+    in main memory; `copier` copies them to the device.
     """
 
     dtype: torch.dtype
@@ -61,7 +61,7 @@ def load_weights(spec: ModelSpec, keeping: Keeping) -> ModelWeights:
 
     Raises:
         ModelFileError: a tensor is missing, has another shape, or a type that can't be read.
-        MemoryError: main memory can't be had, or pinned, for the layers that stay there.
+        MemoryError: main memory for offloaded layers can't be allocated or pinned.
     """
     with _source(spec, keeping.device) as source:
         return _Loader(spec, source, keeping).load()
@@ -81,7 +81,7 @@ def _source(spec: ModelSpec, device: torch.device) -> Iterator[TensorSource]:
 
 
 class _Loader:
-    """Reads tensors to `_device`: the model's, or the CPU for layers that stay there."""
+    """Reads tensors to `_device`: the model's, or the CPU for offloaded layers."""
 
     def __init__(self, spec: ModelSpec, source: TensorSource, keeping: Keeping) -> None:
         self._spec = spec
@@ -107,10 +107,11 @@ class _Loader:
         num_layers, copier = self._spec.num_layers, self._keeping.copier
         if copier is None:
             return ResidentLayers([self._layer(layer) for layer in range(num_layers)])
-        away = offloaded_layers(num_layers, self._keeping.offloaded)
-        resident = {layer: self._layer(layer) for layer in range(num_layers) if layer not in away}
+        offloaded = offloaded_layers(num_layers, self._keeping.offloaded)
+        on_device = [layer for layer in range(num_layers) if layer not in offloaded]
+        resident = {layer: self._layer(layer) for layer in on_device}
         self._device = torch.device("cpu")
-        packed = {layer: pack(self._layer(layer), copier) for layer in sorted(away)}
+        packed = {layer: pack(self._layer(layer), copier) for layer in sorted(offloaded)}
         self._device = self._keeping.device
         return OffloadedLayers(copier, resident, packed)
 
@@ -125,7 +126,7 @@ class _Loader:
         if spec.attention_bias:
             names = [name + ".bias" for name in qkv]
             qkv_bias = self._stack(names, [(queries,), (keys,), (keys,)])
-        # Llama with attention_bias has one here too, Qwen2 has none
+        # Llama with attention_bias has this bias, too; Qwen2 does not
         output_bias = None
         if self._source.has(attention + "o_proj.bias"):
             output_bias = self._stack([attention + "o_proj.bias"], [(hidden,)])
@@ -152,7 +153,7 @@ class _Loader:
         return both.repeat_interleave(copies, 0)
 
     def _matrix(self, names: list[str], shapes: list[tuple[int, ...]]) -> Matrix:
-        """Read matrices into one, below each other: quantised if all are and may stay so."""
+        """Read matrices and concatenate their rows: quantised if all are and may stay so."""
         if not self._keeping.quantized:
             return self._stack(names, shapes)
         parts = []
@@ -166,7 +167,7 @@ class _Loader:
         return QuantizedMatrix(parts=tuple(parts), dtype=self._keeping.dtype)
 
     def _stack(self, names: list[str], shapes: list[tuple[int, ...]]) -> Tensor:
-        """Read tensors into one, below each other."""
+        """Read tensors and concatenate their rows."""
         rows = sum(shape[0] for shape in shapes)
         dtype = self._keeping.dtype
         whole = torch.empty((rows, *shapes[0][1:]), dtype=dtype, device=self._device)
@@ -177,7 +178,7 @@ class _Loader:
         return whole
 
     def _paired(self, name: str, tensor: Tensor) -> Tensor:
-        """Bring the rows of q and k, and of their biases and norms, into pair order."""
+        """Reorder the rows of q and k, and of their biases and norms, into pair order."""
         rotated = any(part in name for part in (".q_proj.", ".k_proj.", ".q_norm.", ".k_norm."))
         if not rotated or self._source.pairs_interleaved:
             return tensor

@@ -1,9 +1,9 @@
-"""Layers that stay in main memory and come to the device ahead of their use. Loop thread only.
+"""Layers in main memory that are copied to the device ahead of their use. Loop thread only.
 
-They take two buffers on the device in turn. While one layer is computed with, the next is on its
-way into the other buffer, in a stream of copies. Events keep the order: a buffer is overwritten
-after all that was computed with it, and is read after its copy. Behind the last layer comes the
-first again, so that a step finds its first layers there.
+Two buffers on the device are used in turn. While one layer is computed, a copy stream fills the
+other buffer with the next one. Events keep the order: a buffer is overwritten after all work that
+reads it, and read after its copy. The first layer follows the last, so that a step finds its first
+layers on the device.
 """
 
 from collections import deque
@@ -25,13 +25,13 @@ class PackedLayer:
     weights: LayerWeights
 
     def views(self, buffer: Tensor) -> LayerWeights:
-        """Return the layer as it lies in the first bytes of another buffer."""
+        """Return the layer as views of the first bytes of another buffer."""
         return _laid_out(self.weights, buffer)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Ahead:
-    """A layer that is on its way, or there, and was not used yet."""
+    """A layer that is being copied to a buffer, or has been, and was not used yet."""
 
     layer: int
     buffer: int
@@ -64,7 +64,7 @@ class OffloadedLayers:
 
     @property
     def num_bytes(self) -> int:
-        """See Layers: the layers that lie there, and the buffers."""
+        """See Layers: the resident layers and the buffers."""
         resident = (tensor for layer in self._resident.values() for tensor in layer.tensors())
         return sum(tensor.nbytes for tensor in (*self._buffers, *resident))
 
@@ -76,7 +76,7 @@ class OffloadedLayers:
                 yield self._resident[layer]
                 continue
             if not self._ahead or self._ahead[0].layer != layer:
-                # the step before ended early
+                # the previous step ended early
                 self._begin(self._order.index(layer))
             here = self._ahead.popleft()
             self._device.compute.wait(here.copied)
@@ -84,13 +84,13 @@ class OffloadedLayers:
             self._fetch(self._after(layer, BUFFERS), here.buffer)
 
     def _begin(self, first: int) -> None:
-        """Fetch a layer and its successor, whatever the buffers hold."""
+        """Fetch a layer and its successor, replacing the contents of the buffers."""
         self._ahead.clear()
         for place in range(BUFFERS):
             self._fetch(self._order[(first + place) % len(self._order)], place)
 
     def _fetch(self, layer: int, buffer: int) -> None:
-        """Copy a layer once all that was ordered so far no longer needs the buffer."""
+        """Copy a layer, after all work that was enqueued so far and may read the buffer."""
         self._copies.wait(self._device.compute.record())
         data = self._packed[layer].data
         self._copies.copy(self._buffers[buffer][: len(data)], data)
@@ -101,10 +101,10 @@ class OffloadedLayers:
 
 
 def pack(layer: LayerWeights, device: Device) -> PackedLayer:
-    """Copy a layer's tensors into one run of bytes that copies may start from.
+    """Copy a layer's tensors into one run of pinned bytes.
 
     Raises:
-        MemoryError: so much can't be pinned.
+        MemoryError: this much can't be pinned.
     """
     data = device.pinned(sum(aligned(tensor.nbytes) for tensor in layer.tensors()))
     weights = _laid_out(layer, data)
@@ -114,7 +114,7 @@ def pack(layer: LayerWeights, device: Device) -> PackedLayer:
 
 
 def _laid_out(layer: LayerWeights, buffer: Tensor) -> LayerWeights:
-    """Return views of a buffer that have the shapes and types of a layer's tensors."""
+    """Return views of a buffer with the shapes and types of a layer's tensors."""
     end = 0
 
     def place(tensor: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
-"""Matrices that stay as quantised as a GGUF file has them, until they are used. Loop thread only.
+"""Matrices that keep a GGUF file's quantised format until they are used. Loop thread only.
 
-The values are those of the `gguf` package's dequantisers bit for bit: the same float32 operations
+The values equal those of the `gguf` package's dequantisers bit for bit: the same float32 operations
 in the same order. Block formats: https://github.com/ggml-org/ggml/blob/master/src/ggml-common.h.
 """
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from engine.planning.formats import GGML_TYPES
 
-# Values that are made at once: bounds the float32 copies beside the matrix itself.
+# Values that are dequantised at once: limits the float32 copies beside the matrix itself.
 _VALUES_AT_ONCE = 2**24
 _SIZES = {kind.name.upper(): kind for kind in GGML_TYPES.values()}
 
@@ -37,13 +37,13 @@ class QuantizedRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuantizedMatrix:
-    """A matrix [out, in] whose rows lie in parts below each other, each of a format of its own."""
+    """A matrix [out, in] in parts of consecutive rows; each part has its own format."""
 
     parts: tuple[QuantizedRows, ...]
     dtype: torch.dtype
 
     def dense(self) -> Tensor:
-        """Return the matrix in its type [out, in], in memory of its own."""
+        """Return the matrix [out, in] in its type, in new memory."""
         shape = (sum(len(part.data) for part in self.parts), self.parts[0].columns)
         whole = torch.empty(shape, dtype=self.dtype, device=self.parts[0].data.device)
         start = 0
@@ -66,7 +66,7 @@ Matrix = Tensor | QuantizedMatrix
 
 
 def dense(matrix: Matrix) -> Tensor:
-    """Return a matrix as it is multiplied with."""
+    """Return a matrix in the form for multiplication."""
     return matrix.dense() if isinstance(matrix, QuantizedMatrix) else matrix
 
 
@@ -86,7 +86,7 @@ def _q4_1(blocks: Tensor) -> Tensor:
 def _q4_k(blocks: Tensor) -> Tensor:
     count = len(blocks)
     first, second, third = blocks[:, 4:16].reshape(count, 3, 4).unbind(1)
-    # 6 bits each: of the last four groups two lie at the top of the first four's bytes
+    # 6 bits each: the top two bits of the last four groups are in the bytes of the first four
     scales = torch.cat((first & 63, (third & 15) | ((first >> 2) & 48)), 1)
     minima = torch.cat((second & 63, (third >> 4) | ((second >> 2) & 48)), 1)
     scaled = (_halves(blocks[:, :2]) * scales.float())[:, :, None]
@@ -113,9 +113,9 @@ def _nibbles(block_bytes: Tensor, run: int) -> Tensor:
 
 
 def _shifted(block_bytes: Tensor, run: int, shifts: tuple[int, ...]) -> Tensor:
-    """Each run of bytes shifted by one number after the other.
+    """Each run of bytes, shifted by each number in turn.
 
-    Numbers, no tensor of them: that would come from the host, which a step that is captured can't.
+    The shifts are not a tensor: a captured step can't copy one from the host.
     """
     runs = block_bytes.reshape(len(block_bytes), -1, run)
     return torch.stack([runs >> by for by in shifts], 2).flatten(1)

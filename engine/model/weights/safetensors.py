@@ -46,7 +46,7 @@ class SafetensorsFolder:
         return name in self._file_of
 
     def read_quantized(self, name: str, shape: tuple[int, ...]) -> None:
-        """See TensorSource. What such a folder holds is floating point."""
+        """See TensorSource. All tensors of such a folder are floating point."""
 
     def read(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """See TensorSource. The result has the file's type."""

@@ -1,6 +1,6 @@
-"""What a reader of weights offers to the loader, and random weights drawn by name.
+"""Interface of weight readers, and random weights by name.
 
-Random weights serve measurements of shapes and checks of arithmetic.
+Random weights are for measurements of shapes and checks of arithmetic.
 """
 
 from math import prod
@@ -14,20 +14,20 @@ from engine.model.weights.quantized import QuantizedRows
 
 
 class TensorSource(Protocol):
-    """Tensors of one model by their name in transformers, whatever the file calls them.
+    """Tensors of one model by their names in transformers.
 
-    `pairs_interleaved`: the rows of q and k hold a rotary pair as neighbours (as GGUF files of
-    Llama models do), not half a head apart (as transformers does).
+    `pairs_interleaved`: the values of a rotary pair are neighbours in the rows of q and k, as in
+    GGUF files of Llama models; otherwise they are half a head apart, as in transformers.
     """
 
     pairs_interleaved: bool
 
     def has(self, name: str) -> bool:
-        """Say whether the file holds a tensor."""
+        """Whether the file has this tensor."""
         ...
 
     def read(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """Read a tensor as floating point, in memory of its own.
+        """Read a tensor as floating point, in new memory.
 
         Raises:
             ModelFileError: missing, of another shape, of an unknown type, or cut off.
@@ -35,24 +35,24 @@ class TensorSource(Protocol):
         ...
 
     def read_quantized(self, name: str, shape: tuple[int, ...]) -> QuantizedRows | None:
-        """Read a matrix as quantised as the file has it, None if it is floating point there.
+        """Read a matrix in the file's quantised format; None if it is floating point there.
 
         Raises:
-            ModelFileError: as `read` does.
+            ModelFileError: as for `read`.
         """
         ...
 
 
-_FEW = 2**22  # values: so many are drawn on the CPU, where any device's model draws the same
+_FEW = 2**22  # values: up to this size the CPU draws a tensor, so that it is the same on any device
 _NORM_SPREAD = 0.1
 
 
 class RandomTensors:
     """Implements `TensorSource`.
 
-    A tensor depends on its name and shape, and a large one on the device that it is drawn on, too.
-    Matrices keep the size of what they are given, so that logits stay finite at any depth, and
-    those of attention are large enough that a token's past shows in its logits.
+    A tensor depends on its name and shape; a large one also on the device that draws it. Matrices
+    preserve the scale of their inputs, so that logits stay finite at any depth. Those of attention
+    are large enough for a token's past to affect its logits.
     """
 
     pairs_interleaved = False
@@ -61,11 +61,11 @@ class RandomTensors:
         self._device = device
 
     def has(self, name: str) -> bool:
-        """No model has more than its spec says."""
+        """No model has a tensor beyond its spec."""
         return name == ""
 
     def read_quantized(self, name: str, shape: tuple[int, ...]) -> None:
-        """See TensorSource. All is drawn as floating point."""
+        """See TensorSource. All tensors are floating point."""
 
     def read(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """Draw a tensor."""

@@ -1,7 +1,7 @@
 """One call for three versions of flash-attn. Loop thread only.
 
-K and V are the pool's own pages of a layer [blocks, block, kv_heads, head_dim], strided views that
-no version copies: their last dimension is contiguous, all strides are multiples of 16 bytes.
+K and V are the pool's pages of a layer [blocks, block, kv_heads, head_dim], as strided views. No
+version copies them: the last dimension is contiguous, and all strides are multiples of 16 bytes.
 """
 
 from collections.abc import Callable
@@ -20,9 +20,9 @@ from engine.model.attention.flash.pages import StepPages
 
 Window: TypeAlias = tuple[int, int]  # tokens seen before and after a query; (-1, -1): all
 
-# into how many parts a long context is split, to be summed up afterwards
+# number of parts that a long context is split into, to be merged afterwards
 WHOLE = 1
-AUTOMATIC = 0  # the library decides, by what the device has free
+AUTOMATIC = 0  # the library decides, by the free processors of the device
 
 
 class Adapter(Protocol):
@@ -36,8 +36,8 @@ class Adapter(Protocol):
         Args:
             queries: [N, heads, head_dim], sequence after sequence.
             keys: pages of K, rotated by its position.
-            values: pages of V; what no token fills must be finite.
-            pages: where the contexts lie.
+            values: pages of V; unused slots must be finite.
+            pages: the pages of the contexts.
             window: how far a query sees.
 
         Returns:
@@ -69,7 +69,7 @@ class Version2:
                 window_size=window,
                 num_splits=self._num_splits,
             )[:, 0]
-        # with a block table the starts tell a context's length only
+        # with a block table the library reads only the lengths from the starts
         return self._of_many(
             queries,
             keys,
@@ -110,7 +110,7 @@ class Version3:
 
 
 class Version4:
-    """flash-attn 4. Splits no context on Hopper: its kernel there asserts as much."""
+    """flash-attn 4. Its kernel for Hopper asserts that no context is split."""
 
     def __init__(self, library: ModuleType, num_splits: int) -> None:
         self._attend: Callable[..., Any] = library.flash_attn_varlen_func
@@ -138,7 +138,7 @@ class Version4:
 
 
 def make_adapter(declaration: Declaration, library: ModuleType) -> Adapter:
-    """Return the adapter of the version that a declaration means."""
+    """Return the adapter of a declaration's version."""
     if declaration == VERSION_2:
         return Version2(library, AUTOMATIC)
     if declaration == VERSION_3:

@@ -27,7 +27,7 @@ _EVERYTHING: Window = (-1, -1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlashStep:
-    """A step made ready; implements AttentionStep."""
+    """A prepared step; implements AttentionStep."""
 
     adapter: Adapter
     store: KvStore
@@ -58,7 +58,7 @@ class FlashAttention:
     def __init__(self, spec: ModelSpec, adapter: Adapter) -> None:
         self._adapter = adapter
         size = spec.sliding_window
-        # a window of n tokens is the query itself and n - 1 before it
+        # a window of n tokens contains the query itself and n - 1 before it
         window = _EVERYTHING if size is None else (size - 1, 0)
         self._windows = tuple(window if has else _EVERYTHING for has in spec.window_layers)
 
@@ -66,7 +66,7 @@ class FlashAttention:
         """See AttentionBackend.
 
         Raises:
-            Corruption: a page before a sequence's last is not full, or one is not at its position.
+            Corruption: a page before a sequence's last is not full, or is at a wrong position.
         """
         return FlashStep(
             adapter=self._adapter,
@@ -79,7 +79,7 @@ class FlashAttention:
         self, store: KvStore, *, tokens: int, pages: int, longest: int, max_position: int
     ) -> FixedFlashStep:
         """See CapturableBackend."""
-        del pages, max_position  # a row for each sequence, however long the others are
+        del pages, max_position  # the table has a row of the same length for each sequence
         return FixedFlashStep(
             adapter=self._adapter,
             store=store,

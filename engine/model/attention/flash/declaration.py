@@ -1,4 +1,4 @@
-"""What the `flash` backend can do, by version of flash-attn. What was checked where: ADR 0012."""
+"""Declarations of the `flash` backend, by version of flash-attn. Tests and devices: ADR 0012."""
 
 from engine.model.attention.declaration import Declaration, Package
 
@@ -45,5 +45,5 @@ VERSION_3 = _declare(
 VERSION_4 = _declare("flash-attn 4", _PACKAGE_4, ((10, 0), (12, 0)), max_head_dim=128)
 VERSION_4_ON_HOPPER = _declare("flash-attn 4", _PACKAGE_4, ((9, 0), (10, 0)))
 
-# 3 splits long contexts between the processors of a Hopper card, 4 does not there
+# on Hopper version 3 splits long contexts over the processors, version 4 does not
 DECLARATIONS = (VERSION_3, VERSION_4, VERSION_4_ON_HOPPER, VERSION_2)

@@ -1,4 +1,4 @@
-"""Which flash-attn can be imported: its functions, or why not."""
+"""Imports the flash-attn library of a declaration, or reports why it can't be used."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from engine.model.attention.declaration import Declaration
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Library:
-    """Where a version's functions are: the first of `modules` that has all `functions`."""
+    """A version's functions: in the first of `modules` that has all `functions`."""
 
     modules: tuple[str, ...]
     functions: tuple[str, ...]
@@ -31,7 +31,7 @@ Import = Callable[[str], ModuleType]
 
 
 def find_library(declaration: Declaration, importer: Import) -> ModuleType:
-    """Import the version that a declaration means. `importer` is importlib's `import_module`.
+    """Import the version of a declaration. `importer` is importlib's `import_module`.
 
     Raises:
         ConfigError: it is installed, but can't be imported here, or lacks a function.

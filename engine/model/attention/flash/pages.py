@@ -1,4 +1,4 @@
-"""A step's page tables as flash-attn takes them: int32, one row a sequence. Loop thread only."""
+"""A step's page tables for flash-attn: int32, one row per sequence. Loop thread only."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ from engine.model.batch import Batch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepPages:
-    """What all layers of a step share. B sequences; tensors are int32, on the device."""
+    """Page tables that all layers of a step share. B sequences; int32 tensors on the device."""
 
     table: Tensor  # [B, most pages] blocks; behind a sequence's last page block 0, never read
     lengths: Tensor  # [B] tokens of each context
@@ -41,9 +41,9 @@ def lay_out_pages(batch: Batch, block_size: int, device: torch.device) -> StepPa
 
 
 def fixed_pages(*, tokens: int, longest: int, block_size: int, device: torch.device) -> StepPages:
-    """Pages of `tokens` sequences with one new token each, to be filled again and again.
+    """Pages of `tokens` sequences with one new token each, to be refilled for each step.
 
-    `longest`: pages of one sequence at most. A sequence without pages gets zeros.
+    `longest`: maximum pages of a sequence. A sequence without pages gets zeros.
     """
     return StepPages(
         table=torch.zeros((tokens, longest), dtype=torch.int32, device=device),
@@ -56,7 +56,7 @@ def fixed_pages(*, tokens: int, longest: int, block_size: int, device: torch.dev
 
 
 def fill_pages(pages: StepPages, batch: Batch, block_size: int) -> bool:
-    """Write a batch to fixed pages. False, and nothing written: it has more than they hold.
+    """Write a batch to fixed pages. False, and nothing written: it does not fit.
 
     Raises:
         Corruption: as `lay_out_pages`.
@@ -70,7 +70,7 @@ def fill_pages(pages: StepPages, batch: Batch, block_size: int) -> bool:
     table[:count, : filled.shape[1]] = filled
     lengths = np.zeros(rows, dtype=np.int32)
     lengths[:count] = np.diff(batch.context_starts)
-    # from memory that is not pinned the driver has read all when a copy returns
+    # a copy from memory that is not pinned returns after the driver has read it
     pages.table.copy_(torch.from_numpy(table))
     pages.lengths.copy_(torch.from_numpy(lengths))
     return True
@@ -92,7 +92,7 @@ def page_rows(batch: Batch, block_size: int) -> npt.NDArray[np.int32]:
     if wrong.any():
         raise Corruption(
             f"page-table entry {batch.pages[wrong][0].tolist()} (block, first, last, base): pages "
-            f"of {block_size} must be full and in their places"
+            f"of {block_size} must be full and at their positions"
         )
     rows = np.zeros((len(counts), counts.max()), dtype=np.int32)
     rows[np.repeat(np.arange(len(counts)), counts), numbers] = blocks

@@ -1,4 +1,4 @@
-"""What the `torch` backend can do: all that a model may be."""
+"""Declaration of the `torch` backend, which supports every model."""
 
 from engine.model.attention.declaration import Declaration
 

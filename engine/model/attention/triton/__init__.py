@@ -1,1 +1,1 @@
-"""Attention by our own Triton kernels: any page size, blocks that may stand at any position."""
+"""Attention by Triton kernels: any page size, and blocks that are valid at any position."""

@@ -1,4 +1,4 @@
-"""The `triton` backend. Loop thread only. Imported only where it was chosen."""
+"""The `triton` backend. Loop thread only. Imported only when it was chosen."""
 
 from subprocess import CalledProcessError
 
@@ -37,7 +37,7 @@ def build(spec: ModelSpec, arithmetic: Arithmetic, declaration: Declaration) -> 
     """See engine.model.attention.registry.BackendModule.
 
     Raises:
-        ConfigError: Triton can't reach the device here; mostly it finds no C compiler.
+        ConfigError: Triton can't use the device here; usually it finds no C compiler.
     """
     try:
         return TritonAttention(spec, arithmetic, name=declaration.name)
@@ -57,7 +57,7 @@ class TritonAttention:
         self._spec = spec
         self._arithmetic = arithmetic
         self._shared_bytes = shared_bytes(arithmetic.device)
-        self._is_warm = arithmetic.device.type != "cuda"  # what is interpreted needs no compiler
+        self._is_warm = arithmetic.device.type != "cuda"  # interpreted kernels are not compiled
 
     def prepare(self, batch: Batch, store: KvStore) -> "TritonStep":
         """See AttentionBackend. The first call compiles, which takes seconds."""
@@ -81,13 +81,13 @@ class TritonAttention:
     def fixed_step(
         self, store: KvStore, *, tokens: int, pages: int, longest: int, max_position: int
     ) -> "FixedStep":
-        """Make a step whose tensors stay where they are, for a CUDA graph of decode.
+        """Return a step with tensors at fixed addresses, for a CUDA graph of decode.
 
         Args:
             store: the KV that it reads.
-            tokens: rows of queries that it attends for.
-            pages: room for the page-table entries of all sequences together.
-            longest: most entries of one sequence; it sets the grid of the launches.
+            tokens: number of rows of queries.
+            pages: maximum of the page-table entries of all sequences together.
+            longest: maximum entries of one sequence; it sets the grid of the launches.
             max_position: largest position of any token.
         """
         shapes = self._shapes(store)
@@ -111,7 +111,7 @@ class TritonAttention:
     def warm_up(self, store: KvStore) -> None:
         """Launch each variant that a step may need, on a tile without queries and pages.
 
-        So none is compiled while somebody waits for a token.
+        This way none is compiled while a turn waits for a token.
         """
         spec, shapes, device = self._spec, self._shapes(store), store.device
         launcher = self._launcher(store, shapes, 0)

@@ -1,4 +1,4 @@
-"""What the `triton` backend can do. Needs neither torch nor Triton."""
+"""Declaration of the `triton` backend. Needs neither torch nor Triton."""
 
 from dataclasses import replace
 
@@ -17,7 +17,7 @@ _ANY_CARD = Declaration(
     packages=(Package(name="triton", at_least=(3, 5)),),
 )
 
-# cards before Ada convert no float8
+# GPUs before Ada do not convert float8
 DECLARATIONS = (
     _ANY_CARD,
     replace(

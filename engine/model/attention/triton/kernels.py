@@ -1,24 +1,24 @@
 """Paged attention over position-free blocks, in Triton.
 
 K in slot s of a block is stored rotated by s only, so a score is <q, R(base) k>, where q has its
-absolute rotation and R turns pairs of values by the angles of a position. Either side can bear it:
+absolute rotation and R rotates pairs of values by the angles of a position. There are two ways:
 
-- the query is turned by -base: [ROWS, DIM] values for each page and nothing for its keys, so it is
-  cheap where rows are few (decode: the heads of one group, 16 rows on a tensor core) and a page
-  fills a tile of keys;
-- the keys are turned by base: [SLOTS, DIM] values for a tile of keys, whichever rows use it, so
-  it is cheap where rows are many (prefill), and a tile of keys may span several pages.
+- Rotate the query by -base: [ROWS, DIM] values for each page, nothing for its keys. This is cheap
+  where rows are few (decode: the heads of one group, 16 rows on a tensor core) and a page fills a
+  tile of keys.
+- Rotate the keys by base: [SLOTS, DIM] values for a tile of keys, however many rows use it. This is
+  cheap where rows are many (prefill), and a tile of keys may span several pages.
 
-`tiling.py` chooses. Both are done in float32 and rounded once to the type of the tensor cores.
+`tiling.py` chooses. Both compute in float32 and round once to the type of the tensor cores.
 
 A program has one tile: some queries of one sequence, times the heads of one KV head's group. It
 walks over its pages with an online softmax (Milakov and Gimelshein, arXiv 1805.02867). A long
 context of few queries is split over programs at fixed page numbers, independent of its end and of
 the rest of the batch, and `merge_splits` adds the parts in the order of the pages (flash-decoding,
-Dao et al. 2023). Rows of a tile share no sum. So a token's result has the same bits alone, in a
-batch, and among draft tokens.
+Dao et al. 2023). Rows of a tile share no sum. A token's result therefore has the same bits alone,
+in a batch, and among draft tokens.
 
-Slots outside a page's valid range are never loaded: what lies there, NaN too, is in no result.
+Slots outside a page's valid range are never loaded, so their contents (even NaN) affect no result.
 """
 
 import triton
@@ -36,7 +36,7 @@ def _turn(x, angles, SIGN: tl.constexpr):
 
 @triton.jit
 def _page_span(tile, split, WINDOW: tl.constexpr, SPLIT_PAGES: tl.constexpr):
-    """Return the first page and the end of those of a tile that one of its splits has."""
+    """Return the first page and the end of the pages of one split of a tile."""
     first = tl.load(tile + 5) if WINDOW else 0
     end = tl.load(tile + 4)
     if SPLIT_PAGES:
@@ -51,7 +51,7 @@ def _keys_at(
 ):
     """Return block, slot, validity, base and ordinal of the next SLOTS slots of a sequence.
 
-    What holds for a whole page is a scalar where the slots lie in one.
+    If all slots lie in one page, the values of the page are scalars.
     """
     if ONE_PAGE:
         entry = pages + at // PAGE_SIZE * 5
@@ -87,7 +87,7 @@ def _angles_at(
 
 @triton.jit
 def _score(queries, keys, angles, TURN_KEYS: tl.constexpr):
-    """Return <q, R(base) k> [ROWS, SLOTS], turning one side or the other."""
+    """Return <q, R(base) k> [ROWS, SLOTS]; TURN_KEYS decides which side is rotated."""
     if TURN_KEYS:
         keys = _turn(keys, angles, 1).to(queries.dtype)
     else:
@@ -99,7 +99,7 @@ def _score(queries, keys, angles, TURN_KEYS: tl.constexpr):
 def _absorb(most, total, sums, scores, values):
     """Add a tile of keys to the online softmax; scores are in base 2."""
     now_most = tl.maximum(most, tl.max(scores, 1))
-    # a row that has seen nothing: minus infinity less itself would be NaN
+    # a row without any key yet: minus infinity minus itself would be NaN
     shift = tl.where(now_most == -float("inf"), 0.0, now_most)
     shares = tl.exp2(scores - shift[:, None])
     shrink = tl.exp2(most - shift)
@@ -133,7 +133,7 @@ def attend_pages(
 ):
     """Attend from a tile of queries to its pages, or to those of one split."""
     ONE_PAGE: tl.constexpr = PAGE_SIZE % SLOTS == 0
-    tl.static_assert(ONE_PAGE or TURN_KEYS, "queries are turned for one page at a time")
+    tl.static_assert(ONE_PAGE or TURN_KEYS, "queries are rotated for one page at a time")
     tile = tiles + tl.program_id(0) * 8
     split = tl.program_id(2)
     first_page, end_page = _page_span(tile, split, WINDOW, SPLIT_PAGES)
@@ -154,7 +154,7 @@ def attend_pages(
     most = tl.full((ROWS,), -float("inf"), tl.float32)
     total = tl.zeros((ROWS,), tl.float32)
     sums = tl.zeros((ROWS, DIM), tl.float32)
-    # begins at a multiple of SLOTS, so that slots share a tile whatever a window leaves out
+    # starts at a multiple of SLOTS, so that the tiles are the same whatever a window excludes
     for at in tl.range(first_page * PAGE_SIZE // SLOTS * SLOTS, end_page * PAGE_SIZE, SLOTS):
         block, slot, is_slot, base, key_ordinal = _keys_at(
             at, pages, end_page, SLOTS, PAGE_SIZE, ONE_PAGE
@@ -191,7 +191,7 @@ def merge_splits(
     out,  # [N, heads, HEAD_DIM]
     HEAD_DIM: tl.constexpr,
     DIM: tl.constexpr,
-    SPLITS: tl.constexpr,  # that are added at a time
+    SPLITS: tl.constexpr,  # parts that are added at a time
     WINDOW: tl.constexpr,
     SPLIT_PAGES: tl.constexpr,
 ):

@@ -13,12 +13,11 @@ from engine.model.attention.triton.kernels import attend_pages, merge_splits
 from engine.model.attention.triton.tables import Tiles
 from engine.model.attention.triton.tiling import MERGED_SPLITS, Shapes, Tiling
 
-# of a program, where kernels are interpreted: what the largest tiles want
-_INTERPRETED_SHARED_BYTES = 227 * 1024
+_INTERPRETED_SHARED_BYTES = 227 * 1024  # enough for the largest tiles
 
 
 def shared_bytes(device: torch.device) -> int:
-    """Return the shared memory that one program may have."""
+    """Return the maximum shared memory of one program."""
     if device.type != "cuda":
         return _INTERPRETED_SHARED_BYTES
     index = torch.cuda.current_device() if device.index is None else device.index
@@ -27,25 +26,25 @@ def shared_bytes(device: torch.device) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchWork:
-    """Tiles on the device, and room for their parts (none where no context is split)."""
+    """Tiles on the device, and tensors for their parts (empty if no context is split)."""
 
     tiling: Tiling
     tiles: Tensor  # int32 [T, 8]
-    splits: int  # most of a tile
+    splits: int  # maximum of a tile
     parts: Tensor  # float32 [parts, heads, head_dim]
     weights: Tensor  # float32 [parts, heads, 2]
 
     @property
     def split_pages(self) -> int:
-        """Pages of a split; 0 where each tile has one split, whose result needs no merge."""
+        """Pages of a split; 0 if each tile has one split, whose result needs no merge."""
         return self.tiling.split_pages if self.splits > 1 else 0
 
 
 class Launcher:
-    """Knows the shapes of a model and its KV.
+    """Launches kernels with the shapes of one model and its KV.
 
     `rotations` [positions, head_dim // 2, 2] begins at position 0; lines of negative positions lie
-    before it in its memory.
+    before it in the same memory.
     """
 
     def __init__(
@@ -58,7 +57,7 @@ class Launcher:
         self._scale = spec.head_dim**-0.5 * math.log2(math.e)
 
     def work(self, tiles: Tiles, tiling: Tiling) -> LaunchWork:
-        """Bring tiles to the device and make room for their parts."""
+        """Copy tiles to the device, and allocate tensors for their parts."""
         device, heads = self._store.device, self._spec.num_heads
         count = tiles.parts if tiles.splits > 1 else 0
         return LaunchWork(
@@ -72,7 +71,7 @@ class Launcher:
     def attend(
         self, layer: int, queries: Tensor, pages: Tensor, work: LaunchWork, out: Tensor
     ) -> None:
-        """Write what the queries of some tiles get into their rows of `out` [N, heads * dim]."""
+        """Write the results of the tiles' queries to their rows of `out` [N, heads * dim]."""
         spec, shapes, tiling = self._spec, self._shapes, work.tiling
         keys, values = self._store.layer(layer)
         window = spec.sliding_window if spec.window_layers[layer] else None

@@ -1,4 +1,4 @@
-"""Steps made ready: one whose tables are its own, one whose tensors a CUDA graph reads."""
+"""Prepared steps: one with its own tables, and one with fixed tensors for a CUDA graph."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -30,10 +30,10 @@ class TritonStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FixedStep:
-    """Decode in a graph: `attend` reads tensors that stay where they are, `fill` writes them.
+    """Decode in a graph: `attend` reads tensors at fixed addresses, `fill` writes them.
 
-    Implements AttentionStep for queries of exactly as many rows as it was made for. Rows beyond
-    those of the batch get zeros.
+    Implements AttentionStep for a fixed number of rows of queries. Rows beyond those of the batch
+    get zeros.
     """
 
     step: TritonStep
@@ -46,11 +46,11 @@ class FixedStep:
         return self.step.pages, self.step.works[0].tiles
 
     def fill(self, batch: Batch) -> bool:
-        """Write a batch's tables, in the stream that is current.
+        """Write a batch's tables, in the current stream.
 
         Returns:
-            False, with nothing written, if it has more than there is room for, or a sequence that
-            is not decoded (engine.model.attention.triton.tiling.MAX_DECODE_TOKENS).
+            False, with nothing written, if it does not fit, or a sequence is not decoded
+            (engine.model.attention.triton.tiling.MAX_DECODE_TOKENS).
         """
         pages, tiles = self.tables
         tokens = len(batch.token_ids)
@@ -61,7 +61,7 @@ class FixedStep:
             return False
         rows = np.zeros(tuple(tiles.shape), dtype=np.int32)
         rows[: len(cut.rows)] = cut.rows
-        # a row of padding is a query without pages, which merges to zeros
+        # a padding row is a query without pages, whose result is zero
         idle = rows[len(cut.rows) :][: len(tiles) - tokens]
         idle[:, 0] = np.arange(tokens, len(tiles))
         idle[:, 1] = 1

@@ -16,12 +16,12 @@ Table = npt.NDArray[np.int32]
 
 TILE = (
     "first_query",  # in [N]
-    "queries",  # how many; they follow each other
+    "queries",  # number of consecutive queries
     "part",  # number of its first part, of `queries` times splits
     "first_page",  # of its sequence, in [E]
     "pages",  # of its sequence that its last query may see
     "window_page",  # first page, counted from first_page, of its first query's window
-    "ordinal",  # of its first query: how many tokens of its sequence come before
+    "ordinal",  # of its first query: number of tokens of its sequence before it
     "position",  # of its first query
 )
 PAGE_COLUMNS = 5
@@ -30,7 +30,7 @@ _NEXT_SEQUENCE = 1 << 40  # more than any position
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tiles:
-    """Tiles of one kind: `rows` [T, 8], the parts that they have, the most splits of a tile."""
+    """Tiles of one kind: `rows` [T, 8], the number of their parts, the maximum splits of a tile."""
 
     rows: Table
     parts: int
@@ -58,7 +58,7 @@ def tiles_of(
 ) -> Tiles:
     """Cut the new tokens of some sequences into tiles.
 
-    Splits begin at fixed pages of a sequence, every `split_pages` of them (0: one split).
+    Splits begin at fixed pages of a sequence, every `split_pages` pages (0: one split).
     """
     counts = np.diff(batch.query_starts)[members]
     each = -(-counts // queries_per_tile)
@@ -91,7 +91,7 @@ def tiles_of(
 
 
 def _page_places(batch: Batch) -> Ints:
-    """Return where each page's first valid slot stands among all context tokens [C]."""
+    """Return the place of each page's first valid slot among all context tokens [C]."""
     lengths: Ints = batch.pages[:, 2] - batch.pages[:, 1] + 1
     places: Ints = np.cumsum(lengths) - lengths
     return places

@@ -1,4 +1,4 @@
-"""How the work of attention is cut into programs. Pure; knows neither torch nor Triton."""
+"""Divides the work of attention among programs. Pure; needs neither torch nor Triton."""
 
 import math
 from dataclasses import dataclass
@@ -6,8 +6,9 @@ from dataclasses import dataclass
 # Sequences with at most this many new tokens use the decode path: a token and its draft tokens.
 MAX_DECODE_TOKENS = 8
 
-# Tokens of a split, about. Shorter ones fill a device with fewer sequences; of each, its heads'
-# sums are written and read again: of 512 tokens 2 % of the K and V read, in groups of four heads.
+# Approximate tokens of a split. Shorter splits use a device fully with fewer sequences, but each
+# split's sums are written and read again: for 512 tokens 2 % of the K and V read, with groups of
+# four heads.
 _SPLIT_TOKENS = 512
 
 # Parts that a merge adds at a time.
@@ -15,18 +16,18 @@ MERGED_SPLITS = 16
 
 _LEAST_TILE = 16  # of a tensor core, in each direction
 
-# What one program of a Hopper card may have is 227 KiB, of others 99 (Ada) to 163 (A100).
+# A program may have 227 KiB on Hopper, on others from 99 (Ada) to 163 (A100).
 _HOPPER_SHARED_BYTES = 200 * 1024
 
-# Compilers that look up where to load from one iteration earlier take two stages for the look-up
-# of a page, so that 5 leave two buffers of K and V and 3 leave one.
+# The compiler's pipeline needs two stages to look up a page one iteration ahead: 5 stages leave two
+# buffers of K and V, 3 leave one.
 _TWO_BUFFERS = 5
 _ONE_BUFFER = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shapes:
-    """What tiles depend on. `group`: query heads of a KV head; `shared_bytes`: of one program."""
+    """Inputs of the tiling. `group`: query heads per KV head; `shared_bytes`: of one program."""
 
     group: int
     head_dim: int
@@ -49,8 +50,8 @@ class Shapes:
 class Tiling:
     """A program's tile: `rows` of (query, head of the group), `slots` of keys at a time.
 
-    `turn_keys`: keys are turned to their positions, not queries to the page's. Where queries are
-    turned, `slots` divides the page. `split_pages`: pages of a split, 0 if contexts are not split.
+    `turn_keys`: keys are rotated to their positions; otherwise queries to the page's base, and
+    `slots` divides the page. `split_pages`: pages of a split, 0 if contexts are not split.
     """
 
     rows: int
@@ -61,15 +62,15 @@ class Tiling:
     stages: int
 
     def queries(self, group: int) -> int:
-        """Return how many queries of a sequence a tile has at most."""
+        """Return the maximum number of queries of a sequence in a tile."""
         return self.rows // group
 
 
 def decode_tiling(shapes: Shapes) -> Tiling:
     """Tile few queries over long contexts.
 
-    With 16 rows, few of them in use, turning the queries once a page costs least and needs one
-    line of the table of angles. A page that no tile divides has its keys turned.
+    With 16 rows, of which few are in use, it is cheapest to rotate the queries once per page, which
+    needs one line of the table of angles. If no tile divides the page, its keys are rotated.
     """
     narrow = shapes.bytes_per_row <= 256
     fitting = [
@@ -87,10 +88,10 @@ def decode_tiling(shapes: Shapes) -> Tiling:
 
 
 def prefill_tiling(shapes: Shapes) -> Tiling:
-    """Tile many queries: a tile of keys is turned once for all of them, and may span pages.
+    """Tile many queries: a tile of keys is rotated once for all of them, and may span pages.
 
-    Sizes are those that fit into the registers. A tile within one page needs one line of angles;
-    else a line for each slot, for which a tile of half the size has room.
+    The sizes fit into the registers. A tile within one page needs one line of angles. Otherwise
+    each slot needs a line, so the tile has half the size.
     """
     if shapes.itemsize > 2:  # no tensor cores: for comparisons, not for speed
         rows, slots, warps, stages = 16, 16, 8, _ONE_BUFFER
@@ -111,7 +112,7 @@ def prefill_tiling(shapes: Shapes) -> Tiling:
 
 
 def _split_pages(page_size: int, slots: int) -> int:
-    """Return a number of pages whose tokens are a multiple of the slots of a tile."""
+    """Return a number of pages whose tokens are a multiple of a tile's slots."""
     whole = slots // math.gcd(slots, page_size)
     return max(1, round(_SPLIT_TOKENS / (page_size * whole))) * whole
 
