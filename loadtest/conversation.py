@@ -19,10 +19,10 @@ _SMALL_BUFFER = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Met:
-    """How a turn went. Seconds run from the first try. `code` is why it was given up, else "".
+    """The result of a turn. Seconds count from the first try. `code`: why it was given up, else "".
 
-    `refusals` counts the tries that the server shed, `tries` all of them. `continued`: there were
-    turns before it.
+    `refusals` counts the tries that the server shed, `tries` all of them. `continued`: it was not
+    the first turn.
     """
 
     total_s: float
@@ -35,17 +35,17 @@ class Met:
 
     @property
     def lost(self) -> bool:
-        """Whether the conversation can't go on."""
+        """Whether the conversation can't be continued."""
         return bool(self.code)
 
 
 class Conversation:
-    """Sends turns; each goes on where the last one ended, over a new socket if need be.
+    """Sends turns; each continues the last finished one, over a new socket if necessary.
 
-    `read_delay_s` makes a slow reader: it waits before each frame, with little room in between.
+    `read_delay_s` makes a slow reader: it waits before each frame, with a small receive buffer.
     """
 
-    def __init__(  # noqa: PLR0913 -- what a client may set
+    def __init__(  # noqa: PLR0913 -- options, passed by keyword
         self,
         url: str,
         *,
@@ -57,7 +57,7 @@ class Conversation:
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._address = ServerAddress.parse(url, api_key)
-        self._patience = retry_budget
+        self._retry_budget = retry_budget
         self._timeout_s = timeout_s
         self._read_delay_s = read_delay_s
         self._sleep = sleep
@@ -67,7 +67,7 @@ class Conversation:
         self.session_id: str | None = None
 
     def say(self, text: str, **fields: Any) -> Met:
-        """Send a turn and read its reply, with retries; never raises for what a server does."""
+        """Send a turn and read its reply, with retries; failures are results, not exceptions."""
         started_s, tries, refusals = self._clock(), 0, 0
         continued = self.tip is not None
         while True:
@@ -90,13 +90,13 @@ class Conversation:
                     stats=stats,
                 )
             refusals += code in SHED
-            wait_s = wait_before_retry(code, tries, elapsed_s, retry_after_s, self._patience)
+            wait_s = wait_before_retry(code, tries, elapsed_s, retry_after_s, self._retry_budget)
             if wait_s is None:
                 return Met(total_s=elapsed_s, tries=tries, refusals=refusals, code=code)
             self._sleep(wait_s)
 
     def drop(self) -> None:
-        """End the connection without a word, as a phone in a tunnel does."""
+        """Drop the connection without a close frame, as on a lost network."""
         if self._socket is not None:
             with contextlib.suppress(OSError):
                 self._socket.shutdown()
@@ -110,7 +110,7 @@ class Conversation:
         self._socket = None
 
     def _try(self, text: str, fields: dict[str, Any]) -> tuple[str, float | None, ChatTurn | None]:
-        """One try: the code of its failure ("" for none), Retry-After, the turn."""
+        """Try once; returns the error code ("" for none), Retry-After and the turn."""
         request = {"type": "response.create", "input": text} | fields
         if self.tip is not None:
             request["previous_response_id"] = self.tip
@@ -164,5 +164,5 @@ def _retry_after_s(frame: str | bytes) -> float | None:
 
 
 def _code_of_status(status: int) -> str:
-    """A refused handshake in words of the protocol."""
+    """The protocol's error code for the status of a refused handshake."""
     return {429: "rate_limit_exceeded", 503: "draining", 401: "invalid_api_key"}.get(status, "cut")

@@ -4,6 +4,8 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+EVENTS = ("ttft_cold", "ttft_warm", "itl", "turn")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
@@ -26,9 +28,9 @@ class Totals:
 
 
 def broken_limits(totals: Totals, limits: Limits) -> list[str]:
-    """Every limit that does not hold, in words; none if the test passed.
+    """A message for each exceeded limit; none if the test passed.
 
-    A test in which no turn ended has shown nothing, and does not pass.
+    A test in which no turn ended does not pass.
     """
     broken: list[str] = []
     if not totals.turns:
@@ -56,10 +58,7 @@ def parse_p95(items: Iterable[str]) -> dict[str, float]:
         event, _, text = item.partition("=")
         if event not in EVENTS or not text.replace(".", "", 1).isdigit():
             raise ValueError(
-                f"p95 must be EVENT=MS, EVENT one of {', '.join(EVENTS)} (got {item!r})"
+                f"p95 must be EVENT=MS with EVENT one of {', '.join(EVENTS)} (got {item!r})"
             )
         limits[event] = float(text)
     return limits
-
-
-EVENTS = ("ttft_cold", "ttft_warm", "itl", "turn")

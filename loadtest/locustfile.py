@@ -1,8 +1,8 @@
 """Locust users over WebSocket: `locust -f loadtest/locustfile.py --host http://127.0.0.1:8080`.
 
-Events of the type `WS`: `ttft_cold`, `ttft_warm` (first text, KV of earlier turns found), `itl`
-(mean between tokens) and `turn`, from the first try to the end; `lost` fails once per conversation
-that was given up. Headless runs end with exit code 1 when a limit of the gate is broken.
+Events of the type `WS`: `ttft_cold`, `ttft_warm` (with KV of earlier turns), `itl` (mean between
+tokens) and `turn`, from the first try to the end; `lost` fails once per conversation that was given
+up. Headless runs end with exit code 1 if a limit of the gate is exceeded.
 """
 
 import itertools
@@ -35,23 +35,28 @@ _seeds = itertools.count()
 @events.init_command_line_parser.add_listener
 def _add_options(parser: LocustArgumentParser) -> None:
     group = parser.add_argument_group("sessiond")
-    group.add_argument("--scenario", default="steady", choices=list(SCENARIOS), help="The crowd.")
+    group.add_argument(
+        "--scenario",
+        default="steady",
+        choices=list(SCENARIOS),
+        help="Kinds of users and their number over time.",
+    )
     group.add_argument(
         "--stages",
         type=checked(parse_stages),
         default="",
-        help="USERS:SECONDS,... instead of -u and -t.",
+        help="USERS:SECONDS,... in place of -u and -t.",
     )
-    group.add_argument("--time-scale", type=float, default=0.05, help="Shortens think times.")
-    group.add_argument("--max-output-tokens", type=int, default=64, help="Of a reply.")
-    group.add_argument("--patience-s", type=float, default=60.0, help="How long a turn is tried.")
-    group.add_argument("--seed", type=int, default=1, help="Of all draws.")
+    group.add_argument("--time-scale", type=float, default=0.05, help="Scale of real think times.")
+    group.add_argument("--max-output-tokens", type=int, default=64, help="Maximum reply length.")
+    group.add_argument("--patience-s", type=float, default=60.0, help="Time limit of retries.")
+    group.add_argument("--seed", type=int, default=1, help="Seed of the random generator.")
     group.add_argument(
-        "--api-key", default="", env_var="SESSIOND_API_KEY", help="If one is asked for."
+        "--api-key", default="", env_var="SESSIOND_API_KEY", help="API key, if required."
     )
     group.add_argument("--record", default="", help="File for `sessiond capacity`.")
-    group.add_argument("--most-lost", type=int, default=0, help="Gate: conversations lost.")
-    group.add_argument("--most-failed", type=float, default=0.01, help="Gate: share of turns.")
+    group.add_argument("--most-lost", type=int, default=0, help="Gate: most conversations lost.")
+    group.add_argument("--most-failed", type=float, default=0.01, help="Gate: most turns failed.")
     group.add_argument(
         "--p95",
         action="append",
@@ -62,7 +67,7 @@ def _add_options(parser: LocustArgumentParser) -> None:
 
 
 class _Run:
-    """What the users of one test share."""
+    """State shared by the users of one test."""
 
     habits: Habits
 
@@ -111,7 +116,7 @@ def _totals(environment: Environment) -> Totals:
 
 
 class Crowd(LoadTestShape):
-    """Users over time as the scenario, or `--stages`, says."""
+    """Users over time, from the scenario or `--stages`."""
 
     use_common_options = True
 
@@ -120,13 +125,13 @@ class Crowd(LoadTestShape):
         self._stage: CrowdStage | None = None
 
     def tick(self) -> tuple[int, float, list[type[User]]] | None:
-        """Locust asks once a second."""
+        """Users, spawn rate and kinds now; locust calls this once a second."""
         options = self.runner.environment.parsed_options
         stages = _stages(options)
         stage = stage_at(stages, self.get_run_time())
         if stage is None:
             return None
-        if stage != self._stage and _run.recorder is not None:  # locust asks before the start
+        if stage != self._stage and _run.recorder is not None:  # None: called before the start
             self._stage = stage
             _run.recorder.stage_begun(stage.users, stage.seconds)
         kinds = [_KINDS[name] for name in SCENARIOS[options.scenario].kinds]
@@ -141,7 +146,7 @@ def _stages(options: Any) -> list[CrowdStage]:
 
 
 class _Client(User):
-    """Talks over one socket; what goes wrong ends no user: it starts over, as a person would."""
+    """Holds conversations over one socket; after a lost conversation it starts the next."""
 
     abstract = True
     wait_time = constant(0)
@@ -169,12 +174,12 @@ class _Client(User):
         )
 
     def on_stop(self) -> None:
-        """Leave in order."""
+        """Close the connection."""
         self._talk.close()
 
     @task
     def hold_conversation(self) -> None:
-        """From the first turn to the last, or until it is lost."""
+        """Run one conversation to its end, or until it is lost."""
         self._talk.close()
         self._talk = self._connection()
         for said in self.turns():
@@ -183,15 +188,15 @@ class _Client(User):
             self.think(said.think_s)
 
     def turns(self) -> Iterator[Said]:
-        """What is said in one conversation."""
+        """The turns of one conversation."""
         return self.person.conversation()
 
     def think(self, seconds: float) -> None:
-        """Between a reply and the next turn."""
+        """Wait between a reply and the next turn."""
         gevent.sleep(seconds)
 
     def say(self, said: Said) -> bool:
-        """Run one turn and report it to locust; returns whether the conversation goes on."""
+        """Run one turn and report it to locust; returns whether the conversation continues."""
         met = self._talk.say(said.text, max_output_tokens=said.max_output_tokens)
         if _run.recorder is not None:
             _run.recorder.turn(met, self.environment.runner.user_count)
@@ -220,24 +225,24 @@ class _Client(User):
 
 
 class Talker(_Client):
-    """Talks as the dialogues go, and thinks between turns."""
+    """Sends the turns of dialogues, with think times."""
 
 
 class Commuter(_Client):
-    """Loses its connection with all others, and goes on over a new one."""
+    """Loses its connection at the same moments as all others, and reconnects."""
 
     def think(self, seconds: float) -> None:
-        """Think; at the next moment of the storm the connection is gone."""
+        """Think until the next moment of the storm, then drop the connection."""
         gevent.sleep(min(seconds, _STORM_EVERY_S))
         gevent.sleep(-time.monotonic() % _STORM_EVERY_S)
         self._talk.drop()
 
 
 class Reader(_Client):
-    """Shows a long text, then asks about it."""
+    """Sends a long document, then questions about it."""
 
     def turns(self) -> Iterator[Said]:
-        """A document before the first question."""
+        """The turns with a document before the first message."""
         document = self.person.document(_DOCUMENT_TOKENS)
         for index, said in enumerate(self.person.conversation()):
             text = f"{document}\n\n{said.text}" if index == 0 else said.text
@@ -245,17 +250,17 @@ class Reader(_Client):
 
 
 class Abuser(_Client):
-    """Never thinks, always wants the longest reply."""
+    """Sends turns without think time and requests the longest replies."""
 
     def turns(self) -> Iterator[Said]:
-        """The same words, longer replies."""
+        """The turns with the longest replies and no think time."""
         longest = self.environment.parsed_options.max_output_tokens
         for said in self.person.conversation():
             yield Said(said.text, longest, 0.0)
 
 
 class SlowReader(_Client):
-    """Hardly reads; the server may merge deltas, or close with 1013, and keep all others fast."""
+    """Reads slowly: the server merges deltas or closes with 1013; others must stay fast."""
 
     read_delay_s = _SLOW_READ_S
 

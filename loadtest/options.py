@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 
 def checked(parse: Callable[[str], object]) -> Callable[[str], str]:
-    """A type for argparse: the text as it is, once `parse` can read it; empty is not said."""
+    """A type for argparse: the text unchanged if `parse` accepts it or it is empty."""
 
     def check(text: str) -> str:
         try:

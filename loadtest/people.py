@@ -1,6 +1,6 @@
-"""Who talks: what they say, how long they think, how long a reply they want. Pure, by seed.
+"""Simulated people: their messages, think times and reply lengths. Pure, by seed.
 
-Texts come from real dialogues; think times and reply lengths from a trace of a chat service
+Texts come from real dialogues, think times and reply lengths from a trace of a chat service
 (BurstGPT: gaps between turns of one conversation, median about two minutes, long tail).
 """
 
@@ -13,13 +13,13 @@ from itertools import pairwise
 from pathlib import Path
 
 DATA = Path(__file__).parent / "data"
-_LONGEST_THINK_S = 1800.0  # beyond it somebody went home
+_LONGEST_THINK_S = 1800.0  # a longer gap ends a conversation
 _FEWEST_TOKENS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """One turn: what is said, how long the reply may get, how long its reader then thinks."""
+    """One turn: its message, the limit of its reply, and the think time after it."""
 
     text: str
     max_output_tokens: int
@@ -28,7 +28,7 @@ class Said:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Habits:
-    """What people are drawn from: dialogues (texts of the user), gaps in s, reply lengths."""
+    """Distributions to draw from: dialogues (texts of the user), gaps in s, reply lengths."""
 
     dialogues: Sequence[Sequence[str]]
     gaps_s: Sequence[float]
@@ -55,25 +55,25 @@ def load_habits(folder: Path = DATA) -> Habits:
 
 
 class Person:
-    """Holds conversations, one after the other. The same seed says the same.
+    """Generates conversations, one after the other; the same ones for the same seed.
 
-    `time_scale` shortens think times, so that a test needs minutes, not hours; replies are at
-    most `most_tokens` long.
+    `time_scale` shortens think times, so that a test takes minutes, not hours. `most_tokens`:
+    maximum reply length.
     """
 
     def __init__(
         self, habits: Habits, seed: int, *, time_scale: float = 1.0, most_tokens: int = 256
     ) -> None:
         self._habits = habits
-        self._random = random.Random(seed)  # noqa: S311 -- draws a load, guards nothing
+        self._random = random.Random(seed)  # noqa: S311 -- generates load, not secrets
         self._time_scale = time_scale
         self._most_tokens = most_tokens
 
     def conversation(self) -> Iterator[Said]:
         """The turns of the next conversation.
 
-        Each begins with a number of its own: else dialogues that come again would find the KV of
-        earlier ones, and the server would look faster than for people.
+        Each starts with a random number: otherwise a repeated dialogue would hit the KV of an
+        earlier one, and the server would look faster than it is.
         """
         draw = self._random
         dialogue = list(draw.choice(self._habits.dialogues))
@@ -87,7 +87,7 @@ class Person:
             )
 
     def document(self, tokens: int) -> str:
-        """A text of about so many tokens, made of what people say."""
+        """A text of about `tokens` tokens, made of messages."""
         words: list[str] = []
         while len(words) < tokens * 3 // 4:  # a token is about three quarters of a word
             words += " ".join(self._random.choice(self._habits.dialogues)).split()

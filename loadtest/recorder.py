@@ -9,7 +9,7 @@ from sessiond.capacity.observations import Seen, StageBegun, TurnSeen, encode
 
 
 class Recorder:
-    """Owns the file. Without a path nothing is written."""
+    """Owns the file; without a path nothing is written."""
 
     def __init__(self, path: str | None) -> None:
         self._file: BinaryIO | None = None
@@ -17,11 +17,11 @@ class Recorder:
             self._file = Path(path).open("wb")  # noqa: SIM115 -- `close` closes it
 
     def stage_begun(self, users: int, seconds: float) -> None:
-        """A number of users talks from now on."""
+        """Record the start of a stage."""
         self._write(StageBegun(at_s=time.time(), users=users, seconds=seconds))
 
     def turn(self, met: Met, users: int) -> None:
-        """A user was through with a turn."""
+        """Record a finished turn."""
         stats = met.stats
         self._write(
             TurnSeen(
@@ -39,7 +39,7 @@ class Recorder:
         )
 
     def close(self) -> None:
-        """Write what is buffered."""
+        """Flush and close the file."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -50,7 +50,7 @@ class Recorder:
 
 
 def is_warm(met: Met) -> bool:
-    """Whether the server still had the KV of the turns before, or brought it back."""
+    """Whether the server kept or restored most of the KV of earlier turns."""
     stats = met.stats
     if stats is None or not met.continued:
         return False
@@ -58,7 +58,7 @@ def is_warm(met: Met) -> bool:
 
 
 def inter_token_s(met: Met) -> float | None:
-    """The mean time between tokens of a reply of two or more."""
+    """Mean time between the tokens of a reply; None for a reply of less than two."""
     if met.stats is None or not met.stats.tokens_per_s:
         return None
     return 1 / met.stats.tokens_per_s

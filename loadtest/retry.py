@@ -1,13 +1,12 @@
-"""What a well-behaved client does when a turn did not work: wait and try again, or give up. Pure.
+"""Retries of a well-behaved client after a failed turn. Pure.
 
 A client that gives up at once relieves a weak server and makes it look fast. Therefore a shed turn
-is retried, its clock runs from the first try, and an abandoned turn counts its conversation as
-lost.
+is retried, its latency counts from the first try, and giving up a turn loses its conversation.
 """
 
 from dataclasses import dataclass
 
-# The server says "later", or the way to it broke: the same turn may work in a moment.
+# Codes after which a retry may succeed: the server sheds load, or the connection was lost.
 PASSING = frozenset(
     {
         "cut",
@@ -28,7 +27,7 @@ _LONGEST_WAIT_S = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryBudget:
-    """How long one turn is tried for."""
+    """Seconds during which one turn is retried."""
 
     seconds: float = 60.0
 

@@ -7,7 +7,7 @@ from itertools import accumulate
 
 @dataclass(frozen=True, slots=True)
 class CrowdStage:
-    """So many users for so many seconds."""
+    """A constant number of users for some seconds."""
 
     users: int
     seconds: float
@@ -15,9 +15,9 @@ class CrowdStage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """Kinds of people by their names in the locustfile; `shares` of the most users per stage.
+    """Kinds of users by their class names in the locustfile, and their number over time.
 
-    Each share holds for an equal part of the time.
+    `shares`: users of each stage relative to the maximum; all stages have the same duration.
     """
 
     kinds: Sequence[str]
@@ -26,36 +26,40 @@ class Scenario:
 
 
 SCENARIOS: Mapping[str, Scenario] = {
-    "steady": Scenario(
-        kinds=["Talker"], shares=[1.0], about="people who talk, all the time the same number"
-    ),
+    "steady": Scenario(kinds=["Talker"], shares=[1.0], about="a constant number of conversations"),
     "ramp": Scenario(
         kinds=["Talker"],
         shares=[0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 1.0],
-        about="more people step by step",
+        about="a number that rises in steps",
     ),
     "burst": Scenario(
         kinds=["Talker"],
         shares=[0.2, 1.0, 0.2, 1.0, 0.2],
-        about="few people, suddenly many, few again",
+        about="few conversations, suddenly many, few again",
     ),
     "reconnect-storm": Scenario(
-        kinds=["Commuter"], shares=[1.0], about="all lose their connection at the same moments"
+        kinds=["Commuter"],
+        shares=[1.0],
+        about="all clients lose their connection at the same moments",
     ),
     "long-documents": Scenario(
-        kinds=["Reader"], shares=[1.0], about="a long text first, then short questions about it"
+        kinds=["Reader"], shares=[1.0], about="a long document first, then short questions about it"
     ),
     "quota-abusers": Scenario(
-        kinds=["Talker", "Abuser"], shares=[1.0], about="half of them never wait or think"
+        kinds=["Talker", "Abuser"],
+        shares=[1.0],
+        about="half of the clients send turns without think time",
     ),
     "slow-readers": Scenario(
-        kinds=["Talker", "SlowReader"], shares=[1.0], about="half of them hardly read replies"
+        kinds=["Talker", "SlowReader"],
+        shares=[1.0],
+        about="half of the clients read replies slowly",
     ),
 }
 
 
 def stages_of(name: str, users: int, seconds: float) -> list[CrowdStage]:
-    """The stages of a scenario with at most `users` users, `seconds` in all."""
+    """The stages of a scenario with at most `users` users and a total of `seconds`."""
     shares = SCENARIOS[name].shares
     return [CrowdStage(max(1, round(share * users)), seconds / len(shares)) for share in shares]
 

@@ -8,13 +8,14 @@ from alembic import context
 from sessiond.store.database import parse_url, writer_engine
 from sessiond.store.schema import metadata
 
-_LOCK = 0x5E5510AD  # any number that nobody else takes in this database
+_LOCK = 0x5E5510AD  # key of the advisory lock, arbitrary
 
 
 def run(connection: sa.Connection) -> None:
-    """Migrate on one connection, in one transaction: of several starting servers one migrates.
+    """Migrate on one connection, in one transaction.
 
-    The others wait, and then find nothing to do: for SQLite's one write lock, or for this one.
+    If several servers start at once, one migrates; the others wait for the lock (the advisory one,
+    or SQLite's write lock) and then find a current schema.
     """
     if connection.dialect.name == "postgresql":
         connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
@@ -29,7 +30,7 @@ def run(connection: sa.Connection) -> None:
 
 
 async def run_online() -> None:
-    """Open a connection for `run`, and close it whatever happens."""
+    """Run `run` on a connection of its own."""
     engine = writer_engine(parse_url(context.config.attributes["url"]))
     try:
         async with engine.begin() as connection:

@@ -102,10 +102,10 @@ class Accounts:
 
     async def remove_user(self, actor: str, user_id: str) -> None:
         """Remove a user and revoke its keys. Its conversations stay in the database."""
-        ended = await self._store.remove_user(user_id, self._audit(actor, "user.remove", user_id))
-        if ended is None:
+        revoked = await self._store.remove_user(user_id, self._audit(actor, "user.remove", user_id))
+        if revoked is None:
             raise _no_user(user_id)
-        self._on_revoked(ended)
+        self._on_revoked(revoked)
 
     # --- keys ------------------------------------------------------------------------------------
 
@@ -118,7 +118,7 @@ class Accounts:
         return issued
 
     async def keys(self, user_id: str) -> tuple[KeyRecord, ...]:
-        """A user's keys, revoked ones included, the oldest first."""
+        """A user's keys, revoked ones included, oldest first."""
         await self.user(user_id)
         return await self._store.list_keys(user_id)
 
@@ -130,7 +130,7 @@ class Accounts:
         return found
 
     async def revoke_key(self, actor: str, user_id: str, key_id: str) -> None:
-        """Revoke a key at once and close the sockets that it opened."""
+        """Revoke a key at once; its sockets are closed."""
         audit = self._audit(actor, "key.revoke", user_id, key=key_id)
         if not await self._store.revoke_key(user_id, key_id, audit):
             raise _no_key(key_id)

@@ -7,7 +7,7 @@ import secrets
 from dataclasses import dataclass, field
 
 _FORM = re.compile(r"sk-([0-9a-f]{16})\.([A-Za-z0-9_-]{43})")
-# Own keys, keys of other services sent by mistake, and any text in the place of a key.
+# Own keys, keys of other services sent by mistake, and any text where a key is expected.
 _IN_TEXT = re.compile(
     r"(?P<known>(?<![A-Za-z0-9])sk-[0-9a-f]{16}\.)[A-Za-z0-9_-]+"
     r"|(?P<other>(?<![A-Za-z0-9])sk-)[A-Za-z0-9._-]{8,}"

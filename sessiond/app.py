@@ -106,7 +106,7 @@ def _middleware(
             HostOriginCheck, allowed_hosts=tuple(allowed_hosts), allowed_origins=tuple(origins)
         ),
     ]
-    if origins:  # scripts of those pages may read responses
+    if origins:  # lets scripts of these pages read responses
         stack.append(
             Middleware(
                 CORSMiddleware,
@@ -145,7 +145,7 @@ async def _not_routed(request: Request, error: Exception) -> Response:
 
 
 def _methods(request: Request) -> list[str]:
-    """Methods of the path (RFC 9110, section 10.2.1): each has a route of its own here."""
+    """Methods of the path (RFC 9110, section 10.2.1), each of which has a route of its own."""
     routes = [route for route in request.app.routes if isinstance(route, Route)]
     return sorted(
         method

@@ -74,7 +74,7 @@ def build_server(
 ) -> Server:
     """Wire an application to an engine. The engine has started; `text` is that of its model.
 
-    `port`: the port listened on; 0 takes the one of the settings.
+    `port`: the port listened on; 0: that of the settings.
 
     Raises:
         ConfigError: the context policy is unknown, or traces can't be sent.

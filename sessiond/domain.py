@@ -80,11 +80,11 @@ class TurnRequest:
     deadline_ms: int | None = None
     priority: Literal["low", "normal", "high"] | None = None
     metadata: dict[str, str] = field(default_factory=dict)
-    store: bool | None = None  # false: the session lives in memory only
+    store: bool | None = None  # false: the session is in memory only
     background: bool = False  # the turn continues when its client disconnects
 
 
-# --- what happens to a turn, in order: TurnAccepted, then these, then one TurnFinished ----------
+# --- events of a turn, in order: TurnAccepted, then these, then one TurnFinished ----------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -376,7 +376,7 @@ class SessionFilter:
 
 
 EVERYBODY = "*"
-"""In place of a user's id."""
+"""Stands for all users in `SessionFilter.user_id`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Quotas: limits of a user, its usage, refusals and rate limit headers. Pure.
 
 Tokens are counted in fixed windows: minutes and days of UTC. A turn reserves its worst case in
-the windows in which it begins; the unused part is returned to them.
+the windows in which it begins; its end refunds the unused part to them.
 """
 
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ _FAULTS = frozenset({"internal_error", "engine_restarted"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quota:
-    """The limits of one user; None is no limit. `weight`: its share beside others of weight 1."""
+    """The limits of one user; None is no limit. `weight`: its share relative to weight 1."""
 
     max_sessions: int | None = None
     max_concurrent_turns: int | None = None
@@ -93,7 +93,7 @@ class QuotaUse:
     def at(self, now: float) -> "QuotaUse":
         """The usage in the windows of `now`; usage in earlier windows is dropped.
 
-        A window that has just begun by another server's clock counts as current; one further ahead
+        A window that another server's clock has just opened counts as current; one further ahead
         was opened by a wrong clock and is dropped.
         """
         minute, day = windows_at(now)
@@ -156,7 +156,7 @@ def windows_at(now: float) -> Windows:
 
 
 def charged_tokens(usage: TurnUsage, error: TurnError | None = None) -> int:
-    """Cost of a turn: tokens computed and generated; after a server fault without the output."""
+    """Tokens charged for a turn: computed and generated ones; after a server fault no output."""
     computed = usage.recomputed_tokens + usage.new_tokens
     faulted = error is not None and error.code in _FAULTS
     return computed if faulted else computed + usage.output_tokens
@@ -171,7 +171,7 @@ def refusal(account: Account, wanted: Wanted, now: float, drain_s: int = 1) -> Q
         *_exceeded_counts(account, wanted, drain_s),
         *_exceeded_windows(account, wanted, now),
     ]
-    return max(found, key=_patience, default=None)
+    return max(found, key=_wait_of, default=None)
 
 
 def _exceeded_counts(account: Account, wanted: Wanted, drain_s: int) -> list[QuotaRefusal]:
@@ -199,16 +199,16 @@ def _exceeded_windows(account: Account, wanted: Wanted, now: float) -> list[Quot
         ),
         ("tokens_per_day", use.day_tokens, quota.tokens_per_day, use.day_start + DAY_S),
     )
-    for reason, taken, limit, end in windows:
-        if limit is None or taken + wanted.tokens <= limit:
+    for reason, used, limit, end in windows:
+        if limit is None or used + wanted.tokens <= limit:
             continue
         if wanted.tokens > limit:
-            message = f"the turn may take {wanted.tokens} tokens, and {reason} is {limit}"
+            message = f"the turn may use {wanted.tokens} tokens, and {reason} is {limit}"
             found.append(_refusal(reason, message, None))
         else:
-            message = f"{taken} of the {limit} tokens of {reason} are taken"
+            message = f"{used} of the {limit} tokens of {reason} are used"
             if wanted.tokens > 1:
-                message += f", and the turn may take {wanted.tokens}"
+                message += f", and the turn may use {wanted.tokens}"
             found.append(_refusal(reason, message, wait_s(end, now)))
     return found
 
@@ -229,8 +229,8 @@ def rate_headers(account: Account, now: float, drain_s: int = 1) -> dict[str, st
         left = max(0, quota.max_concurrent_turns - use.turns)
         headers |= _headers("requests", quota.max_concurrent_turns, left, 0 if left else drain_s)
     windows = [
-        (max(0, limit - taken), limit, wait_s(end, now) if taken else 0)
-        for limit, taken, end in (
+        (max(0, limit - used), limit, wait_s(end, now) if used else 0)
+        for limit, used, end in (
             (quota.tokens_per_minute, use.minute_tokens, use.minute_start + MINUTE_S),
             (quota.tokens_per_day, use.day_tokens, use.day_start + DAY_S),
         )
@@ -257,5 +257,5 @@ def _refusal(reason: QuotaReason, message: str, retry_after_s: int | None) -> Qu
     )
 
 
-def _patience(found: QuotaRefusal) -> float:
+def _wait_of(found: QuotaRefusal) -> float:
     return float("inf") if found.retry_after_s is None else found.retry_after_s

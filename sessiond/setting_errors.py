@@ -21,6 +21,18 @@ OTHER_VARIABLES = frozenset(
 )
 
 
+_KINDS = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "a non-empty text",
+    tuple[str, ...]: "comma-separated names",
+}
+
+
+BYTE_FIELDS = frozenset(n for n, kind in Settings.__annotations__.items() if kind == ByteSize)
+
+
 class SettingError(Exception):
     """Invalid settings, one line each."""
 
@@ -62,18 +74,6 @@ def allowed_values(name: str) -> str:
     return words + _bounds(field)
 
 
-_KINDS = {
-    bool: "true or false",
-    int: "a whole number",
-    float: "a number",
-    str: "a non-empty text",
-    tuple[str, ...]: "comma-separated names",
-}
-
-
-BYTE_FIELDS = frozenset(n for n, kind in Settings.__annotations__.items() if kind == ByteSize)
-
-
 def _bounds(field: FieldInfo) -> str:
     least = next((rule.ge for rule in field.metadata if isinstance(rule, annotated_types.Ge)), None)
     above = next((rule.gt for rule in field.metadata if isinstance(rule, annotated_types.Gt)), None)
@@ -101,7 +101,7 @@ def _line(details: ErrorDetails, flags: Mapping[str, object]) -> str:
 
 
 def _as_given(name: str, value: object, flags: Mapping[str, object]) -> object:
-    """The value as given: an inner error shows only a part of it."""
+    """The value as given: pydantic's error may show only a part of it."""
     return flags.get(name, os.environ.get(f"{ENV_PREFIX}{name.upper()}", value))
 
 

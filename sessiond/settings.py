@@ -72,7 +72,6 @@ Milliseconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Watermark = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Pause = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
-
 _ORIGIN = re.compile(r"https?://([a-z0-9._-]+|\[[0-9a-f:]+\])(:[0-9]{1,5})?", re.IGNORECASE)
 
 
@@ -97,7 +96,7 @@ class Settings(BaseSettings):
     port: int = Field(8080, ge=0, le=65535, description="Port to listen on; 0 takes a free one.")
     allowed_hosts: Names = Field(
         (),
-        description="Host names accepted in requests, in addition to the one listened on.",
+        description="Host names accepted in requests, in addition to `host`.",
     )
     allowed_origins: Names = Field(
         (),
@@ -115,7 +114,10 @@ class Settings(BaseSettings):
         description="Database: a SQLAlchemy URL.",
     )
     db_connections: int = Field(
-        10, ge=1, le=1000, description="Maximum connections to Postgres; a turn holds none."
+        10,
+        ge=1,
+        le=1000,
+        description="Maximum connections to Postgres; a running turn does not hold one.",
     )
     db_timeout_s: Seconds = Field(
         15.0,
@@ -131,8 +133,7 @@ class Settings(BaseSettings):
     replica_heartbeat_s: Pause = Field(
         5.0,
         description="Seconds between heartbeats of this server in the database; after three "
-        "intervals "
-        "without one, other servers may take over its conversations.",
+        "intervals without one, other servers may take over its conversations.",
     )
 
     otlp_traces_endpoint: str = Field(
@@ -166,15 +167,14 @@ class Settings(BaseSettings):
         gt=0,
         le=1,
         description="Share of the free memory of the GPU (or of its instance or limit) at start "
-        "that "
-        "weights, steps, graphs and KV may use (vLLM: share of the total memory).",
+        "that weights, steps, graphs and KV may use (vLLM: share of the total memory).",
     )
     cuda_graphs: CudaGraphs = Field(
         "auto",
         description="Capture decode steps as CUDA graphs where the attention backend allows it.",
     )
     cuda_graph_sizes: str = Field(
-        "", description="Batch sizes of CUDA graphs, such as 1,2,4,8; empty chooses them."
+        "", description="Batch sizes of CUDA graphs, such as 1,2,4,8; empty: automatic."
     )
     max_model_len: int = Field(
         0, ge=0, description="Maximum context length in tokens; 0 uses the model's, or what fits."
@@ -184,38 +184,34 @@ class Settings(BaseSettings):
     target_inter_token_ms: Milliseconds = Field(
         100.0,
         description="Longest time between two tokens of a reply while other prompts are "
-        "prefilled, in milliseconds; 0 sets no bound.",
+        "prefilled, in milliseconds; 0 sets no limit.",
     )
     num_speculative_tokens: int = Field(
         7,
         ge=0,
         le=MAX_SPECULATIVE_TOKENS,
         description="Maximum draft tokens per reply and step, taken from the preceding text and "
-        "verified "
-        "in one step where that is faster; replies do not change. 0 disables speculation.",
+        "verified in one step where that is faster; replies do not change. "
+        "0 disables speculation.",
     )
     max_queue: int = Field(1024, ge=0, description="Maximum turns that wait to run.")
     demand_high_watermark: Watermark = Field(
         16.0,
-        description="New turns are refused (429) while running and waiting turns want more KV than "
-        "this many pools; 0 sets no bound.",
+        description="New turns are refused (429) while running and waiting turns need more KV than "
+        "this many pools; 0 sets no limit.",
     )
     demand_warn_watermark: Watermark = Field(
         0.9,
-        description="A warning is logged when running and waiting turns want this many pools of "
-        "KV; "
-        "0 disables it.",
+        description="A warning is logged when running and waiting turns need this many pools of "
+        "KV; 0 disables it.",
     )
     max_preemptions: int = Field(
         3,
         ge=0,
         description="Maximum preemptions of one turn; after that it waits until it can't be "
-        "preempted, "
-        "or its reply is cut.",
+        "preempted, or its reply is cut.",
     )
-    enable_prefix_caching: bool = Field(
-        True, description="Reuse KV blocks that begin with the same tokens."
-    )
+    enable_prefix_caching: bool = Field(True, description="Reuse KV blocks of equal prefixes.")
     retain_kv: bool = Field(True, description="Keep a session's KV between its turns.")
     idle_prefill: bool = Field(
         True, description="Prefill the start of the next turn while nothing else runs."
@@ -223,8 +219,8 @@ class Settings(BaseSettings):
 
     context_policy: str = Field(
         "sliding_window",
-        description="Context policy of conversations that outgrow their room, unless a request, "
-        "session or user sets another; parameters are optional, such as "
+        description="Context policy of conversations that exceed the context length, unless a "
+        "request, session or user sets another; parameters are optional, such as "
         "last_turns:turns=30.",
     )
     context_fidelity: Literal["exact", "shifted"] = Field(
@@ -242,22 +238,20 @@ class Settings(BaseSettings):
         "lru",
         min_length=1,
         description="Policy that orders the eviction of idle sessions' KV: `lru`, `ttl`, "
-        "`priority`, "
-        "`cost_aware`, or one that an installed package adds.",
+        "`priority`, `cost_aware`, or one that an installed package adds.",
     )
     kv_low_watermark: float = Field(
         0.95,
         ge=0,
         le=1,
-        description="Share of the pool that sessions may still hold after idle ones are evicted.",
+        description="Share of the pool down to which idle sessions are evicted.",
     )
     kv_high_watermark: float = Field(
         1.0,
         gt=0,
         le=1,
         description="Share of the pool above which idle sessions are evicted before their blocks "
-        "are "
-        "needed; at 1 they are evicted only then.",
+        "are needed; at 1 they are evicted only when needed.",
     )
     max_resident_blocks: int = Field(
         0, ge=0, description="Maximum KV blocks of one session; 0 sets no limit."
@@ -270,14 +264,13 @@ class Settings(BaseSettings):
         0,
         ge=0,
         description="Main memory for KV evicted from the device, such as 4GiB; 0 disables it. On "
-        "a CPU "
-        "it is the same memory as the pool's.",
+        "a CPU it is the same memory as the pool's.",
     )
     disk_tier_size: ByteSize = Field(
         2 * 2**30,
         ge=0,
-        description="Disk space for KV of idle or disconnected sessions, such as 2GiB, so that it "
-        "survives a restart; 0 disables it.",
+        description="Disk space for KV of idle or disconnected sessions, such as 2GiB; it survives "
+        "a restart. 0 disables it.",
     )
     disk_tier_path: str = Field(
         default_factory=_default_tier_path,
@@ -309,8 +302,7 @@ class Settings(BaseSettings):
     session_ttl: Seconds = Field(
         0.0,
         description="Seconds after which a session that is neither used nor held is deleted with "
-        "its "
-        "text; 0 keeps sessions until they are deleted.",
+        "its text; 0 keeps sessions until a client deletes them.",
     )
     idempotency_ttl_s: Seconds = Field(
         86400.0, description="Lifetime of an idempotency key, in seconds."
@@ -349,7 +341,7 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 -- the base class's signature
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 -- the same
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Flags, then environment, then the file."""
+        """Sources in order of precedence: flags, environment, file."""
         return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, config_file())
 
     @model_validator(mode="after")
@@ -360,7 +352,7 @@ class Settings(BaseSettings):
         for origin in self.allowed_origins:
             if not _ORIGIN.fullmatch(origin):
                 raise ConfigError(
-                    "allowed_origins", origin, "https://HOST or http://HOST, maybe with :PORT"
+                    "allowed_origins", origin, "https://HOST or http://HOST, optionally with :PORT"
                 )
         self.engine_config()
         return self

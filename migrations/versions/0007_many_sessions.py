@@ -38,8 +38,8 @@ _REPLACED = (
     ("turns_status", "turns", ["status"]),
 )
 
-# Turns of closed sessions that no open session is built on. Until now they went with the next
-# session that their user closed; from now on that looks near itself only.
+# Turns of closed sessions that no open session needs. Until this version, the next close of a
+# session of the same user deleted them; from now on a close only deletes turns near its own.
 _LEFT = """
 CREATE TEMPORARY TABLE left_turns AS
 WITH RECURSIVE of_closed(id, parent_id) AS (

@@ -17,7 +17,7 @@ from sessiond.api.refusal import refuse_connection
 from sessiond.domain import Caller
 from sessiond.errors import RequestError
 
-# for load balancers and scrapers, which have no user, and for readers of the documentation
+# for load balancers, scrapers and readers of the documentation, who have no key
 OPEN_PATHS = frozenset({"/health/live", "/health/ready", "/metrics", "/openapi.json", "/console"})
 _OPEN_FOLDER = "/console/"  # the page's static files; the data that it shows requires a key
 ADMIN_PATH = "/admin/"

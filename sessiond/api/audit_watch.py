@@ -12,7 +12,7 @@ logger = logging.getLogger(__name__)
 
 
 class AuditWatch:
-    """Runs an audit every `every_s`: it visits every block and session, too much for a scrape."""
+    """Runs an audit every `every_s`. It visits every block and session, too much for a scrape."""
 
     def __init__(
         self, engine: EngineClient, *, every_s: float = 300.0, ask_timeout_s: float = 5.0
@@ -55,7 +55,7 @@ class AuditWatch:
         while True:
             await asyncio.sleep(self._every_s)
             try:
-                await self._look()
+                await self._audit_if_idle()
             except RequestError:
                 logger.debug(
                     "the engine does not answer; the audit is retried at the next interval"
@@ -63,7 +63,7 @@ class AuditWatch:
             except Exception:
                 logger.exception("the audit failed; it is retried at the next interval")
 
-    async def _look(self) -> None:
+    async def _audit_if_idle(self) -> None:
         stats = await ask_in_time(self._engine, GetStats(), self._ask_timeout_s)
         if isinstance(stats, EngineStats) and not stats.running and not stats.waiting:
             report = await self.audit()

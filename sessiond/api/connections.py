@@ -31,9 +31,7 @@ class Connections:
     def joined(self) -> Iterator[asyncio.Event]:
         """Count a socket; the event is set when the socket has to close (1012)."""
         leave = asyncio.Event()
-        if (
-            self._closing
-        ):  # authenticated before the drain, accepted after `close_all` signalled the others
+        if self._closing:  # authenticated before the drain, accepted after `close_all` began
             leave.set()
         self._open.add(leave)
         self._none_open.clear()

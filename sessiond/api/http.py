@@ -22,8 +22,8 @@ async def read_body(request: Request, max_bytes: int) -> bytes:
     """Read a body of at most `max_bytes`.
 
     Raises:
-        RequestError: `request_too_large`, raised as soon as it is known; `invalid_api_key`, the key
-            was revoked while the body was received.
+        RequestError: `request_too_large`, as early as possible; `invalid_api_key`, the key was
+            revoked while the body was received.
         ClientDisconnect: the client disconnected.
     """
     too_large = RequestError("request_too_large", f"the body must be at most {max_bytes} bytes")
@@ -43,11 +43,11 @@ async def read_body(request: Request, max_bytes: int) -> bytes:
             return bytes(body)
 
 
-async def watch_disconnect(receive: Receive, gone: Callable[[], None]) -> None:
-    """Call `gone` when the client disconnects. The body must have been read."""
+async def watch_disconnect(receive: Receive, on_disconnect: Callable[[], None]) -> None:
+    """Call `on_disconnect` when the client disconnects. The body must have been read."""
     while (await receive())["type"] != "http.disconnect":
         pass
-    gone()
+    on_disconnect()
 
 
 def caller_of(request: Request) -> Caller:

@@ -44,7 +44,7 @@ class Lanes(Generic[JobT]):
         worker.add_done_callback(self._workers.discard)
 
     def jobs(self, lane: str | None) -> Iterator[JobT]:
-        """Jobs of a lane that have not ended, the oldest first."""
+        """Jobs of a lane that have not ended, oldest first."""
         yield from self._jobs.get(lane, ())
 
     def all_jobs(self) -> Iterator[JobT]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from sessiond.settings import MAX_FRAME_BYTES, PING_INTERVAL_S, PING_TIMEOUT_S
 
 MAX_HEAD_BYTES = 64 * 1024
-"""Request line and headers together, and so each URL, id, key and name in them."""
+"""Request line and headers together; this bounds each URL, id, key and name in them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

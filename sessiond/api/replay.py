@@ -55,7 +55,7 @@ class ResponseEventEncoder:
         return self._wanted([self.encoder.created()] if self._begins else [])
 
     def encode(self, entry: TurnLogEntry) -> Iterator[Json]:
-        """Yield the events of a fact that the reader lacks."""
+        """Yield the events of a log entry that the reader lacks."""
         return self._wanted(self.encoder.encode(entry))
 
     def _wanted(self, events: Iterable[Json]) -> Iterator[Json]:

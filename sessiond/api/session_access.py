@@ -10,14 +10,14 @@ from sessiond.domain import Caller
 from sessiond.sessions.names import session_id_of
 
 LOOK_EVERY_S = 3600.0
-_MOST_LOOKS = 4096
+_MOST_READS = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reached:
-    """A session that `actor` may access as if it were `owner`, to whom all use is charged.
+    """A session that `actor` may access as if it were `owner`, who is charged for all usage.
 
-    `session_id` is the id that the owner may use. For one's own session both users are the same.
+    `session_id`: the owner's id of it. For the actor's own session both users are the same.
     """
 
     actor: Caller
@@ -33,14 +33,14 @@ class Reached:
 class SessionReach:
     """Finds sessions and records admins' access. `accounts` None: there are no other users.
 
-    `clock` returns Unix seconds. Sessions in memory only are accessible to their owner alone, since
-    nothing about them is recorded.
+    `clock` returns Unix seconds. Volatile sessions are accessible to their owner alone, since
+    access to them is not recorded.
     """
 
     def __init__(self, accounts: Accounts | None, *, clock: Callable[[], float]) -> None:
         self._accounts = accounts
         self._clock = clock
-        self._looks: OrderedDict[tuple[str, str], float] = OrderedDict()  # actor, session: when
+        self._read_at: OrderedDict[tuple[str, str], float] = OrderedDict()  # by actor and session
 
     async def find(self, caller: Caller, session_id: str) -> Reached:
         """Find a session's owner; an unknown id is treated as the caller's and fails later.
@@ -62,7 +62,7 @@ class SessionReach:
         )
 
     async def write_down(self, reached: Reached, action: str, **detail: Any) -> None:
-        """Record an admin's action on another user's session; one's own are not recorded.
+        """Record an admin's action on another user's session; own sessions are not recorded.
 
         Raises:
             StoreError: the database failed.
@@ -85,10 +85,10 @@ class SessionReach:
         if not reached.is_others:
             return
         key, now = (reached.actor.user_id, reached.session_id), self._clock()
-        if now - self._looks.get(key, -LOOK_EVERY_S) < LOOK_EVERY_S:
+        if now - self._read_at.get(key, -LOOK_EVERY_S) < LOOK_EVERY_S:
             return
         await self.write_down(reached, "user.session.read")
-        self._looks[key] = now
-        self._looks.move_to_end(key)
-        while len(self._looks) > _MOST_LOOKS:
-            self._looks.popitem(last=False)
+        self._read_at[key] = now
+        self._read_at.move_to_end(key)
+        while len(self._read_at) > _MOST_READS:
+            self._read_at.popitem(last=False)

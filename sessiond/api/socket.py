@@ -51,8 +51,8 @@ INTERNAL_FAULT = 1011
 class SocketEnded:
     """How a socket ends. `close_code` is None if the peer is gone.
 
-    This is a value, not an exception: an exception group refers to the frames that hold it, so the
-    socket's memory would wait for the garbage collector.
+    A value, not an exception: an exception group refers to stack frames, so the socket's memory
+    would stay until a garbage collection.
     """
 
     close_code: int | None
@@ -106,7 +106,7 @@ class SocketConnection:
         self._outbound: asyncio.Queue[Json] = asyncio.Queue(gateway.limits.max_outbound_events)
         self._ended: SocketEnded | None = None
         self._reading = asyncio.timeout(None)  # cancelled by `_end`, like the other tasks
-        self._beside: list[asyncio.Task[None]] = []
+        self._others: list[asyncio.Task[None]] = []  # the writer, waits for drain and key
         self._lanes: Lanes[Job] | None = None
 
     async def run(self) -> None:
@@ -126,13 +126,13 @@ class SocketConnection:
             async with asyncio.TaskGroup() as tasks:
                 limits = self._gateway.limits
                 lanes = Lanes(tasks, max_lanes=limits.max_lanes, max_jobs=limits.max_lane_frames)
-                others = [self._write(), self._leave(leave, lanes), self._expel()]
-                self._lanes, self._beside = lanes, [tasks.create_task(other) for other in others]
+                others = [self._write(), self._leave(leave, lanes), self._watch_key()]
+                self._lanes, self._others = lanes, [tasks.create_task(other) for other in others]
                 await self._read_until_cut(lanes)
-                self._cut()  # also what the last frame started
+                self._cut()  # also tasks that the last frame started
         except* Exception:
             logger.exception("a socket was ended by an internal error")
-        self._lanes, self._beside = None, []  # they refer to this object
+        self._lanes, self._others = None, []  # breaks reference cycles
         for job in lanes.all_jobs() if lanes is not None else ():
             await job.abandon()
         return self._ended or _FAULT
@@ -147,7 +147,7 @@ class SocketConnection:
     def _cut(self) -> None:
         if self._lanes is not None:
             self._lanes.cancel()
-        for task in self._beside:
+        for task in self._others:
             task.cancel()
 
     async def _read_until_cut(self, lanes: Lanes[Job]) -> None:
@@ -293,7 +293,7 @@ class SocketConnection:
             logger.warning("a socket is closed with unsent events")
         self._end(GOING_AWAY_FOR_RESTART, "the server restarts")
 
-    async def _expel(self) -> None:
+    async def _watch_key(self) -> None:
         await self._revoked.wait()
         self._end(NOT_ALLOWED, "the API key was revoked")
 

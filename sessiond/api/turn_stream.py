@@ -27,18 +27,18 @@ from sessiond.sessions.event_log import EntriesLostError, LogReplay
 from sessiond.sessions.service import Turn
 
 HEARTBEAT = b": still here\n\n"
-_ENGINE_IS_BACK_S = 1  # if it is not, the next turn waits for it
+_RESTART_S = 1  # the next turn waits if the engine is not ready by then
 
 
 class EventEncoder(Protocol):
-    """Encodes facts of a turn as events or chunks."""
+    """Encodes log entries of a turn as events or chunks."""
 
     def opening_events(self) -> Iterator[Json]:
-        """Yield the events before the first fact."""
+        """Yield the events before the first log entry."""
         ...
 
     def encode(self, entry: TurnLogEntry) -> Iterator[Json]:
-        """Yield the events of a fact."""
+        """Yield the events of a log entry."""
         ...
 
 
@@ -58,14 +58,14 @@ async def whole_response(
 async def play(
     turn: Turn | LogReplay, event_encoder: EventEncoder, request: Request, drain_rate: DrainRate
 ) -> None:
-    """Feed the turn to the teller up to its end, or cancel it when its client disconnects.
+    """Feed the turn to the encoder up to its end, or cancel it when its client disconnects.
 
     Raises:
         RequestError: the turn failed, with its code.
     """
     error: TurnError | None = None
     async with asyncio.TaskGroup() as tasks:
-        watch = tasks.create_task(watch_disconnect(request.receive, lambda: leave_behind(turn)))
+        watch = tasks.create_task(watch_disconnect(request.receive, lambda: _cancel(turn)))
         async for entry in turn.entries():
             for _ in event_encoder.encode(entry):
                 pass
@@ -89,7 +89,7 @@ def response_headers(turn: Turn | LogReplay, request: Request) -> dict[str, str]
     }
 
 
-def leave_behind(turn: Turn | LogReplay) -> None:
+def _cancel(turn: Turn | LogReplay) -> None:
     """Cancel a turn that no client waits for; its session is rolled back."""
     if isinstance(turn, LogReplay) or turn.accepted.request.background:
         return
@@ -99,7 +99,7 @@ def leave_behind(turn: Turn | LogReplay) -> None:
 class EventStream:
     """An ASGI response of server-sent events, with comments as heartbeats.
 
-    A disconnect cancels the client's turn, except a background turn or one that it only follows.
+    A disconnect cancels the turn, unless it runs in the background or the client only follows it.
     """
 
     def __init__(
@@ -132,15 +132,17 @@ class EventStream:
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         async with asyncio.TaskGroup() as tasks:
             sending = tasks.create_task(self._send_events(send))
-            gone = tasks.create_task(watch_disconnect(receive, lambda: self._leave_behind(sending)))
+            watch = tasks.create_task(
+                watch_disconnect(receive, lambda: self._on_disconnect(sending))
+            )
             await asyncio.wait({sending})
-            gone.cancel()
+            watch.cancel()
 
-    def _leave_behind(self, sending: "asyncio.Task[None]") -> None:
+    def _on_disconnect(self, sending: "asyncio.Task[None]") -> None:
         if isinstance(self._turn, LogReplay) or self._turn.accepted.request.background:
             sending.cancel()
         else:
-            leave_behind(self._turn)  # its remaining facts are read to the end
+            _cancel(self._turn)  # its remaining entries are read to the end
 
     async def _send_events(self, send: Send) -> None:
         await self._send(send, b"".join(map(self._write, self._event_encoder.opening_events())))
@@ -172,7 +174,7 @@ class EventStream:
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
         except TimeoutError:
             self._is_read = False
-            leave_behind(self._turn)
+            _cancel(self._turn)
 
 
 def data_only(event: Json) -> bytes:
@@ -188,7 +190,7 @@ def sse(event: Json) -> bytes:
 async def with_silence(
     entries: AsyncIterator[TurnLogEntry], every_s: float
 ) -> AsyncGenerator[TurnLogEntry | None, None]:
-    """Yield facts, and None after each `every_s` without one."""
+    """Yield log entries, and None after each `every_s` without one."""
     while True:
         following = asyncio.ensure_future(anext(entries, None))
         try:
@@ -207,6 +209,6 @@ def _retry_after_s(code: ErrorCode, drain_rate: DrainRate) -> int | None:
         case "queue_full" | "queue_timeout":
             return drain_rate.retry_after_s()
         case "engine_restarted":
-            return _ENGINE_IS_BACK_S
+            return _RESTART_S
         case _:
             return None

@@ -1,11 +1,15 @@
 """uvicorn's WebSocket protocol, with closing that also works for slow or vanished peers.
 
-Changes to uvicorn 0.54 with websockets 17: a close frame does not wait for flow control; a peer
-that answers no pings, or reads nothing while the connection closes, is dropped soon, not when TCP
-times out; invalid UTF-8 closes with 1007 at the first invalid frame, without a traceback in the
-log; a close or a ping between fragments is handled as a control frame; fragments take memory by
-their bytes, not by their number; a denial response completes the handshake; unread pongs don't
-accumulate; writing to a peer that was just closed for an invalid frame raises a disconnect.
+Changes to uvicorn 0.54 with websockets 17:
+- A close frame does not wait for flow control.
+- A peer that answers no pings, or reads nothing while the connection closes, is dropped soon, not
+  when TCP times out.
+- Invalid UTF-8 closes with 1007 at the first invalid frame, without a traceback in the log.
+- A close or a ping between fragments is handled as a control frame.
+- Fragments take memory by their bytes, not by their number.
+- A denial response completes the handshake.
+- Unread pongs don't accumulate.
+- Writing to a peer that was just closed for an invalid frame raises a disconnect.
 """
 
 import codecs

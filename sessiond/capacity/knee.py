@@ -14,7 +14,7 @@ _FEW_REFUSALS = 0.01  # of the turns
 
 
 class Knee(msgspec.Struct, frozen=True, kw_only=True):
-    """The most users that a server supports, and the limit. `found`: the ramp exceeded it."""
+    """The most users that a server supports, and the reason. `found`: the ramp reached a limit."""
 
     users: int
     reason: str
@@ -50,12 +50,12 @@ def find_knee(stages: Sequence[LoadStage], ttft_limit_s: float | None = None) ->
 
 
 def _broken(ordered: Sequence[LoadStage], ttft_limit_s: float | None) -> Knee | None:
-    borne = 0
+    supported = 0
     for stage in ordered:
         reason = _knee_reason(stage, ttft_limit_s)
         if reason is not None:
-            return Knee(users=borne, reason=f"at {stage.users} users {reason}", found=True)
-        borne = stage.users
+            return Knee(users=supported, reason=f"at {stage.users} users {reason}", found=True)
+        supported = stage.users
     return None
 
 

@@ -77,11 +77,11 @@ def html_page(report: Report, picture: bytes, users: int | None) -> str:
         f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in _cells(stage))}</tr>"
         for stage in report.stages
     )
-    said = "".join(f"<p>{escape(line)}</p>" for line in answer(report, users))
+    sentences = "".join(f"<p>{escape(line)}</p>" for line in answer(report, users))
     return (
         "<!doctype html><html lang='en'><meta charset='utf-8'>"
         f"<title>Capacity of {escape(report.model)}</title><style>{_STYLE}</style>"
-        f"<h1>Capacity of {escape(report.model)}</h1><p>{escape(report.load)}</p>{said}"
+        f"<h1>Capacity of {escape(report.model)}</h1><p>{escape(report.load)}</p>{sentences}"
         f"<img alt='Throughput, latency and memory over users' src='data:image/png;base64,{image}'>"
         f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table><p>{escape(LEGEND)}</p></html>\n"
     )

@@ -45,13 +45,13 @@ def _stage(stage: StageBegun, seen: Sequence[Seen]) -> LoadStage:
     end_s = stage.at_s + stage.seconds
     during = [each for each in seen if start_s <= each.at_s < end_s]
     turns = [each for each in during if isinstance(each, TurnSeen)]
-    looks = [each for each in during if isinstance(each, ServerSeen)]
+    samples = [each for each in during if isinstance(each, ServerSeen)]
     good = [turn for turn in turns if not turn.lost]
     seconds = end_s - start_s
     warm = [turn.ttft_s for turn in good if turn.warm and turn.ttft_s is not None]
     cold = [turn.ttft_s for turn in good if not turn.warm and turn.ttft_s is not None]
     between = [turn.inter_token_s for turn in good if turn.inter_token_s is not None]
-    most = max(looks, key=lambda look: look.active_blocks, default=None)
+    most = max(samples, key=lambda sample: sample.active_blocks, default=None)
     return LoadStage(
         users=stage.users,
         seconds=seconds,
@@ -63,11 +63,11 @@ def _stage(stage: StageBegun, seen: Sequence[Seen]) -> LoadStage:
         inter_token_p95_s=quantile(between, 0.95),
         pool_use=most.active_blocks / most.total_blocks if most else 0.0,
         kv_bytes=most.active_blocks * most.block_bytes if most else 0,
-        waiting=statistics.fmean(look.waiting for look in looks) if looks else 0.0,
+        waiting=statistics.fmean(sample.waiting for sample in samples) if samples else 0.0,
         refusals=sum(turn.refusals for turn in turns),
         lost=sum(turn.lost for turn in turns),
-        evictions=_grown([look.evictions_total for look in looks]),
-        preemptions=_grown([look.preemptions_total for look in looks]),
+        evictions=_grown([sample.evictions_total for sample in samples]),
+        preemptions=_grown([sample.preemptions_total for sample in samples]),
     )
 
 

@@ -96,7 +96,7 @@ def _model(info: EngineInfo) -> Text:
 
 def _context(info: EngineInfo) -> Text:
     return Text(
-        f"up to {info.max_model_len} tokens each; {info.max_num_seqs} turns generate at once, "
+        f"up to {info.max_model_len} tokens; {info.max_num_seqs} turns run at once, "
         f"{info.max_num_waiting} may wait"
     )
 
@@ -112,7 +112,7 @@ def _pool(info: EngineInfo) -> Text:
 def _tier(tier: TierInfo, settings: Settings) -> Text:
     size = format_bytes(tier.bytes)
     if tier.reason:
-        return Text(f"none, of {size}: {tier.reason}", "yellow")
+        return Text(f"{size}, not available: {tier.reason}", "yellow")
     place = f" in {settings.disk_tier_path}" if tier.name == "disk" else ""
     return Text(f"{size}{place}, {tier.blocks} blocks for idle KV")
 

@@ -26,8 +26,8 @@ from sessiond.cli.plots_extra import need_plots
 from sessiond.cli.scrape import Sample, read_values
 from sessiond.cli.server_api import ServerApi, ServerError
 
-_LOOK_EVERY_S = 0.5
-_GRACE_S = 120.0  # in addition to the stages: start, users who finish, summary
+_SAMPLE_EVERY_S = 0.5
+_GRACE_S = 120.0  # in addition to the stages: start, last turns, summary
 
 
 def capacity(  # noqa: PLR0913, PLR0917 -- one per flag
@@ -136,12 +136,12 @@ class _Load:
         self, server: ServerApi, users: Sequence[int], stage_s: float, console: Console
     ) -> list[LoadStage]:
         """Run `users[i]` users for `stage_s` seconds each, then summarise the stages."""
-        turns, looks = self._out / "turns.jsonl", self._out / "server.jsonl"
+        turns, samples = self._out / "turns.jsonl", self._out / "server.jsonl"
         stages = ",".join(f"{count}:{stage_s:g}" for count in users)
         console.print(f"users {', '.join(map(str, users))}, {stage_s:g} s each", style="dim")
-        with _Watch(server, looks):
+        with _Watch(server, samples):
             self._locust(stages, turns, len(users) * stage_s + _GRACE_S)
-        return sum_up(sorted([*read(turns), *read(looks)], key=lambda seen: seen.at_s))
+        return sum_up(sorted([*read(turns), *read(samples)], key=lambda seen: seen.at_s))
 
     def _locust(self, stages: str, record: Path, timeout_s: float) -> None:
         options = [word for pair in self._options.items() for word in pair]
@@ -183,7 +183,7 @@ class _Watch:
         self._server = server
         self._path = path
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._look_on, daemon=True)
+        self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -193,16 +193,16 @@ class _Watch:
         self._over.set()
         self._thread.join()
 
-    def _look_on(self) -> None:
+    def _run(self) -> None:
         with self._path.open("wb") as file:
-            while not self._over.wait(_LOOK_EVERY_S):
+            while not self._over.wait(_SAMPLE_EVERY_S):
                 try:
-                    file.write(encode(_look(self._server)))
+                    file.write(encode(_sample(self._server)))
                 except ServerError:
-                    continue  # users also observe a server that is too busy to answer
+                    continue  # a server too busy to answer also shows in the users' turns
 
 
-def _look(server: ServerApi) -> ServerSeen:
+def _sample(server: ServerApi) -> ServerSeen:
     capacity: dict[str, Any] = server.capacity()
     sample = Sample(
         at_s=time.time(), values=read_values(server.metrics()), capacity=capacity, sessions=()

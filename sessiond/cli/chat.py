@@ -62,7 +62,7 @@ def chat(  # noqa: PLR0913, PLR0917 -- one parameter per option
     temperature: Annotated[
         float,
         typer.Option(
-            min=0.0, max=2.0, help="0 is greedy; at the API's default of 1 small models ramble."
+            min=0.0, max=2.0, help="Sampling temperature; 0 is greedy. The API's default is 1."
         ),
     ] = 0.2,
     conversation: Annotated[
@@ -205,18 +205,18 @@ class ChatSession:
         if (session_id := self._session()) is None:
             return
         if not words:
-            facts = self._api.session(session_id)
+            session = self._api.session(session_id)
         elif list(words) == ["default"]:
-            facts = self._api.clear_policy(session_id)
+            session = self._api.clear_policy(session_id)
         else:
             try:
                 policy = read_policy(words)
             except ValueError as error:
                 self._screen.problem(str(error))
                 return
-            facts = self._api.set_policy(session_id, policy)
-        # the KV shows a policy's fidelity only after it drops something
-        self._screen.remark(f"policy {facts.get('policy')}, KV so far {facts.get('fidelity')}")
+            session = self._api.set_policy(session_id, policy)
+        # the fidelity of the KV changes only when the policy drops turns
+        self._screen.remark(f"policy {session.get('policy')}, KV so far {session.get('fidelity')}")
 
     def _session(self) -> str | None:
         if self._client.session_id is None:

@@ -52,14 +52,14 @@ class Screen:
         elif end.detail:
             self.remark(f"[{end.detail}]")
 
-    def session(self, facts: Mapping[str, Any]) -> None:
+    def session(self, session: Mapping[str, Any]) -> None:
         """Show a session's memory: one line of totals, one row per item."""
         self._end_line()
-        self._remarks.print(Text(describe_session(facts)), soft_wrap=True)
+        self._remarks.print(Text(describe_session(session)), soft_wrap=True)
         names = ("role", "start", "tokens", "kept", "status", "response_id")
         table = Table(*names[:-1], box=None, padding=(0, 1, 0, 0))
         table.add_column("response", no_wrap=True)  # uncut, for copying
-        for turn in facts.get("turns") or []:
+        for turn in session.get("turns") or []:
             table.add_row(*[Text(printable(str(turn.get(name, "")))) for name in names])
         if table.row_count:
             self._remarks.print(table)
@@ -103,13 +103,13 @@ def describe_fault(end: TurnEnd) -> str:
             return f"cut: {end.detail}; the conversation is as before this turn"
 
 
-def describe_session(facts: Mapping[str, Any]) -> str:
+def describe_session(session: Mapping[str, Any]) -> str:
     """Format a session's memory as one line."""
-    blocks, kv_bytes = facts.get("blocks") or {}, facts.get("kv_bytes") or {}
+    blocks, kv_bytes = session.get("blocks") or {}, session.get("kv_bytes") or {}
     return (
-        f"{facts.get('id')} · {facts.get('state')} · context {facts.get('context', 'full')}, "
-        f"{facts.get('fidelity', 'exact')} · {facts.get('tokens_total')} tokens, "
-        f"{facts.get('tokens_kept')} seen by the model · {blocks.get('device')} blocks "
+        f"{session.get('id')} · {session.get('state')} · context {session.get('context', 'full')}, "
+        f"{session.get('fidelity', 'exact')} · {session.get('tokens_total')} tokens, "
+        f"{session.get('tokens_kept')} seen by the model · {blocks.get('device')} blocks "
         f"({blocks.get('shared')} shared) · {_mebibytes(kv_bytes.get('device'))}"
         + "".join(
             f" · {blocks[tier]} blocks in the {tier} tier"

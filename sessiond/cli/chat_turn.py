@@ -147,23 +147,23 @@ class ChatTurn:
         usage = _object(response.get("usage"))
         if not usage:
             return None
-        ours = _object(response.get("sessiond"))
+        extension = _object(response.get("sessiond"))
         cached = _count(_object(usage.get("input_tokens_details")).get("cached_tokens"))
-        restored = _count(ours.get("restored_tokens"))
-        recomputed = _count(ours.get("recomputed_tokens"))
+        restored = _count(extension.get("restored_tokens"))
+        recomputed = _count(extension.get("recomputed_tokens"))
         output = _count(usage.get("output_tokens"))
         first = self._first_text_at_s
-        writing_s = at_s - first if first is not None else 0.0
+        decode_s = at_s - first if first is not None else 0.0
         return TurnStats(
             reused_tokens=max(0, cached - restored),
             restored_tokens=restored,
-            restored_from=_text(ours.get("restored_from")) if restored else "none",
+            restored_from=_text(extension.get("restored_from")) if restored else "none",
             recomputed_tokens=recomputed,
             new_tokens=max(0, _count(usage.get("input_tokens")) - cached - recomputed),
             output_tokens=output,
             ttft_s=None if first is None else first - self._sent_at_s,
             total_s=at_s - self._sent_at_s,
-            tokens_per_s=(output - 1) / writing_s if writing_s > 0 and output > 1 else None,
+            tokens_per_s=(output - 1) / decode_s if decode_s > 0 and output > 1 else None,
         )
 
 

@@ -30,10 +30,10 @@ def upgrade(db: DbOption = None) -> None:
 def check(db: DbOption = None, as_json: JsonOption = False) -> None:
     """Check whether the schema is up to date; exit code 1 if not. Changes nothing."""
     from sessiond.store.errors import StoreConfigError, StoreError
-    from sessiond.store.migrate import check as look
+    from sessiond.store.migrate import check as read_state
 
     try:
-        state = asyncio.run(look(database_url(db)))
+        state = asyncio.run(read_state(database_url(db)))
     except StoreConfigError as error:
         fail(error, WRONG_USAGE)
     except StoreError as error:

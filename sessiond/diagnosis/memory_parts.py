@@ -19,7 +19,7 @@ def engine_parts(report: Mapping[str, Any]) -> list[MemoryPart]:
     process = report["engine"]
     anonymous = process["anonymous_bytes"]
     weights = process["weights_bytes"]
-    # weights mapped from their file are not anonymous memory of the process, others are
+    # weights mapped from their file are not anonymous memory, all others are
     in_file = min(weights, process["mapped_files_bytes"])
     parts = [MemoryPart("KV pool, written to so far", process["kv_committed_bytes"])]
     parts.append(MemoryPart("host tier", report["host_bytes"]))

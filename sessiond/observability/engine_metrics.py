@@ -1,4 +1,4 @@
-"""Metric families of the engine's statistics, under our names and under vLLM's. Pure."""
+"""Metric families of the engine's statistics, under `sessiond_` names and under vLLM's. Pure."""
 
 from collections.abc import Iterator
 from typing import get_args
@@ -94,7 +94,7 @@ def _pool_families(
     for name, tier in tiers.items():
         tokens.add_metric([name, "swapped"], tier.blocks * info.block_size)
     yield tokens
-    # shared blocks let sessions keep more tokens than there are slots: then nothing is wasted
+    # with shared blocks, sessions may keep more tokens than there are slots: nothing is wasted
     wasted = max(0.0, 1 - stats.kept_tokens / slots) if slots else 0.0
     yield gauge(
         "sessiond_internal_fragmentation_ratio", "Share of held slots without a token.", wasted
@@ -168,7 +168,7 @@ def _tier_families(tiers: dict[str, TierStats]) -> Iterator[Metric]:
 
 
 def alias_families(stats: EngineStats, info: EngineInfo, first_token: Buckets) -> Iterator[Metric]:
-    """`first_token`: seconds to the first token, over both paths."""
+    """Yield vLLM's families. `first_token`: seconds to the first token, over both paths."""
     labels = {"model_name": info.model, "engine": "0"}
     used = stats.active_blocks / stats.total_blocks if stats.total_blocks else 0.0
     for name, value in (

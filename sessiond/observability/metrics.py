@@ -1,4 +1,4 @@
-"""Server metrics and the answer to a scrape. Asyncio thread only.
+"""Server metrics in the Prometheus text format. Asyncio thread only.
 
 Names and labels are the contract. Every label value exists from the start, so that `rate()` sees
 the first event. No label holds a session or user.
@@ -38,7 +38,7 @@ OUTCOMES = ("completed", "failed", *get_args(IncompleteReason))
 class Poll:
     """State polled by a scrape. `stats` is None when the engine did not answer.
 
-    `demand`: KV wanted by active turns / pool size; `warnings`: how often it got high.
+    `demand`: KV demand of active turns / pool size. `warnings`: number of pressure warnings.
     """
 
     info: EngineInfo | None

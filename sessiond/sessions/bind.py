@@ -1,4 +1,4 @@
-"""Decides at receipt which session a turn belongs to, and takes its place in the queue."""
+"""Binds a turn to a session at receipt and queues it for the turn lock."""
 
 import asyncio
 from typing import Literal, Protocol
@@ -19,6 +19,9 @@ from sessiond.store.volatile import volatile_prefix
 CancelReason = Literal["cancelled", "disconnected"]
 StopReason = Literal["cancelled", "disconnected", "deadline", "queue_timeout"]
 
+OWN_PREFIX = "conv"
+RESENT_PREFIX = "conv_chat"  # sessions of clients that resend their history
+
 
 class Cancellable(Protocol):
     """A turn that the engine runs."""
@@ -29,12 +32,12 @@ class Cancellable(Protocol):
 
 
 class BoundTurn:
-    """Ends in `SessionService.run` or `.drop`; `ended` is set when no work is left.
+    """A turn with its session. Ends in `SessionService.run` or `.drop`, which set `ended`.
 
     `stopped`: it was cancelled, possibly before the engine got it.
     """
 
-    def __init__(  # noqa: PLR0913 -- a record of what was decided, each part by its name
+    def __init__(  # noqa: PLR0913 -- a record, passed by keyword
         self,
         *,
         caller: Caller,
@@ -58,13 +61,13 @@ class BoundTurn:
         self.key: str | None = None  # its idempotency key
         self.ended = asyncio.Event()
         self.stopped = asyncio.Event()
-        self.is_followable = asyncio.Event()  # its events have started, or never will
+        self.is_followable = asyncio.Event()  # its events have started, or it has ended
         self._turn: Cancellable | None = None
         self._stop: tuple[bool, CancelReason] | None = None
 
     @property
     def session_id(self) -> str:
-        """The session that the turn will be part of."""
+        """Id of the turn's session."""
         return self.live.id
 
     @property
@@ -81,7 +84,7 @@ class BoundTurn:
                 self._turn.cancel(keep, reason)
 
     def started(self, turn: Cancellable) -> None:
-        """The engine has the turn."""
+        """Record that the engine has the turn; a stop that came earlier is applied."""
         self._turn = turn
         self.is_followable.set()
         if self._stop is not None:
@@ -94,12 +97,8 @@ class BoundTurn:
         self._turn = None  # breaks a reference cycle
 
 
-OWN_PREFIX = "conv"
-RESENT_PREFIX = "conv_chat"  # of sessions of clients that resend their history
-
-
 class Binder:
-    """New session, next turn of one, or fork."""
+    """Chooses the session of a turn: a new one, the named one, or a fork."""
 
     def __init__(self, deps: SessionDeps, *, retention: Retention) -> None:
         self._engine = deps.engine
@@ -118,13 +117,13 @@ class Binder:
         lane: str | None,
         resends: bool = False,
     ) -> BoundTurn:
-        """Take or queue for the turn lock of the turn's session.
+        """Take the turn lock of the turn's session, or queue for it.
 
-        `resends`: the client resends its history and names no session: the turn gets a session of
-        its own, and no other session is changed.
+        `resends`: the client resends its history and names no session. The turn gets a session made
+        for such clients; no other session is changed.
 
         Raises:
-            RequestError: the caller has no such session or turn, or it is busy.
+            RequestError: the caller has no such session or turn, or the session is busy.
         """
         self._check_model(request.model)
         ticket = LockTicket(None if attachment is None else (attachment, lane))
@@ -147,8 +146,8 @@ class Binder:
         """Load an open session of the caller; this replica owns it afterwards.
 
         Raises:
-            RequestError: there is none, or (but for `even_if_busy`) another replica runs a turn in
-                it.
+            RequestError: there is none, or another replica runs a turn in it (unless
+                `even_if_busy`).
         """
         own_id = session_id_of(caller.user_id, session_id)
         live = await self._sessions.load(
@@ -198,7 +197,7 @@ class Binder:
             if live is not None and live.stale:
                 await self._sessions.refresh(live)
                 live = await self._sessions.load(caller, turn.session_id, self._check_session)
-        except SessionElsewhereError as elsewhere:  # it can't be continued here, but forked
+        except SessionElsewhereError as elsewhere:  # it can be forked, but not continued here
             check_store(request, elsewhere.session)
             live = self.fork(elsewhere.session, turn, prefix)
             live.ticket(ticket)
@@ -231,9 +230,9 @@ class Binder:
     def fork(
         self, base: LiveSession, turn: TurnRecord | None, prefix: str = OWN_PREFIX
     ) -> LiveSession:
-        """Create an unstored session that starts with the context after a turn.
+        """Create a session that starts with the context after a turn; it is not stored yet.
 
-        None: with the system prefix of a session that has no finished turn.
+        None: with the system prefix alone, as `base` has no finished turn.
         """
         prompt = turn.prompt if turn else base.prompt
         live = LiveSession(
@@ -275,10 +274,10 @@ class Binder:
 
 
 def check_store(request: TurnRequest, live: LiveSession) -> None:
-    """Check that the request agrees with the storage of its conversation.
+    """Check that `store` of a request agrees with its conversation.
 
     Raises:
-        RequestError: `store` differs from the conversation's.
+        RequestError: it does not.
     """
     if request.store is not None and request.store == live.volatile:
         value = "true" if request.store else "false"

@@ -53,12 +53,21 @@ QUESTION = "What have we said so far?"
 MIN_TOKENS = 16
 """Minimum tokens of a summary."""
 
+RETRY_AFTER_TURNS = 8
+"""Turns of a session between a failure and the next attempt."""
+
+_MAX_FAILURES_KNOWN = 10_000
+_GREEDY = Sampling(temperature=0.0)
+
+logger = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """A summary is written from the first `length` visible tokens, in at most `most_tokens`.
+    """What a summary is written from: the first `length` visible tokens.
 
-    These end with a whole turn, at place `read_tokens` of the history.
+    They end with a whole turn, after `read_tokens` tokens of the history. `most_tokens`: maximum
+    length of the summary.
     """
 
     length: int
@@ -67,7 +76,7 @@ class Reading:
 
 
 def covered_by(layout: ContextLayout, keep_last: int) -> int:
-    """History tokens that a summary stands for if the last so many whole turns stay."""
+    """History tokens that a summary stands for if the last `keep_last` whole turns stay."""
     finished = layout.finished
     replaced = finished[: len(finished) - keep_last]
     return replaced[-1].stop if replaced else 0
@@ -81,11 +90,11 @@ def reading_of(
     limit_tokens: int,
     overhead_tokens: int,
 ) -> Reading | None:
-    """All of a context, if that leaves room for the summary; else fewer of the newest turns.
+    """The whole context if that leaves room for the summary; else without some newest turns.
 
-    What the summary shall stand for is read in any case. `limit_tokens` may be held in all;
-    `overhead_tokens` are those of the request and of what is owed after the reply. None: there is
-    no room.
+    The turns that the summary stands for (`covered`) are always read. `limit_tokens` bounds the
+    fork's context. `overhead_tokens`: those of the request and of the end of the reply. None: no
+    room.
     """
     if wanted_tokens < MIN_TOKENS:
         return None
@@ -103,9 +112,6 @@ def reading_of(
     return best
 
 
-_GREEDY = Sampling(temperature=0.0)
-
-
 class SummaryError(Exception):
     """No usable summary was generated."""
 
@@ -116,10 +122,10 @@ class NotNowError(Exception):
 
 @dataclass(slots=True, kw_only=True)
 class Writing:
-    """One summary to be written, of what a session's tip left behind.
+    """A summary to be written of a session's context after its tip (`left`).
 
-    `fork` names it everywhere: the engine's context, its turn, the stored summary. The pair of
-    messages that enters a context is `head`, then the reply. `background` until a turn waits.
+    `fork` is the id of the engine's context, of its turn and of the stored summary. A context gets
+    `head`, then the reply. `background`: no turn waits for it.
     """
 
     live: LiveSession
@@ -134,10 +140,10 @@ class Writing:
 
 
 class SummaryWriter:
-    """Knows no state between summaries; leaves no context behind in the engine.
+    """Stateless between summaries. The engine's fork is closed after each of them.
 
-    Nothing of a fork is written to disk: what an engine that is lost would leave there could not be
-    erased with its session, as nobody knows the ids of a reply that was not finished.
+    A fork is volatile, so its KV never reaches the disk tier. A crashed engine would leave it there
+    and it could not be deleted with the session: the ids of an unfinished reply are not stored.
     """
 
     def __init__(self, deps: SessionDeps, *, transcript: Transcript) -> None:
@@ -150,11 +156,11 @@ class SummaryWriter:
     async def plan(
         self, live: LiveSession, layout: ContextLayout, plan: Summarize, covered: int
     ) -> Writing | None:
-        """Plan a summary; None: there is no room for it."""
+        """Plan a summary; None: no room for it."""
         if live.prompt is None or live.tip_id is None:
             return None
-        request = await self._asked(REQUEST)
-        head = await self._asked(QUESTION)
+        request = await self._message(REQUEST)
+        head = await self._message(QUESTION)
         close = len(self._transcript.close_ids)
         info = self._engine.info
         reading = reading_of(
@@ -187,10 +193,10 @@ class SummaryWriter:
         """Write and store a summary; the caller bounds the time.
 
         Raises:
-            SummaryError: the engine failed, or what the model wrote can't be used.
-            NotNowError: nothing is wrong, but nothing was written.
-            EngineUnavailableError: the engine is not there.
-            StoreError: it could not be read from, or written to.
+            SummaryError: the turn failed, or its text can't be used.
+            NotNowError: the summary would delay other turns, or the session has changed.
+            EngineUnavailableError: the engine is not running.
+            StoreError: the context can't be read, or the summary can't be stored.
         """
         try:
             ending = await _ending(await self._submit(writing))
@@ -203,7 +209,7 @@ class SummaryWriter:
             raise SummaryError(
                 f"the summary has {len(pair)} tokens, more than {writing.plan.summary_tokens}"
             )
-        await self._keep(writing, ending, pair)
+        await self._store_summary(writing, ending, pair)
 
     def raise_priority(self, writing: Writing) -> None:
         """Raise the summary to the priority of a waiting turn."""
@@ -218,7 +224,7 @@ class SummaryWriter:
             await self._engine.ready()
             # No await from here to the submit, as in `EngineSync`.
             fork, length = SessionId(writing.fork), writing.reading.length
-            if self._is_there(writing):
+            if self._is_resident(writing):
                 parent = writing.live.id
                 self._engine.send(
                     ForkContext(session=fork, parent=parent, length=length, volatile=True)
@@ -235,9 +241,9 @@ class SummaryWriter:
                 self._set(writing, stored)
             return self._engine.submit(self._command(writing))
 
-    def _is_there(self, writing: Writing) -> bool:
-        placed = writing.live.residency
-        return placed == writing.left and writing.left.epoch == self._engine.epoch
+    def _is_resident(self, writing: Writing) -> bool:
+        residency = writing.live.residency
+        return residency == writing.left and writing.left.epoch == self._engine.epoch
 
     def _set(self, writing: Writing, stored: StoredContext) -> None:
         fork = SessionId(writing.fork)
@@ -269,7 +275,7 @@ class SummaryWriter:
         with suppress(EngineUnavailableError):  # its KV was lost with the engine
             self._engine.send(CloseContext(session=SessionId(writing.fork), erase=True))
 
-    async def _keep(
+    async def _store_summary(
         self, writing: Writing, ending: TurnDone | TurnIncomplete, pair: tuple[int, ...]
     ) -> None:
         live, tip_id = writing.live, writing.left.tip_id
@@ -282,7 +288,7 @@ class SummaryWriter:
             NewSummary(
                 id=writing.fork,
                 user_id=live.user_id,
-                # a fork that has no row yet was cut at a turn of its base
+                # a fork without a row was made at a turn of its base
                 session_id=live.id if live.stored else live.base_session_id or live.id,
                 turn_id=turn_id,
                 token_ids=pair,
@@ -292,7 +298,8 @@ class SummaryWriter:
             )
         )
 
-    async def _asked(self, text: str) -> tuple[int, ...]:
+    async def _message(self, text: str) -> tuple[int, ...]:
+        """Ids of a user's message and of the start of its reply."""
         return await self._transcript.delta((InputItem(role="user", text=text),), generate=True)
 
 
@@ -310,14 +317,6 @@ async def _ending(events: TurnEvents) -> TurnDone | TurnIncomplete:
             case TurnFailed() | TurnIncomplete():
                 raise SummaryError(f"its turn ended with {event}")
     raise SummaryError("the engine's events stopped without an ending")
-
-
-logger = logging.getLogger(__name__)
-
-RETRY_AFTER_TURNS = 8
-"""Turns of a session between a failure and the next attempt."""
-
-_MAX_FAILURES_KNOWN = 10_000
 
 
 @dataclass(slots=True, kw_only=True)
@@ -351,7 +350,7 @@ class SummaryService:
         found = await self._ready(live, live.tip_id, layout, plan)
         if found is not None or patience is None or isinstance(plan.fallback, KeepAll):
             return found
-        work = await self._raised(live, layout, plan)
+        work = await self._urgent(live, layout, plan)
         if work is None:
             return None
         await self._wait(work, patience)
@@ -406,12 +405,12 @@ class SummaryService:
             return None
         return Summary(ref=stored.ref, covered=covered)
 
-    # --- the work ----------------------------------------------------------------------------
+    # --- tasks -------------------------------------------------------------------------------
 
-    async def _raised(
+    async def _urgent(
         self, live: LiveSession, layout: ContextLayout, plan: Summarize
     ) -> _Work | None:
-        """The running summary, if it fits, at the priority of the waiting turn."""
+        """The running summary at the waiting turn's priority, or a new one; None: not possible."""
         covered = covered_by(layout, plan.keep_last)
         work = self._works.get(live.id)
         if work is not None and work.writing.reading.read_tokens >= covered:
@@ -462,7 +461,7 @@ class SummaryService:
             self._fail(writing, "internal error")
 
     async def _wait(self, work: _Work, patience: Patience) -> None:
-        """Wait until it is written or the turn's patience ends; then it is cancelled."""
+        """Wait until the summary is written; cancel it when the turn's patience ends."""
         seconds = min(patience.seconds, self._limits.summary_wait_s)
         stopped = asyncio.create_task(patience.stopped.wait())
         try:
@@ -471,9 +470,13 @@ class SummaryService:
             )
         finally:
             stopped.cancel()
-            cut = work.task.cancel()  # False: it is done
-        # a stopped turn, or one with less time, is no failure of the summary
-        if cut and seconds == self._limits.summary_wait_s and not patience.stopped.is_set():
+            is_cancelled = work.task.cancel()  # False: it is done
+        # a stopped turn, or one with a shorter deadline, does not count as a failed summary
+        if (
+            is_cancelled
+            and seconds == self._limits.summary_wait_s
+            and not patience.stopped.is_set()
+        ):
             self._fail(work.writing, f"not written within {seconds} s")
 
     # --- failures ----------------------------------------------------------------------------

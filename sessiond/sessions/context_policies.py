@@ -37,10 +37,10 @@ class ContextPolicies:
         self._of_users: OrderedDict[str, PolicyChoice | None] = OrderedDict()  # last used last
 
     async def in_force(self, live: LiveSession, request: TurnRequest) -> PolicyChoice | None:
-        """The policy in force; None: nothing may be dropped.
+        """The policy in force; None: no turn may be dropped.
 
         Raises:
-            RequestError: it can't be done on this engine.
+            RequestError: the policy can't be used on this engine.
         """
         if request.truncation == "disabled":
             return None
@@ -56,7 +56,7 @@ class ContextPolicies:
         """The policy of a user's sessions that have none of their own."""
         if user_id not in self._of_users:
             choice = unpack_policy(await self._store.user_policy(user_id))
-            self._of_users.setdefault(user_id, choice)  # else it was set meanwhile
+            self._of_users.setdefault(user_id, choice)  # it may have been set meanwhile
         self._of_users.move_to_end(user_id)
         while len(self._of_users) > _MAX_KNOWN_USERS:
             self._of_users.popitem(last=False)
@@ -66,7 +66,7 @@ class ContextPolicies:
         """Replace the policy of the caller or, for an admin, of any user; None: the default.
 
         Raises:
-            RequestError: the caller may not do so, or it can't be done on this engine.
+            RequestError: the caller may not do so, or the policy can't be used on this engine.
         """
         if user_id != caller.user_id and not caller.is_admin:
             raise RequestError(
@@ -81,7 +81,7 @@ class ContextPolicies:
         """Check that a policy can be used on this engine.
 
         Raises:
-            RequestError: the engine can't do its edits, or there is no such policy.
+            RequestError: the engine does not support its edits, or there is no such policy.
         """
         if choice.fidelity == "shifted" and not self._engine.info.shiftable:
             raise RequestError(
@@ -93,7 +93,7 @@ class ContextPolicies:
         self._policy(choice)
 
     def may_summarize(self, choice: PolicyChoice) -> bool:
-        """Whether the policy says that it may ask for summaries.
+        """Whether the policy declares that it may request summaries.
 
         Raises:
             RequestError: there is no such policy.
@@ -101,7 +101,7 @@ class ContextPolicies:
         return bool(getattr(self._policy(choice), "summarizes", False))
 
     def plan(self, choice: PolicyChoice, view: ConversationView) -> ContextPlan:
-        """Ask the policy.
+        """Run the policy and check its plan.
 
         Raises:
             RequestError: `internal_error`, the policy failed or its plan breaks a law.

@@ -43,7 +43,7 @@ _ABANDONED = {State.COLD, State.PARKED}  # no socket or request holds its KV
 
 @dataclass(slots=True)
 class _Change:
-    """The change made under the turn lock. None: none."""
+    """The session's transition when its turn lock is released. None: unchanged."""
 
     event: LifecycleEvent | None = None
 
@@ -51,7 +51,7 @@ class _Change:
 class Conversations:
     """Each change holds the session's turn lock, as a turn does."""
 
-    def __init__(  # noqa: PLR0913 -- what a change goes through, each by its name
+    def __init__(  # noqa: PLR0913 -- collaborators, passed by keyword
         self,
         deps: SessionDeps,
         *,
@@ -82,7 +82,7 @@ class Conversations:
     async def update(
         self, caller: Caller, session_id: str, metadata: dict[str, str]
     ) -> ConversationResource:
-        """Replace its metadata."""
+        """Replace the session's metadata."""
         own_id = session_id_of(caller.user_id, session_id)
         if not await self._store.set_metadata(caller.user_id, own_id, metadata):
             raise conversation_not_found(session_id)
@@ -138,7 +138,7 @@ class Conversations:
         return item
 
     async def delete_item(self, caller: Caller, session_id: str, item_id: str) -> None:
-        """Always refused: a context is cut at turns only."""
+        """Refuse: a context is cut at turns only."""
         await self.get_item(caller, session_id, item_id)
         raise RequestError(
             "unsupported_parameter",
@@ -147,7 +147,7 @@ class Conversations:
         )
 
     async def reset(self, caller: Caller, session_id: str) -> None:
-        """Empty the context but for the instructions."""
+        """Empty the context except for the instructions."""
         live = await self._binder.load(caller, session_id)
         async with self._held(live) as change:
             await self._store.reset_session(
@@ -159,9 +159,9 @@ class Conversations:
             change.event = LifecycleEvent.RESET
 
     async def rewind(self, caller: Caller, session_id: str, response_id: str) -> None:
-        """Go back to the context after one of its responses; later turns are dropped.
+        """Return to the context after one of the session's responses; drop later turns.
 
-        The dropped responses can still be continued as forks.
+        Forks can still continue the dropped responses.
         """
         live = await self._binder.load(caller, session_id)
         async with self._held(live) as change:
@@ -190,7 +190,7 @@ class Conversations:
         live = await self._binder.load(caller, session_id, even_if_busy=True)
         ticket = LockTicket(None)
         live.lock_to_close(ticket)
-        self._retention.join(None, live)  # else it could be unloaded meanwhile, and loaded twice
+        self._retention.join(None, live)  # else it could be unloaded meanwhile and loaded twice
         for bound in self._runner.bound_turns():
             if bound.live is live:
                 self._runner.drop(bound, conversation_not_found(session_id))
@@ -255,16 +255,16 @@ class Conversations:
             yield change
         except NotOwnerError as error:
             live.stale = True
-            raise await self._taken(live) from error
+            raise await self._lost(live) from error
         except (StoreError, asyncio.CancelledError):
-            live.stale = True  # a write that raised or was not awaited may have been committed
+            live.stale = True  # a write that raised or was cancelled may have been committed
             raise
         finally:
             live.leave(ticket, change.event)
             self._retention.settle(live, None)
 
-    async def _taken(self, live: LiveSession) -> RequestError:
-        """The error for a session that this replica owns no more."""
+    async def _lost(self, live: LiveSession) -> RequestError:
+        """The error for a session that this replica no longer owns."""
         record = await self._store.find_session(live.user_id, live.id)
         is_open = record is not None and record.closed_at is None
         return busy(live.id) if is_open else conversation_not_found(live.id)
@@ -289,7 +289,7 @@ class Conversations:
         )
 
     def _appended(self, caller: Caller, plan: TurnPlan, accepted: TurnAccepted) -> CommittedEnd:
-        """The result of a turn that was never run."""
+        """The result of a turn that only adds items."""
         ending = TurnDone(
             turn=TurnId(accepted.response_id), text="", kept_ids=[], counts=TurnCounts()
         )
@@ -302,7 +302,7 @@ class Conversations:
 
 
 class Openings:
-    """Tracks the sessions being opened under idempotency keys."""
+    """Opens sessions. Tracks those being opened under idempotency keys."""
 
     def __init__(
         self,
@@ -332,11 +332,11 @@ class Openings:
         name: str | None = None,
         key: str | None = None,
     ) -> ConversationResource:
-        """Open a session, with items in its context; by a name that is in use: the one that is.
+        """Open a session with items in its context; an open session of that name is returned.
 
         Raises:
-            RequestError: its user has as many as may be open, a session of that name was deleted
-                not long ago, or the idempotency key came with another request.
+            RequestError: the user's quota of open sessions is used up, a session of that name was
+                deleted recently, or the idempotency key was used for another request.
         """
         if key is not None:
             return await self._create_once(caller, items, metadata, name, key)
@@ -355,17 +355,17 @@ class Openings:
         digest = digest_of("conversation", items, metadata, name)
         known = await self._idempotency.find(caller, key, digest, partial(self._is_open, caller))
         if known in self._begun:
-            raise _being_worked_on()
+            raise _in_progress()
         if known is not None:
             return await self._conversations.get(caller, known)
         new_id = self._new_id("conv") if name is None else session_id_of(caller.user_id, name)
-        self._begun.add(new_id)  # before the key stands for it: else it could look like a dead one
+        self._begun.add(new_id)  # before the claim: else a concurrent request would find it dead
         try:
             return await self._claim_and_create(caller, items, metadata, name, key, digest, new_id)
         finally:
             self._begun.discard(new_id)
 
-    async def _claim_and_create(  # noqa: PLR0913, PLR0917 -- the request, and what stands for it
+    async def _claim_and_create(  # noqa: PLR0913, PLR0917 -- the request and its key, private
         self,
         caller: Caller,
         items: tuple[InputItem, ...],
@@ -376,7 +376,7 @@ class Openings:
         new_id: str,
     ) -> ConversationResource:
         if not await self._idempotency.claim(caller, key, digest, new_id):
-            raise _being_worked_on()
+            raise _in_progress()
         try:
             if name is not None:
                 return await self._create_named(caller, items, metadata, name)
@@ -450,7 +450,7 @@ class Openings:
         return ConversationResource(id=session_id, created_at=now, metadata=metadata)
 
 
-def _being_worked_on() -> RequestError:
+def _in_progress() -> RequestError:
     return RequestError(
         "idempotency_conflict",
         "a request with this idempotency key is in progress: try again",

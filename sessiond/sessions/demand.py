@@ -11,12 +11,15 @@ from math import ceil
 from sessiond.errors import RequestError
 from sessiond.sessions.limits import ServiceLimits
 
+logger = logging.getLogger(__name__)
+
 _REMEMBERED = 32
 _LONGEST_S = 60
+_REARM_AT = 0.9  # of the warning watermark; below it the warning is armed again
 
 
 class DrainRate:
-    """Keeps the end times of the last turns, except those refused for lack of room.
+    """Rate at which turns end, without those that ended under pressure.
 
     `ticks` returns monotonic seconds.
     """
@@ -30,25 +33,19 @@ class DrainRate:
         self._ends_s.append(self._ticks())
 
     def retry_after_s(self, places: int = 1) -> int:
-        """Seconds until `places` are free, by the mean time between ends: 1 to 60."""
+        """Seconds until `places` turns have ended, by the mean time between ends: 1 to 60."""
         if not self._ends_s:
             return 1
         mean_s = (self._ticks() - self._ends_s[0]) / len(self._ends_s)
         return min(max(ceil(mean_s * places), 1), _LONGEST_S)
 
 
-logger = logging.getLogger(__name__)
-
-_REARM_AT = 0.9  # of the watermark: below it the warning is armed again
-
-
 class PoolDemand:
     """Context tokens of running and waiting turns.
 
-    Idle sessions don't count: they are evicted. Crossing the warning watermark logs once until
-    demand falls again. A turn beyond the high watermark is refused, unless it is the only turn of
-    its user: it fits the pool, and a user does not pay for the demand of others. `warnings` counts
-    the warnings.
+    Idle sessions don't count, as they can be evicted. Crossing the warning watermark logs once
+    until demand falls. A turn beyond the high watermark is refused, unless its user has no other
+    turn: the demand of others must not keep a user out. `warnings` counts the warnings.
     """
 
     def __init__(self, limits: ServiceLimits, drain_rate: DrainRate) -> None:
@@ -69,7 +66,7 @@ class PoolDemand:
 
     @property
     def ratio(self) -> float:
-        """Demand in pools: above 1, turns wait or are preempted."""
+        """Demand in pools; above 1, turns wait or are preempted."""
         return self._total / self._pool_tokens
 
     @property
@@ -99,8 +96,8 @@ class PoolDemand:
             ends = ceil(excess * len(self._tokens) / max(1, self._total))
             raise RequestError(
                 "queue_full",
-                f"{len(self._tokens)} turns want {self._total} tokens of KV and this one {tokens}; "
-                f"new ones are taken up to {most:.0f} ({self._high:g} pools)",
+                f"{len(self._tokens)} turns need {self._total} tokens of KV and this one {tokens}; "
+                f"new turns are admitted up to {most:.0f} ({self._high:g} pools)",
                 retry_after_s=self._drain_rate.retry_after_s(ends),
             )
         self._tokens[turn_id], self._users[turn_id] = 0, user_id
@@ -116,12 +113,12 @@ class PoolDemand:
             self._is_armed = False
             self.warnings += 1
             logger.warning(
-                "memory pressure: %d turns want %d of the pool's %d tokens of KV (%.0f %%)%s",
+                "memory pressure: %d turns need %d of the pool's %d tokens of KV (%.0f %%)%s",
                 len(self._tokens),
                 self._total,
                 self._pool_tokens,
                 100 * self.ratio,
-                f"; above {self._high:g} pools new ones are refused" if self._high else "",
+                f"; above {self._high:g} pools new turns are refused" if self._high else "",
             )
 
     def leave(self, turn_id: str) -> None:

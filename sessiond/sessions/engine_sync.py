@@ -24,11 +24,12 @@ from sessiond.sessions.retention import hint_of
 from sessiond.store.records import SessionHints, StoredContext
 
 _ANSWERS_WITHIN_S = 1.0
+_TRIES = 5
 
 
 @dataclass(slots=True, eq=False)
 class _Owed:
-    """A pending delete. `epoch`: of the engine that got it; 0: none."""
+    """The pending delete of a session. `epoch`: of the engine that got it; 0: none."""
 
     contexts: Sequence[SetContext]
     epoch: int
@@ -50,7 +51,7 @@ class PendingDeletes:
         return any(tier.name == "disk" for tier in self._engine.info.tiers)
 
     def note(self, contexts: Sequence[SetContext], *, epoch: int) -> None:
-        """Add all contexts of a session; the engine of `epoch` got the command."""
+        """Add all contexts of a session; the engine of `epoch` got the command, 0: none."""
         if contexts:
             self._owed.append(_Owed(contexts, epoch))
 
@@ -77,18 +78,15 @@ class PendingDeletes:
             self._engine.send(CloseContext(session=context.session, erase=True))
 
 
-_TRIES = 5
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Parent:
-    """A session whose placed context begins with the context at a fork."""
+    """A session whose resident context begins with the fork's context."""
 
     session: LiveSession
     residency: EngineResidency
 
     def covers(self, wanted: EngineResidency) -> bool:
-        """Whether the engine still holds enough of it."""
+        """Whether the engine still holds the parent's context and it is long enough."""
         return (
             self.session.residency is self.residency
             and self.residency.view is None
@@ -99,7 +97,7 @@ class _Parent:
 
 
 class EngineSync:
-    """Uses the cheapest source of a context: the placed one, a fork of a placed one, ids from SQL.
+    """Uses the cheapest source: the resident context, a fork of a resident one, ids from SQL.
 
     The first two may be edited, which keeps their KV.
     """
@@ -115,7 +113,7 @@ class EngineSync:
         """Sync the context that the plan starts from, then submit the turn.
 
         Raises:
-            RequestError: the engine did not come back in time.
+            RequestError: the engine did not restart in time.
             StoreError: the ids can't be read.
         """
         try:
@@ -158,10 +156,10 @@ class EngineSync:
         live.state = after(live.state, LifecycleEvent.PLACE)
 
     async def erase(self, live: LiveSession) -> None:
-        """Securely delete the KV of all ids that the session is known to have had.
+        """Securely delete the KV of all stored ids of the session.
 
-        Contexts that the engine no longer knows are sent again. Where KV outlives an engine,
-        deletes that an engine did not complete are sent to the next one.
+        Contexts that the engine no longer knows are sent again. With a disk tier, deletes that an
+        engine did not complete are sent to the next one.
 
         Raises:
             StoreError: the ids can't be read.
@@ -229,7 +227,7 @@ class EngineSync:
     def _derive(
         self, live: LiveSession, plan: TurnPlan, wanted: EngineResidency, parent: _Parent | None
     ) -> bool:
-        """Derive the context from the engine's; False: not possible."""
+        """Derive the context from one in the engine; False: not possible."""
         left = wanted  # the context after the tip
         if plan.edit is not None:
             left = replace(wanted, view=None, tokens=plan.edit.at)
@@ -246,7 +244,7 @@ class EngineSync:
     async def _with_system_prefix(
         self, live: LiveSession, plan: TurnPlan, command: SubmitTurn
     ) -> SubmitTurn:
-        """Send the system prefix with a first turn: in a context it would count as lost KV."""
+        """Prepend the system prefix to a first turn: in a context it would count as lost KV."""
         if plan.parent_id is not None:
             return command
         if plan.new_prompt is not None:
@@ -257,7 +255,7 @@ class EngineSync:
 
     def _set(self, live: LiveSession, stored: StoredContext, *, prompt_id: str) -> None:
         if live.residency is not None and live.residency.prompt_id != prompt_id:
-            # Prefixes may start alike, but usage must report no reused tokens.
+            # The prefixes may start with the same ids, but usage must report no reused tokens.
             self._engine.send(CloseContext(session=live.id))
         self._engine.send(_set_command(live, stored))
         self._hint(live)

@@ -1,6 +1,6 @@
-"""The events of each turn, from the task that runs it to every reader. Asyncio thread only.
+"""Event logs: the events of each turn for all of its readers. Asyncio thread only.
 
-`EventLogs` keeps the logs of running turns and of some ended ones, for clients that reconnect.
+`EventLogs` keeps the logs of running turns and of recently ended ones for clients that reconnect.
 """
 
 import asyncio
@@ -14,12 +14,12 @@ ENTRY_BYTES = 256  # approximate size of an event without its text
 
 
 class EntriesLostError(Exception):
-    """A slow reader's next event has been dropped."""
+    """The next event of a slow reader was dropped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkippedEntries:
-    """Summary of the dropped events: text and others."""
+    """Counts of the dropped events, and the text of the dropped deltas."""
 
     deltas: int = 0
     others: int = 0
@@ -38,9 +38,9 @@ class SkippedEntries:
 
 
 class EventLog:
-    """All readers get the same events in the same order, so event numbers agree.
+    """Events of one turn: every reader gets the same ones in the same order and numbering.
 
-    Deltas not yet read by any reader are merged. Of the events already read, the newest are kept,
+    Consecutive deltas that no reader has read are merged. Of the read events, the newest are kept,
     up to `max_entries` and `max_bytes`.
     """
 
@@ -48,8 +48,8 @@ class EventLog:
         self._max_entries = max_entries
         self._max_bytes = max_bytes
         self._entries: deque[TurnLogEntry] = deque()
-        self._first = 0  # the number of the oldest that is kept
-        self._given = 0  # events read by at least one reader
+        self._first = 0  # number of the oldest kept event
+        self._read = 0  # events read by at least one reader
         self._bytes = 0
         self._filled = asyncio.Event()
         self.skipped = SkippedEntries()
@@ -61,7 +61,7 @@ class EventLog:
 
     def put(self, entry: TurnLogEntry) -> None:
         """Append an event; never waits for a reader."""
-        last = self._entries[-1] if self._end > self._given else None
+        last = self._entries[-1] if self._end > self._read else None
         if isinstance(entry, TextDelta) and isinstance(last, TextDelta):
             self._entries[-1] = TextDelta(text=last.text + entry.text)
             self._bytes += len(entry.text)
@@ -75,7 +75,7 @@ class EventLog:
         """Yield the events from the oldest kept one to the last, as they arrive.
 
         Raises:
-            FactsLostError: the reader was too slow.
+            EntriesLostError: the reader was too slow.
         """
         at = self._first
         while True:
@@ -86,7 +86,7 @@ class EventLog:
                 raise EntriesLostError
             entry = self._entries[at - self._first]
             at += 1
-            self._given = max(self._given, at)
+            self._read = max(self._read, at)
             yield entry
             if isinstance(entry, TurnFinished):
                 return
@@ -97,7 +97,7 @@ class EventLog:
 
     def _trim(self) -> None:
         """Drop the oldest events that were read."""
-        while self._first < self._given and (
+        while self._first < self._read and (
             len(self._entries) > self._max_entries or self._bytes > self._max_bytes
         ):
             entry = self._entries.popleft()
@@ -113,23 +113,20 @@ def _size(entry: TurnLogEntry) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogReplay:
-    """One turn's past and future. `is_stored`: told by its row, not as its first reader heard it.
-
-    `skipped`: what of it is no longer kept, at its beginning.
-    """
+    """Past and future events of one turn. `is_stored`: built from its row, without deltas."""
 
     accepted: TurnAccepted
     log: EventLog
     is_stored: bool = False
-    headers: Mapping[str, str] = field(default_factory=dict)  # what was left then is of no use
+    headers: Mapping[str, str] = field(default_factory=dict)  # quota headers would be out of date
 
     @property
     def skipped(self) -> SkippedEntries:
-        """What comes before the facts."""
+        """Dropped events before the kept ones."""
         return self.log.skipped
 
     def entries(self) -> AsyncIterator[TurnLogEntry]:
-        """What is kept, then what still comes; leaving early changes nothing."""
+        """Yield kept events, then new ones. A reader that stops early has no effect on the turn."""
         return self.log.read()
 
 
@@ -155,8 +152,8 @@ class EventLogs:
         self._ttl_s = ttl_s
         self._max_bytes = max_bytes
         self._running: dict[str, tuple[str, LogReplay]] = {}
-        self._ended: OrderedDict[str, _Kept] = OrderedDict()  # the longest ended first
-        self._of_session: dict[str, set[str]] = {}  # those that ended
+        self._ended: OrderedDict[str, _Kept] = OrderedDict()  # longest ended first
+        self._of_session: dict[str, set[str]] = {}  # response ids of ended turns
         self._bytes = 0
 
     def __len__(self) -> int:
@@ -182,7 +179,7 @@ class EventLogs:
             self._drop(next(iter(self._ended)))
 
     def find(self, user_id: str, response_id: str) -> LogReplay | None:
-        """What is kept of a user's turn."""
+        """The log of a user's turn, if kept."""
         if response_id in self._running:
             owner, replay = self._running[response_id]
         elif response_id in self._ended:
@@ -193,12 +190,12 @@ class EventLogs:
         return replay if owner == user_id else None
 
     def forget(self, response_id: str) -> None:
-        """A response was deleted."""
+        """Drop the log of a deleted response."""
         if response_id in self._ended:
             self._drop(response_id)
 
     def forget_session(self, session_id: str) -> None:
-        """A session was deleted, and with it all that was said in it."""
+        """Drop the logs of a deleted session."""
         for response_id in tuple(self._of_session.get(session_id, ())):
             self._drop(response_id)
 

@@ -29,7 +29,7 @@ class CommittedEnd:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbortedEnd:
-    """The row and last event of a turn that joins no context."""
+    """The row and last event of a turn that leaves the context unchanged."""
 
     row: AbortedTurn
     finished: TurnFinished
@@ -44,9 +44,9 @@ def end_of(
     """Decide the result of a turn."""
     match ending:
         case TurnDone():
-            return _kept(ending, "completed", None, user_id, accepted, plan, now)
+            return _committed(ending, "completed", None, user_id, accepted, plan, now)
         case TurnIncomplete(rolled_back=False):
-            return _kept(
+            return _committed(
                 ending, "incomplete", _reason(ending, accepted, plan), user_id, accepted, plan, now
             )
         case TurnIncomplete():
@@ -56,7 +56,7 @@ def end_of(
                 usage=_usage(ending, plan),
                 reason=_reason(ending, accepted, plan),
             )
-            return _lost(finished, user_id, accepted, now)
+            return _aborted(finished, user_id, accepted, now)
         case TurnFailed():
             return failed(
                 TurnError(code=ending.code, message=ending.message),
@@ -74,7 +74,7 @@ def failed(
 ) -> AbortedEnd:
     """End a turn with an error."""
     finished = TurnFinished(status="failed", text="", usage=usage, error=error)
-    return _lost(finished, user_id, accepted, now)
+    return _aborted(finished, user_id, accepted, now)
 
 
 def _usage(ending: TurnEnding, plan: TurnPlan) -> TurnUsage:
@@ -104,7 +104,7 @@ def usage_of(counts: TurnCounts, layout: ContextLayout) -> TurnUsage:
     )
 
 
-def _kept(  # noqa: PLR0913, PLR0917 -- the parts of one ending, private
+def _committed(  # noqa: PLR0913, PLR0917 -- the parts of one ending, private
     ending: TurnDone | TurnIncomplete,
     status: TurnStatus,
     reason: IncompleteReason | None,
@@ -142,7 +142,9 @@ def _digest(accepted: TurnAccepted, plan: TurnPlan, reply: str) -> str | None:
     return extended(plan.digest, "assistant", reply)
 
 
-def _lost(finished: TurnFinished, user_id: str, accepted: TurnAccepted, now: float) -> AbortedEnd:
+def _aborted(
+    finished: TurnFinished, user_id: str, accepted: TurnAccepted, now: float
+) -> AbortedEnd:
     row = AbortedTurn(
         id=accepted.response_id,
         user_id=user_id,

@@ -21,26 +21,25 @@ from sessiond.store.context_layout import (
     dropped_places,
 )
 
-_LONGEST_TOKEN = 32  # characters; where a text has longer ones its end could be a little longer
+_LONGEST_TOKEN = 32  # characters; with longer tokens, slightly less text than possible is kept
 
 Encode = Callable[[Sequence[InputItem]], Awaitable[tuple[int, ...]]]
-"""Ids of messages with what follows them."""
+"""Encodes messages and the ids that follow them."""
 
 
 async def keep_end(
     items: Sequence[InputItem], most_tokens: int, encode: Encode
 ) -> tuple[int, ...] | None:
-    """Ids of as much of the input's end as `most_tokens` hold; None: of no text at all.
+    """Ids of the longest end of the input within `most_tokens`; None: no text fits.
 
-    The last messages stay whole; of the one before them the end of its text stays, in a message of
-    its role.
+    The last messages stay whole. The message before them is cut to the end of its text.
     """
     most = max(0, most_tokens)
 
     def last(count: int) -> Sequence[InputItem]:
         return items[len(items) - count :]
 
-    # no message is without a token
+    # each message has at least one token
     whole, best = await _longest(min(len(items), most), last, most, encode)
     if whole == len(items):
         return best
@@ -56,7 +55,7 @@ async def keep_end(
 async def _longest(
     most: int, part: Callable[[int], Sequence[InputItem]], most_tokens: int, encode: Encode
 ) -> tuple[int, tuple[int, ...] | None]:
-    """The largest count, up to `most`, whose part fits, and its ids; 0 and None: none fits.
+    """The largest count up to `most` whose part fits, and its ids; 0 and None: none fits.
 
     Binary search: an input may have thousands of messages, each of a few tokens.
     """
@@ -93,10 +92,10 @@ class Summaries(Protocol):
     async def find(
         self, live: LiveSession, layout: ContextLayout, plan: Summarize, patience: Patience | None
     ) -> Summary | None:
-        """A summary for a session that the caller holds; None: there is none now.
+        """A summary for a session whose turn lock the caller holds; None: there is none now.
 
-        `layout` is what the session's tip left behind. It is waited for only if the turn can't go
-        on without; `patience` None: not at all.
+        `layout`: the context layout after the session's tip. The call waits for a summary only if
+        the turn can't run without one; `patience` None: not at all.
         """
         ...
 
@@ -171,7 +170,7 @@ def fit(
     """Compute the edit from the parent's context to the context of the turn.
 
     `after` has the new system prefix, if any. `fidelity` is that of the policy in force; None keeps
-    the current fidelity. A new prefix or summary can't precede kept KV: then all is recomputed.
+    the current one. A new prefix or summary can't precede kept KV, so the context is recomputed.
     """
     same = (after.turns, after.summary) == (before.turns, before.summary)
     must_be_exact = new_system_prefix or after.summary not in {before.summary, None}
@@ -189,7 +188,7 @@ def fit(
 def cut_short(
     session_id: str, layout: ContextLayout, input_tokens: int, kept: int
 ) -> ContextChanged:
-    """The client event of an oversize turn of whose input `kept` tokens remain."""
+    """The client event of an oversize turn that keeps `kept` tokens of its input."""
     return ContextChanged(
         session_id=session_id,
         reason="oversize",

@@ -11,7 +11,7 @@ from sessiond.sessions.run import TurnRunner
 
 
 class Followers:
-    """Finds a turn's events: while it runs, for a while afterwards, then from its row."""
+    """Finds the events of a turn: in its log, or in its row once the log has expired."""
 
     def __init__(
         self, deps: SessionDeps, *, runner: TurnRunner, retention: Retention, inspector: Inspector
@@ -63,7 +63,7 @@ class Followers:
 
 
 class Cancelling:
-    """Owns nothing: the runner owns the turns."""
+    """Cancels turns by response, attachment or API key. The runner owns the turns."""
 
     def __init__(self, deps: SessionDeps, *, runner: TurnRunner) -> None:
         self._store = deps.store
@@ -78,9 +78,9 @@ class Cancelling:
         attachment: AttachmentId | None,
         keep: bool,
     ) -> None:
-        """Cancel a turn; for an ended one this has no effect.
+        """Cancel a turn; an ended one is unchanged.
 
-        None: the running turns of the attachment or, if it has none, its waiting ones.
+        `response_id` None: the running turns of the attachment or, without any, its waiting ones.
 
         Raises:
             RequestError: there is no such response.
@@ -98,7 +98,7 @@ class Cancelling:
             raise response_not_found(response_id)
 
     def keys_at_work(self) -> frozenset[str]:
-        """Keys with running or waiting turns."""
+        """Ids of API keys with running or waiting turns."""
         ids = (bound.caller.key_id for bound in self._runner.bound_turns())
         return frozenset(key_id for key_id in ids if key_id is not None)
 

@@ -40,8 +40,8 @@ class Forks:
         Blocks are shared if the engine has them.
 
         Raises:
-            RequestError: there is no such session, or no such response of it, or its user has as
-                many sessions as may be open.
+            RequestError: there is no such session or response, or the user's quota of open sessions
+                is used up.
         """
         base = await self._base(caller, session_id)
         turn = await self._turn(base, response_id)

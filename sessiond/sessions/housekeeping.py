@@ -17,13 +17,13 @@ from sessiond.sessions.run import TurnRunner
 logger = logging.getLogger(__name__)
 
 _TTL_EVERY_S = 60.0
-_AT_A_TIME = 64  # sessions of one socket; other turns run in between
+_AT_A_TIME = 64  # sessions of one socket per batch; other turns run in between
 
 
 class Housekeeping:
-    """Cancels turns and frees KV of unheld sessions; expires kept events and keys."""
+    """Cancels turns and frees KV of unheld sessions; expires event logs and idempotency keys."""
 
-    def __init__(  # noqa: PLR0913 -- what there is to be kept in order, each by its name
+    def __init__(  # noqa: PLR0913 -- collaborators, passed by keyword
         self,
         deps: SessionDeps,
         *,
@@ -58,11 +58,11 @@ class Housekeeping:
         return self._ttl_due_at
 
     def leave(self, attachment: AttachmentId) -> None:
-        """Handle a disconnect in the engine at once, before anything is awaited or stored.
+        """Handle a disconnect in the engine at once, without an await or a write.
 
-        Turns of sessions that no other socket holds are cancelled and rolled back, and their KV
-        is freed; background turns continue. `detach` does the rest. A repeated call before that
-        (from the reader and the writer) has no effect.
+        Turns of sessions that no other socket holds are cancelled and rolled back, and their KV is
+        freed; background turns continue. `detach` does the rest. A second call before that, as the
+        socket's reader and writer both call it, has no effect.
         """
         if attachment in self._left:
             return
@@ -89,10 +89,10 @@ class Housekeeping:
         if attachment not in self._left:
             self.leave(attachment)
         later, left = self._left.pop(attachment)
-        # a turn that a hanging engine does not end settles its session itself, when it ends
+        # if a hanging engine does not end a turn in time, the turn settles its session at its end
         await self._runner.ended(left, self._limits.cancel_timeout_s)
         for start in range(0, len(later), _AT_A_TIME):
-            await asyncio.sleep(0)  # `leave` has just handled a batch
+            await asyncio.sleep(0)  # before each batch: `leave` has just handled the first
             for live in later[start : start + _AT_A_TIME]:
                 # it may have been unloaded and loaded again for another client
                 if self._sessions.get(live.id) is live and not live.turn_lock.is_locked:
@@ -100,7 +100,7 @@ class Housekeeping:
         await self._delete_abandoned()
 
     def service_stats(self) -> ServiceStats:
-        """Counts of what is kept in memory."""
+        """Counts of sessions, turns and events in memory."""
         limits, replays = self._limits, self._runner.replays
         return ServiceStats(
             sessions_in_memory=len(self._sessions),
@@ -132,10 +132,10 @@ class Housekeeping:
         ticks = self._ticks()
         if self._limits.session_ttl_s and ticks >= self._ttl_due_at:
             before = self._abandoned_by() - self._limits.session_ttl_s
-            ended = await self._conversations.close_abandoned(before)
-            self._ttl_due_at = ticks if ended else ticks + _TTL_EVERY_S
-            if ended:
-                logger.info("%d abandoned sessions were deleted", ended)
+            closed = await self._conversations.close_abandoned(before)
+            self._ttl_due_at = ticks if closed else ticks + _TTL_EVERY_S
+            if closed:
+                logger.info("%d abandoned sessions were deleted", closed)
 
     async def _delete_abandoned(self) -> None:
         for live in self._retention.take_abandoned():

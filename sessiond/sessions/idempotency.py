@@ -18,21 +18,21 @@ _REAP_EVERY_S = 600.0
 class IdempotentRequests:
     """A key is claimed before the request runs and released if the request fails."""
 
-    def __init__(self, parts: SessionDeps) -> None:
-        self._store = parts.store
-        self._clock = parts.clock
-        self._ttl_s = parts.limits.idempotency_ttl_s
-        self._ticks = parts.ticks
-        self._ended_by = ExpiryClock(parts.clock, parts.ticks, settle_s=self._ttl_s)
+    def __init__(self, deps: SessionDeps) -> None:
+        self._store = deps.store
+        self._clock = deps.clock
+        self._ttl_s = deps.limits.idempotency_ttl_s
+        self._ticks = deps.ticks
+        self._ended_by = ExpiryClock(deps.clock, deps.ticks, settle_s=self._ttl_s)
         self._next_reap_s = 0.0
 
     async def find(
         self, caller: Caller, key: str, digest: str, is_there: Callable[[str], Awaitable[bool]]
     ) -> str | None:
-        """The id of what came of the same request; None: nothing did, and the key is free.
+        """The id of the same request's result; None: there is none, and the key is free.
 
         Raises:
-            RequestError: the key stands for another request.
+            RequestError: the key was used for another request.
         """
         used = await self._store.used_keys.find(caller.user_id, key, self._ended_by() - self._ttl_s)
         if used is None:
@@ -73,5 +73,5 @@ def digest_of(kind: str, *parts: Any) -> str:
 
 
 def turn_digest(request: TurnRequest) -> str:
-    """The digest of a turn's request; that nothing was said of instructions is not a text."""
+    """The digest of a turn's request. Absent and null instructions differ."""
     return digest_of("turn", request, request.instructions is UNSET)

@@ -34,9 +34,11 @@ from sessiond.store.context_layout import layout_of
 from sessiond.store.items import Order
 from sessiond.store.records import SessionChoice, SessionDetail, SessionRecord, Standing, TurnRecord
 
+_BY_ROW: Mapping[SessionState, Standing] = {"new": "new", "cold": "begun", "closed": "closed"}
+
 
 class Inspector:
-    """Joins what SQL, memory and the engine say."""
+    """Joins the state of a session in SQL, in memory and in the engine."""
 
     def __init__(self, deps: SessionDeps, *, policies: ContextPolicies) -> None:
         self._policies = policies
@@ -157,11 +159,11 @@ class Inspector:
 
     async def _contexts(self, lives: Sequence[LiveSession]) -> dict[str, ContextView]:
         """The engine's contexts of several sessions, by id."""
-        placed = tuple(live.id for live in lives if live.is_resident(self._engine.epoch))
-        if not placed:
+        resident = tuple(live.id for live in lives if live.is_resident(self._engine.epoch))
+        if not resident:
             return {}
         try:
-            query = GetContexts(sessions=placed)
+            query = GetContexts(sessions=resident)
             answer = await ask_in_time(self._engine, query, self._ask_timeout_s)
         except RequestError:
             return {}
@@ -186,7 +188,7 @@ class Inspector:
             return "closed"
         if live is None:
             return "new" if session.tip_id is None else "cold"
-        # A restarted engine knows no context; a turn finds the KV in its tiers.
+        # A restarted engine has no contexts; the next turn finds KV in the tiers.
         resident = {
             State.IDLE: live.is_resident(self._engine.epoch),
             State.PARKED: _tier(held) != "none",
@@ -242,9 +244,9 @@ def _finished(turn: TurnRecord, text: str) -> TurnFinished | None:
 def _summaries(detail: SessionDetail) -> tuple[TurnSummary, ...]:
     """The turns in the context, then those that joined none."""
     system_prefix = detail.session.prompt.tokens
-    deps = []
+    rows = []
     if system_prefix and detail.context:
-        deps.append(
+        rows.append(
             TurnSummary(
                 response_id=detail.context[0].id,
                 role="system",
@@ -259,10 +261,10 @@ def _summaries(detail: SessionDetail) -> tuple[TurnSummary, ...]:
     for turn in detail.context:
         tokens = turn.size.tokens
         is_seen = any(span.start <= at and at + tokens <= span.stop for span in seen)
-        deps += _parts(turn, system_prefix + at, system_prefix + at + tokens, is_seen=is_seen)
+        rows += _turn_rows(turn, system_prefix + at, system_prefix + at + tokens, is_seen=is_seen)
         at += tokens
     for turn in detail.others:
-        deps.append(
+        rows.append(
             TurnSummary(
                 response_id=turn.id,
                 role="user",
@@ -272,13 +274,13 @@ def _summaries(detail: SessionDetail) -> tuple[TurnSummary, ...]:
                 status=turn.status,
             )
         )
-    return tuple(deps)
+    return tuple(rows)
 
 
-def _parts(turn: TurnRecord, start: int, after: int, *, is_seen: bool) -> list[TurnSummary]:
-    """Positions count all turns after the system prefix, visible or not."""
+def _turn_rows(turn: TurnRecord, start: int, after: int, *, is_seen: bool) -> list[TurnSummary]:
+    """A turn's input and reply. Positions count all turns after the system prefix."""
     reply = start + turn.input_tokens
-    deps = [
+    rows = [
         TurnSummary(
             response_id=turn.id,
             role="user",
@@ -289,7 +291,7 @@ def _parts(turn: TurnRecord, start: int, after: int, *, is_seen: bool) -> list[T
         )
     ]
     if after > reply:
-        deps.append(
+        rows.append(
             TurnSummary(
                 response_id=turn.id,
                 role="assistant",
@@ -299,16 +301,13 @@ def _parts(turn: TurnRecord, start: int, after: int, *, is_seen: bool) -> list[T
                 status=turn.status,
             )
         )
-    return deps
-
-
-_BY_ROW: Mapping[SessionState, Standing] = {"new": "new", "cold": "begun", "closed": "closed"}
+    return rows
 
 
 class Listing:
-    """Stored fields are filtered in SQL, states known in memory only are filtered in memory first.
+    """Filters stored fields in SQL, and states that only memory knows by the sessions in memory.
 
-    A page costs its own size plus at most the sessions in memory, never all stored ones.
+    The cost of a page is its size plus at most the sessions in memory, never all stored ones.
     """
 
     def __init__(self, deps: SessionDeps, *, inspector: Inspector) -> None:
@@ -324,7 +323,7 @@ class Listing:
         Raises:
             RequestError: the caller is no admin and lists another user's.
         """
-        which = self._choice(_whose(caller, wanted), wanted.state)
+        which = self._choice(_user_id(caller, wanted), wanted.state)
         views: list[SessionView] = []
         has_more = True
         while has_more and len(views) <= limit:
@@ -352,7 +351,7 @@ class Listing:
         return SessionChoice(user_id=user_id, ids=in_memory)
 
 
-def _whose(caller: Caller, wanted: SessionFilter) -> str | None:
+def _user_id(caller: Caller, wanted: SessionFilter) -> str | None:
     """The user's id; None: all users."""
     user_id = caller.user_id if wanted.user_id is None else wanted.user_id
     if user_id != caller.user_id and not caller.is_admin:

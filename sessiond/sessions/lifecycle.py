@@ -9,7 +9,7 @@ class State(Enum):
 
     NEW = "new"  # no finished turn
     IDLE = "idle"  # the engine has its context
-    RUNNING = "running"  # a turn, a reset or added items change it
+    RUNNING = "running"  # a turn, a reset or added items hold its turn lock
     COLD = "cold"  # its KV was freed; SQL has its ids
     PARKED = "parked"  # its KV was moved to the tiers below the device
     CLOSED = "closed"
@@ -20,8 +20,8 @@ class LifecycleEvent(Enum):
 
     LOCK = "lock"  # its turn lock was taken
     ADVANCE = "advance"  # its tip has moved to a finished turn
-    UNDO = "undo"  # nothing has changed
-    UNDO_FIRST = "undo_first"  # nothing has changed, and there still is no finished turn
+    UNDO = "undo"  # its context is unchanged
+    UNDO_FIRST = "undo_first"  # its context is unchanged and has no finished turn yet
     PLACE = "place"  # its context was sent to the engine
     RELEASE = "release"
     PARK = "park"
@@ -61,7 +61,7 @@ class TransitionError(Exception):
 
 
 def after(state: State, event: LifecycleEvent) -> State:
-    """The state that follows.
+    """The state after the event.
 
     Raises:
         TransitionError: the table has no such transition.

@@ -8,9 +8,10 @@ class ServiceLimits:
     """Seconds and tokens.
 
     `turn_timeout_s`, `queue_timeout_s` or `session_ttl_s` 0 means no limit. `max_outstanding`
-    bounds running and waiting turns; `max_cold_contexts` sessions without KV whose ids the engine
-    keeps. The watermarks bound the KV demand of running and waiting turns, in pools: above one a
-    warning is logged, above the other new turns are refused; 0: never.
+    bounds running and waiting turns; `max_cold_contexts` bounds sessions without KV whose ids the
+    engine keeps. The watermarks apply to the KV demand of running and waiting turns, in pools:
+    above `demand_warn_watermark` a warning is logged, above `demand_high_watermark` new turns are
+    refused; 0: never.
     `ask_timeout_s` bounds engine queries and `cancel_timeout_s` the wait for a cancelled turn, as
     an engine may hang. `summary_wait_s` bounds how long a turn waits for a summary,
     `background_summary_s` the duration of a background summary; at most

@@ -21,9 +21,9 @@ from sessiond.store.volatile import is_volatile, volatile_prefix
 class EngineResidency:
     """The context that the engine holds for a session, and the epoch of the engine.
 
-    Without a tip it holds nothing: the system prefix comes with the first turn. `view`: the visible
-    spans if they differ from those after the tip, as after an aborted turn. `tokens` counts the
-    visible ones.
+    Without a tip the context is empty: the first turn sends the system prefix. `view`: the visible
+    spans if they differ from those after the tip, as after an aborted turn. `tokens` counts visible
+    tokens.
     """
 
     epoch: int
@@ -35,13 +35,13 @@ class EngineResidency:
 
 @dataclass(slots=True, kw_only=True)
 class LiveSession:
-    """State of a session in memory. `tokens`: the visible ones, the system prefix included.
+    """State of a session in memory. `tokens`: visible tokens, the system prefix included.
 
-    `prompt` None: it is being opened, its system prefix is not encoded yet. `layout` None: not read
-    yet. Not `stored`: its first turn stores it. `base_session_id`: for a fork, the session that ran
-    the turn it was forked at. `policy` None: that of the user, or the server. `epoch`: ownership
-    epoch of this replica, verified by each commit. `digest`: of all messages up to the tip, if
-    known.
+    `prompt` None: the system prefix is not encoded yet. `layout` None: not read yet. Not `stored`:
+    the first turn stores the session. `base_session_id`: of a fork, the session that ran the turn
+    it was forked at. `policy` None: that of the user, or the server. `epoch`: ownership epoch of
+    this replica, verified by each commit. `stale`: the row must be read again. `digest`: of all
+    messages up to the tip, if known.
     """
 
     id: SessionId
@@ -65,11 +65,11 @@ class LiveSession:
 
     @property
     def volatile(self) -> bool:
-        """Whether it is in memory only and ends with the last socket that holds it."""
+        """Whether the session is in memory only and ends with the last socket that holds it."""
         return is_volatile(self.id)
 
     def prefixed(self, prefix: str) -> str:
-        """The prefix of ids that are part of it."""
+        """The prefix for ids of the session and its turns."""
         return volatile_prefix(prefix) if self.volatile else prefix
 
     def ticket(self, ticket: LockTicket) -> bool:
@@ -81,16 +81,16 @@ class LiveSession:
         return taken
 
     def lock_to_close(self, ticket: LockTicket) -> None:
-        """Queue for the turn lock as the last holder: waiting claims are refused."""
+        """Queue for the turn lock as its last holder; refuse waiting claims."""
         self.turn_lock.refuse_all(conversation_not_found(self.id))
         if not self.turn_lock.is_locked:
             self.state = after(self.state, LifecycleEvent.LOCK)
         self.turn_lock.acquire_or_wait(ticket)
 
     def leave(self, ticket: LockTicket, event: LifecycleEvent | None = None) -> None:
-        """Release the turn lock with the session's transition; the next claim gets it at once.
+        """Release the turn lock to the next claim, or leave its queue.
 
-        `event` None: unchanged. A waiting claim only leaves the queue.
+        `event`: the session's transition on release; None: unchanged.
         """
         if not self.turn_lock.holds(ticket):
             self.turn_lock.leave(ticket)
@@ -130,7 +130,7 @@ class LiveSession:
 
 
 class SessionElsewhereError(RequestError):
-    """Another replica runs a turn in the session. `session`: its row, not in the table."""
+    """Another replica runs a turn in the session. `session`: its row, not in `LiveSessions`."""
 
     def __init__(self, session: LiveSession) -> None:
         super().__init__(
@@ -171,7 +171,7 @@ class LiveSessions:
         return self._sessions.get(SessionId(session_id))
 
     def is_dead(self, session_id: str) -> bool:
-        """Whether it is a volatile session that has ended."""
+        """Whether the id is that of a volatile session that has ended."""
         return is_volatile(session_id) and self.get(session_id) is None
 
     def find(self, user_id: str, session_id: str) -> LiveSession | None:
@@ -187,16 +187,16 @@ class LiveSessions:
         *,
         even_if_busy: bool = False,
     ) -> LiveSession | None:
-        """A stored, open session of the caller, which this replica owns; None when there is none.
+        """Load a stored, open session of the caller and own it; None when there is none.
 
-        `check` may refuse the row. No await lies between the return and what is returned: the
-        session is in the table, and can't have left it. `even_if_busy`: take it from a replica
-        that runs a turn in it, which then comes to nothing.
+        `check` may reject the row. The session is in memory on return, as no await follows the
+        lookup. `even_if_busy`: take ownership from a replica that runs a turn in it; that turn is
+        aborted at its commit.
 
         Raises:
             SessionElsewhereError: another replica runs a turn in it.
         """
-        if is_volatile(session_id):  # it has no row that other replicas could own
+        if is_volatile(session_id):  # other replicas have no access to it
             return self.find(caller.user_id, session_id)
         record = await self._store.find_session(caller.user_id, session_id)
         if _is_open(record) and record.owner != self._store.replica_id:
@@ -238,7 +238,7 @@ class LiveSessions:
         live.take(record)
 
     async def refresh(self, live: LiveSession) -> None:
-        """Read the row again if a write to it has an unknown result.
+        """Read the row again if the session is stale.
 
         Raises:
             RequestError: the session was closed.
@@ -247,7 +247,7 @@ class LiveSessions:
             record = await self._store.find_session(live.user_id, live.id)
             if record is None or record.closed_at is not None:
                 raise conversation_not_found(live.id)
-            if live.stale:  # else another task has refreshed it meanwhile
+            if live.stale:  # not refreshed meanwhile by another task
                 live.take(record)
 
     async def layout(self, live: LiveSession) -> ContextLayout:

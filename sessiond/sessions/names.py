@@ -17,9 +17,9 @@ def is_name(text: str) -> bool:
     return _NAME.fullmatch(text) is not None and not text.startswith(OWN_ID_PREFIX)
 
 
-def session_id_of(user_id: str, given: str) -> str:
-    """The id of the session that a user means."""
-    if not is_name(given):
-        return given
-    digest = hashlib.sha256(f"{user_id}\0{given}".encode())
+def session_id_of(user_id: str, id_or_name: str) -> str:
+    """The session id for a conversation id or name."""
+    if not is_name(id_or_name):
+        return id_or_name
+    digest = hashlib.sha256(f"{user_id}\0{id_or_name}".encode())
     return f"{OWN_ID_PREFIX}named_{digest.hexdigest()[:32]}"

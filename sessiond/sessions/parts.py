@@ -17,7 +17,6 @@ class SessionDeps:
     """`clock` returns unix seconds for events and rows; it may jump.
 
     `ticks` returns monotonic seconds for durations. `new_id("resp")` returns a unique `resp_…`.
-    `hooks`: hooks called when a turn ends or is refused.
     """
 
     engine: EngineClient

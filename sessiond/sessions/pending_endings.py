@@ -9,11 +9,11 @@ from sessiond.store.store import Store
 
 logger = logging.getLogger(__name__)
 
-_MOST = 4096  # of more the rows stay `running`, in no context, until the next start marks them
+_MOST = 4096  # rows beyond it stay `running`, in no context, until the next start marks them
 
 
 class PendingEndings:
-    """A turn whose row stays `running` keeps other servers from its session."""
+    """Keeps aborted turns whose row is still `running`, which blocks other servers."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

@@ -32,7 +32,7 @@ from sessiond.sessions.turn_size import Room, admit_prefill, admit_reply, reserv
 from sessiond.store.context_layout import ContextLayout, VisibleSpans
 from sessiond.store.records import NewPrompt, Prompt
 
-_SEEDS = 2**63  # range of the SQL column
+_SEEDS = 2**63  # exclusive maximum of the SQL column
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +41,8 @@ class TurnPlan:
 
     `epoch`: ownership epoch of this replica. `digest`: of all messages in the context and the
     turn's input; None: not known. `layout`: the context layout before the turn's ids. `view` and
-    `edit`: see `Fit`. `trims`: a context policy might have dropped turns; `is_cut`: only the end of
-    its input is kept.
+    `edit`: see `Fit`. `trims`: a context policy may drop turns. `is_cut`: only the end of the
+    turn's input is kept.
     """
 
     epoch: int
@@ -121,13 +121,13 @@ class Planner:
         runs: bool = True,
         patience: Patience | None = None,
     ) -> TurnPlan:
-        """Decide system prefix, context layout, input ids, room and seed.
+        """Decide system prefix, context layout, input ids, reply bound and seed.
 
-        Not `runs`: the turn only joins the context; the next turn that runs makes room for it.
+        Not `runs`: the items only join the context; the next turn that runs makes room for them.
         `patience`: how long to wait for a summary; None: not at all.
 
         Raises:
-            RequestError: there is no input to answer, or it can't fit.
+            RequestError: there is no input to answer, or it does not fit.
         """
         if request.generate and not request.input and not live.awaits_reply:
             raise RequestError(
@@ -140,7 +140,7 @@ class Planner:
         prompt = new_prompt.stored if new_prompt else _present(live)
         input_ids = await self._transcript.delta(items, generate=request.generate)
         before = await self._sessions.layout(live)
-        begin = _TurnStart(
+        start = _TurnStart(
             live=live,
             request=request,
             before=before,
@@ -152,9 +152,9 @@ class Planner:
         )
         choice = await self._policies.in_force(live, request)
         whole = len(input_ids)
-        input_ids = await self._shortened(begin, choice, items, input_ids)
-        begin = replace(begin, input_tokens=len(input_ids))
-        fitted, max_output_tokens, changes = await self._fit(begin, choice, runs=runs)
+        input_ids = await self._shortened(start, choice, items, input_ids)
+        start = replace(start, input_tokens=len(input_ids))
+        fitted, max_output_tokens, changes = await self._fit(start, choice, runs=runs)
         if len(input_ids) < whole:
             changes += (cut_short(live.id, fitted.layout, whole, len(input_ids)),)
         return TurnPlan(
@@ -176,56 +176,56 @@ class Planner:
         )
 
     async def _fit(
-        self, begin: _TurnStart, choice: PolicyChoice | None, *, runs: bool
+        self, start: _TurnStart, choice: PolicyChoice | None, *, runs: bool
     ) -> tuple[Fit, int, tuple[ContextChanged, ...]]:
         """The context layout, the reply bound and the client events."""
-        room = self._room(begin, choice)
-        decided, fidelity = begin.layout, None
+        room = self._room(start, choice)
+        decided, fidelity = start.layout, None
         reason: Reason = "policy"
         if choice is not None and runs:
             fidelity = choice.fidelity
-            if begin.live.tip_id is not None:
-                decided, reason = await self._decide(begin, choice, room)
+            if start.live.tip_id is not None:
+                decided, reason = await self._decide(start, choice, room)
         fitted = fit(
-            begin.before, decided, fidelity=fidelity, new_system_prefix=begin.has_new_prefix
+            start.before, decided, fidelity=fidelity, new_system_prefix=start.has_new_prefix
         )
-        if choice is None or runs:  # else what is dropped is decided when a turn runs
-            room = replace(room, before=fitted.layout.tokens + begin.input_tokens)
-        return fitted, self._admit(begin.request, room), _changes(begin, fitted, reason)
+        if choice is None or runs:  # else the next turn that runs drops turns
+            room = replace(room, before=fitted.layout.tokens + start.input_tokens)
+        return fitted, self._admit(start.request, room), _changes(start, fitted, reason)
 
     async def _shortened(
         self,
-        begin: _TurnStart,
+        start: _TurnStart,
         choice: PolicyChoice | None,
         items: tuple[InputItem, ...],
         input_ids: tuple[int, ...],
     ) -> tuple[int, ...]:
-        """The turn's input, or its end if that is requested and the input could never fit."""
-        request = begin.request
+        """The turn's input; its end if the policy allows that and the whole could never fit."""
+        request = start.request
         if choice is None or choice.oversize != "keep_end" or request.truncation != "auto":
             return input_ids
-        room = self._room(begin, choice)
+        room = self._room(start, choice)
         if room.before + room.close + request.generate <= room.most:
             return input_ids
         reply = request.max_output_tokens or self._limits.default_max_output_tokens
-        # as much as is kept free for a reply that did not say how long it may get
-        spared = min(reply, max(1, room.most // 4)) if request.generate else 0
-        most_tokens = room.most - (room.before - begin.input_tokens) - room.close - spared
+        # the same reserve as for a reply without a requested length
+        reserved = min(reply, max(1, room.most // 4)) if request.generate else 0
+        most_tokens = room.most - (room.before - start.input_tokens) - room.close - reserved
 
         def encode(part: Sequence[InputItem]) -> Awaitable[tuple[int, ...]]:
             return self._transcript.delta(part, generate=request.generate)
 
         return await keep_end(items, most_tokens, encode) or input_ids
 
-    def _room(self, begin: _TurnStart, choice: PolicyChoice | None) -> Room:
-        """The room for what can't be dropped: front, what awaits a reply, the turn itself."""
-        layout = begin.layout
+    def _room(self, start: _TurnStart, choice: PolicyChoice | None) -> Room:
+        """The room for what can't be dropped: system prefix, unanswered messages, the turn."""
+        layout = start.layout
         room = room_of(
             self._engine.info,
-            before=layout.prefix_tokens + open_tokens(layout) + begin.input_tokens,
-            close=len(self._transcript.close_ids) if begin.request.generate else 0,
+            before=layout.prefix_tokens + open_tokens(layout) + start.input_tokens,
+            close=len(self._transcript.close_ids) if start.request.generate else 0,
         )
-        caps = begin.quota.context_caps
+        caps = start.quota.context_caps
         if choice is not None:
             room = replace(room, trims=True)
             cap = choice.parameters.get("max_tokens")
@@ -235,29 +235,29 @@ class Planner:
         return replace(room, cap=caps.get(name), cap_name=name)
 
     async def _decide(
-        self, begin: _TurnStart, choice: PolicyChoice, room: Room
+        self, start: _TurnStart, choice: PolicyChoice, room: Room
     ) -> tuple[ContextLayout, Reason]:
-        """The context after the policy, and the reason if it was changed."""
-        layout = begin.layout
-        match self._ask(begin, choice, room):
+        """The context layout after the policy, and the reason of a change."""
+        layout = start.layout
+        match self._ask(start, choice, room):
             case KeepAll() | KeepTurns() as plan:
                 return kept(layout, plan), "trimmed"
             case Summarize() as plan:
-                summary = await self._summaries.find(begin.live, begin.before, plan, begin.patience)
+                summary = await self._summaries.find(start.live, start.before, plan, start.patience)
                 if summary is not None and summary.ref.tokens <= plan.summary_tokens:
                     return summarized(layout, summary), "summarized"
                 return kept(layout, plan.fallback), "summary_failed"
             case _ as unreachable:
                 assert_never(unreachable)
 
-    def _ask(self, begin: _TurnStart, choice: PolicyChoice, room: Room) -> ContextPlan:
-        request, reply = begin.request, 0
+    def _ask(self, start: _TurnStart, choice: PolicyChoice, room: Room) -> ContextPlan:
+        request, reply = start.request, 0
         if request.generate:
             default = self._limits.default_max_output_tokens
             reply = reserve_reply(room, wanted=request.max_output_tokens, default=default)
         view = conversation_view(
-            begin.layout,
-            prompt_tokens=begin.input_tokens,
+            start.layout,
+            prompt_tokens=start.input_tokens,
             output_tokens=reply + room.close,
             limit_tokens=room.most,
         )
@@ -266,9 +266,9 @@ class Planner:
     async def foresee(
         self, live: LiveSession, request: TurnRequest, *, input_tokens: int
     ) -> tuple[ContextLayout, Summarize] | None:
-        """The summary needed if the next turn is like the last; None: none.
+        """The summary needed if the next turn resembles the last; None: none.
 
-        `request` and `input_tokens` are the last turn's, which has joined the context.
+        `request` and `input_tokens` are those of the last turn, which has joined the context.
 
         Raises:
             RequestError: the policy failed.
@@ -277,7 +277,7 @@ class Planner:
         if choice is None or not self._policies.may_summarize(choice):
             return None
         layout = await self._sessions.layout(live)
-        begin = _TurnStart(
+        start = _TurnStart(
             live=live,
             request=request,
             before=layout,
@@ -287,7 +287,7 @@ class Planner:
             patience=None,
             quota=await self._quotas.of(live.user_id),
         )
-        plan = self._ask(begin, choice, self._room(begin, choice))
+        plan = self._ask(start, choice, self._room(start, choice))
         return (layout, plan) if isinstance(plan, Summarize) else None
 
     async def _system_prefix(
@@ -305,7 +305,7 @@ class Planner:
         """Encode a system prefix to be stored; without text, the template's default.
 
         Raises:
-            RequestError: the template refuses a text.
+            RequestError: the template rejects a text.
         """
         ids = await self._transcript.system_prefix(text, opening_text)
         return NewPrompt(id=self._new_id(prefix), text=text, opening_text=opening_text, ids=ids)
@@ -325,7 +325,7 @@ class Planner:
 
 def _present(live: LiveSession) -> Prompt:
     if live.prompt is None:
-        raise RuntimeError(f"session {live.id} has no front")
+        raise RuntimeError(f"session {live.id} has no system prefix")
     return live.prompt
 
 
@@ -338,7 +338,7 @@ def _digest_before(live: LiveSession, new_prompt: NewPrompt | None) -> str | Non
 
 
 def _wanted_text(live: LiveSession, request: TurnRequest) -> str | None:
-    """The instructions that hold from this turn on: absent or null carries over, "" clears."""
+    """The instructions from this turn on: absent or null keeps them, "" clears them."""
     if request.instructions is UNSET or request.instructions is None:
         return live.prompt.text if live.prompt else None
     return str(request.instructions) or None
@@ -349,8 +349,8 @@ def _opening(
 ) -> tuple[str | None, tuple[InputItem, ...]]:
     """The system message that opens the conversation, and the messages that follow.
 
-    The template writes one that comes first in the place of its default, so it is encoded with
-    the front, and stays there when the instructions change.
+    A system message at the start replaces the template's default. It is encoded with the system
+    prefix and stays when the instructions change.
     """
     if live.tip_id is not None:
         return (live.prompt.opening_text if live.prompt else None), items
@@ -365,17 +365,17 @@ def _awaits_reply(live: LiveSession, items: tuple[InputItem, ...], *, generate: 
     return items[-1].role != "assistant" if items else live.awaits_reply
 
 
-def _changes(begin: _TurnStart, fitted: Fit, reason: Reason) -> tuple[ContextChanged, ...]:
+def _changes(start: _TurnStart, fitted: Fit, reason: Reason) -> tuple[ContextChanged, ...]:
     """The client events in order: a new system prefix, then the change of the turns."""
-    if begin.live.tip_id is None:
+    if start.live.tip_id is None:
         return ()  # nothing was visible before
-    session_id, after = begin.live.id, fitted.layout
-    behind = replace(begin.layout, fidelity=after.fidelity)
+    session_id, after = start.live.id, fitted.layout
+    middle = replace(start.layout, fidelity=after.fidelity)  # new prefix, unchanged turns
     notices = []
-    if begin.has_new_prefix:
-        notices.append(changed(session_id, "instructions", begin.before, behind))
-    if after != behind:
-        notices.append(changed(session_id, reason, behind, after))
-    elif fitted.view is not None and not begin.has_new_prefix:
-        notices.append(changed(session_id, "policy", begin.before, after))
+    if start.has_new_prefix:
+        notices.append(changed(session_id, "instructions", start.before, middle))
+    if after != middle:
+        notices.append(changed(session_id, reason, middle, after))
+    elif fitted.view is not None and not start.has_new_prefix:
+        notices.append(changed(session_id, "policy", start.before, after))
     return tuple(notices)

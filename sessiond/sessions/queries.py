@@ -12,7 +12,7 @@ async def ask_in_time(engine: EngineClient, query: Query, timeout_s: float) -> Q
     """Query the engine; a long or hanging step must not block monitoring.
 
     Raises:
-        RequestError: `engine_restarted`, there is no answer now.
+        RequestError: `engine_restarted`, the engine did not answer in time.
     """
     try:
         async with asyncio.timeout(timeout_s):

@@ -34,22 +34,26 @@ from sessiond.store.records import NewPrompt, NewReservation, NewSession
 
 logger = logging.getLogger(__name__)
 
-_AT_A_TIME = 256  # sessions: neither the engine nor this loop is held up by all of them
+_AT_A_TIME = 256  # sessions per query, to bound the time in the engine and in this loop
+_MAX_KNOWN_USERS = 10_000
+_RENEWALS = 3  # per reservation lifetime, so that one failure does not lose it
+
+CloseIdleFork = Callable[[Caller, SessionId | None], Awaitable[bool]]
 
 
 class ResidencyMeter:
-    """Looks at all sessions every `residency_every_s`, some at a time.
+    """Samples all sessions every `residency_every_s`, in batches.
 
-    What a session holds counts for the whole time since the look before.
+    The bytes that a session holds are charged for the whole time since the previous sample.
     """
 
-    def __init__(self, parts: SessionDeps) -> None:
-        self._engine = parts.engine
-        self._store = parts.store
-        self._sessions = parts.sessions
-        self._limits = parts.limits
-        self._ticks = parts.ticks
-        self._looked_at = parts.ticks()
+    def __init__(self, deps: SessionDeps) -> None:
+        self._engine = deps.engine
+        self._store = deps.store
+        self._sessions = deps.sessions
+        self._limits = deps.limits
+        self._ticks = deps.ticks
+        self._looked_at = deps.ticks()
         self._timer: asyncio.Task[None] | None = None
 
     @property
@@ -58,30 +62,30 @@ class ResidencyMeter:
         return self._looked_at
 
     def start(self) -> None:
-        """Look from now on."""
-        self._timer = asyncio.create_task(self._look_always())
+        """Start sampling."""
+        self._timer = asyncio.create_task(self._sample_always())
 
     async def stop(self) -> None:
-        """Look no more."""
+        """Stop sampling."""
         if self._timer is not None:
             self._timer.cancel()
             await asyncio.gather(self._timer, return_exceptions=True)
 
     async def sample(self) -> None:
-        """Charge what is held now for the time since the last look, if that is long ago."""
+        """Charge the bytes held now for the time since the last sample, if it is due."""
         ticks = self._ticks()
         since_s = ticks - self._looked_at
         if since_s < self._limits.residency_every_s:
             return
         self._looked_at = ticks
         byte_seconds: defaultdict[str, float] = defaultdict(float)
-        # an engine that is away holds nothing; one that hangs is asked again
+        # a stopped engine holds nothing; a hanging one is queried again at the next sample
         with contextlib.suppress(RequestError):
-            await self._look_at_all(since_s, byte_seconds)
+            await self._sample_all(since_s, byte_seconds)
         if byte_seconds:
             await self._store.quotas.add_residency(byte_seconds)
 
-    async def _look_at_all(self, since_s: float, byte_seconds: defaultdict[str, float]) -> None:
+    async def _sample_all(self, since_s: float, byte_seconds: defaultdict[str, float]) -> None:
         lives = tuple(self._sessions)
         for start in range(0, len(lives), _AT_A_TIME):
             if not self._engine.available:
@@ -98,15 +102,15 @@ class ResidencyMeter:
         wanted = [live.id for live in lives if live.stored and live.is_resident(epoch)]
         held: dict[SessionId, float] = {}
         while wanted:
-            question = GetResidency(sessions=tuple(wanted))
-            answer = await ask_in_time(self._engine, question, self._limits.ask_timeout_s)
+            query = GetResidency(sessions=tuple(wanted))
+            answer = await ask_in_time(self._engine, query, self._limits.ask_timeout_s)
             if not isinstance(answer, Residency):
                 raise TypeError(answer)
             held |= answer.kv_bytes
             wanted = wanted[answer.looked_at :]
         return held
 
-    async def _look_always(self) -> None:
+    async def _sample_always(self) -> None:
         while True:
             await asyncio.sleep(self._limits.reap_every_s)
             try:
@@ -115,22 +119,17 @@ class ResidencyMeter:
                 logger.exception("residency could not be measured; retrying")
 
 
-_MAX_KNOWN_USERS = 10_000
-CloseIdleFork = Callable[[Caller, SessionId | None], Awaitable[bool]]
-_RENEWALS = 3  # per reservation lifetime, so that one failure does not lose it
-
-
 class _Known(NamedTuple):
     quota: Quota
     read_at: float
 
 
 class Quotas:
-    """`on_refused` is called with the limit's name for each refused request.
+    """Checks quotas early, renews reservations and reaps expired ones.
 
-    Cached limits live for `quota_fresh_s` and serve early checks only: SQL decides.
-    `close_idle_fork` closes an abandoned session of the user, if there is one, to make room for a
-    new one.
+    Cached limits live for `quota_fresh_s` and serve early checks only: SQL decides. `on_refused`
+    is called with the limit's name for each refused request. `close_idle_fork` closes an idle fork
+    of the user, if there is one, to make room for a new session.
     """
 
     def __init__(
@@ -148,8 +147,8 @@ class Quotas:
         self._drain_rate = deps.drain_rate
         self._close_idle_fork = close_idle_fork
         self._on_refused = on_refused
-        self._known: OrderedDict[str, _Known] = OrderedDict()  # the last read is last
-        self._tended_at = deps.ticks()
+        self._known: OrderedDict[str, _Known] = OrderedDict()  # last read last
+        self._renewed_at = deps.ticks()
         self._residency = ResidencyMeter(deps)
         self._timer: asyncio.Task[None] | None = None
 
@@ -160,11 +159,11 @@ class Quotas:
 
     def start(self, running: Callable[[], Sequence[str]]) -> None:
         """Start to renew the reservations of `running` turns (ids) and to meter residency."""
-        self._timer = asyncio.create_task(self._tend_always(running))
+        self._timer = asyncio.create_task(self._renew_always(running))
         self._residency.start()
 
     async def stop(self) -> None:
-        """End the timers."""
+        """Stop the timers."""
         await self._residency.stop()
         if self._timer is not None:
             self._timer.cancel()
@@ -173,7 +172,7 @@ class Quotas:
     # --- limits ----------------------------------------------------------------------------------
 
     async def of(self, user_id: str) -> Quota:
-        """A user's limits, as they were at most `quota_fresh_s` ago."""
+        """A user's limits, at most `quota_fresh_s` old."""
         known = self._known.get(user_id)
         if known is None or self._ticks() - known.read_at >= self._limits.quota_fresh_s:
             return (await self._standing(user_id)).quota
@@ -186,13 +185,13 @@ class Quotas:
         return account.at(self._clock())
 
     async def _standing(self, user_id: str) -> Account:
-        """The same as far as limits go, which is all that a turn wants to know."""
+        """As `account`, but only the usage that limits need."""
         account = await self._store.quotas.standing(user_id)
         self._remember(user_id, account.quota)
         return account.at(self._clock())
 
     async def set(self, caller: Caller, user_id: str, limits: Mapping[str, Any]) -> Account:
-        """Replace the limits that are named; they hold from the next turn on.
+        """Replace the named limits from the next turn on.
 
         Raises:
             RequestError: the caller is no admin.
@@ -214,12 +213,12 @@ class Quotas:
     async def check_turn(
         self, caller: Caller, *, opens: bool, base: SessionId | None = None
     ) -> None:
-        """Refuse, before any work, a turn that can't be served however little it takes.
+        """Refuse, before any work, a turn that no quota is left for, however small it is.
 
-        `opens`: it opens a session, perhaps a fork of `base`.
+        `opens`: it opens a session, a fork of `base` if given.
 
         Raises:
-            RequestError: a limit is reached already.
+            RequestError: a limit is reached.
         """
         await self._check(caller, Wanted(sessions=int(opens)), base)
 
@@ -230,10 +229,10 @@ class Quotas:
         prompt: NewPrompt | None,
         base: SessionId | None = None,
     ) -> None:
-        """Store a session without a turn; `base`: what it is a fork of, which must not make room.
+        """Store a session without a turn. `base`: its parent, which is not closed to make room.
 
         Raises:
-            RequestError: as many are open as may be.
+            RequestError: the user's quota of open sessions is used up.
         """
         await self._check(caller, Wanted(tokens=0, turns=0, sessions=1), base)
         try:
@@ -265,7 +264,7 @@ class Quotas:
     def _refuse(self, account: Account, wanted: Wanted) -> RequestError:
         now = self._clock()
         found = refusal(account, wanted, now, self._drain_s)
-        if found is None:  # what was short has come free since
+        if found is None:  # the quota has become free since
             return RequestError(
                 "rate_limit_exceeded", "the quota was exhausted a moment ago", retry_after_s=1
             )
@@ -278,13 +277,13 @@ class Quotas:
         )
 
     async def headers(self, user_id: str) -> dict[str, str]:
-        """`x-ratelimit-*` of now; nothing of a user without limits."""
+        """Current `x-ratelimit-*` headers; none for a user without limits."""
         if not (await self.of(user_id)).is_counted:
             return {}
         return self.headers_of(await self._standing(user_id))
 
     def headers_of(self, account: Account) -> dict[str, str]:
-        """`x-ratelimit-*` of an account that was just read."""
+        """`x-ratelimit-*` headers of an account."""
         return rate_headers(account, self._clock(), self._drain_s)
 
     @property
@@ -293,7 +292,7 @@ class Quotas:
 
     # --- timers ----------------------------------------------------------------------------------
 
-    async def _tend_always(self, running: Callable[[], Sequence[str]]) -> None:
+    async def _renew_always(self, running: Callable[[], Sequence[str]]) -> None:
         while True:
             await asyncio.sleep(self._limits.reap_every_s)
             try:
@@ -304,8 +303,8 @@ class Quotas:
     async def tend(self, turn_ids: Sequence[str]) -> None:
         """Renew the reservations of running turns and reap expired ones."""
         ticks, reservation_s = self._ticks(), self._limits.reservation_s
-        if ticks - self._tended_at >= reservation_s / _RENEWALS:
-            self._tended_at = ticks
+        if ticks - self._renewed_at >= reservation_s / _RENEWALS:
+            self._renewed_at = ticks
             if turn_ids:
                 expires_at = self._clock() + reservation_s
                 await self._store.quotas.renew_reservations(turn_ids, expires_at)

@@ -18,7 +18,7 @@ def degradation_of(code: ErrorCode) -> DegradationLevel | None:
 
 
 def busy(session_id: str) -> RequestError:
-    """A turn runs in the session, and not from where the caller could queue behind it."""
+    """A turn of another origin runs in the session, so the caller can't queue behind it."""
     return RequestError(
         "turn_in_progress", f"a turn is in progress in {session_id}", param="conversation"
     )
@@ -32,7 +32,7 @@ def conversation_not_found(session_id: str) -> RequestError:
 
 
 def response_not_found(response_id: str, *, param: str = "previous_response_id") -> RequestError:
-    """There is no such checkpoint for the caller."""
+    """There is no such finished turn for the caller."""
     return RequestError(
         "previous_response_not_found",
         f"there is no finished response {response_id!r}",

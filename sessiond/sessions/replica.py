@@ -1,4 +1,4 @@
-"""This server among others on one database: its lease, and sessions taken over by others."""
+"""This replica's lease, and the sessions that other replicas took over. Asyncio thread only."""
 
 import asyncio
 import logging
@@ -13,29 +13,28 @@ from sessiond.sessions.pending_endings import PendingEndings
 from sessiond.sessions.retention import Retention
 from sessiond.store.errors import StoreError
 
+logger = logging.getLogger(__name__)
+
+_CHECKED_PER_BEAT = 1000  # sessions per heartbeat whose ownership is checked
+_BEATS_OF_A_LEASE = 3  # so that a late heartbeat or a short failure does not end it
+
 Item = TypeVar("Item")
 
 
 class Sweep(Generic[Item]):
-    """Each round has what the table had when the round began, each once, in its order."""
+    """Iterates over a changing table in batches, one snapshot per round, in the table's order."""
 
     def __init__(self, table: Callable[[], Iterable[Item]]) -> None:
         self._table = table
         self._left: list[Item] = []
 
     def next(self, count: int) -> list[Item]:
-        """The next of this round, `count` at most; of a new round when it has ended."""
+        """The next `count` items at most; a round that is used up is followed by a new one."""
         if not self._left:
             self._left = list(self._table())[::-1]
         some = self._left[-count:][::-1]
         del self._left[-count:]
         return some
-
-
-logger = logging.getLogger(__name__)
-
-_LOOKED_AT = 1000  # sessions per heartbeat whose ownership is checked
-_BEATS_OF_A_LEASE = 3  # so that a late heartbeat or a short failure does not end it
 
 
 class Replica:
@@ -45,7 +44,7 @@ class Replica:
         self._pending_endings = deps.pending_endings
         self._store = deps.store
         self._sessions = deps.sessions
-        self._round = Sweep(lambda: deps.sessions)
+        self._sweep = Sweep(lambda: deps.sessions)
         self._retention = retention
         self._heartbeat_s = deps.limits.heartbeat_s
         self._lease_s = lease_s(deps.limits)
@@ -55,7 +54,7 @@ class Replica:
 
     @property
     def database_failure(self) -> str | None:
-        """Why the database can't be used; None: it can, as far as is known."""
+        """Why the database can't be used; None: no failure is known."""
         return self._store.failure
 
     @property
@@ -64,7 +63,7 @@ class Replica:
         return self._pending_endings
 
     async def start(self) -> None:
-        """Come to life; mark the turns that nobody runs any more as failed.
+        """Register the lease; mark running turns of dead replicas as failed.
 
         Raises:
             StoreError: the database can't be used.
@@ -72,10 +71,10 @@ class Replica:
         now = self._clock()
         await self._store.membership.register(now, self._lease_end(now))
         await self._store.fail_running(now)
-        self._task = asyncio.create_task(self._live_on())
+        self._task = asyncio.create_task(self._beat_always())
 
     async def stop(self) -> None:
-        """End, so that others can go on with the sessions at once."""
+        """Release the lease, so that other replicas can continue the sessions at once."""
         if self._task is None:
             return
         self._task.cancel()
@@ -86,7 +85,7 @@ class Replica:
             logger.warning("the lease was not released and will expire: %s", error)
 
     async def beat(self) -> None:
-        """Renew the lease, store what could not be, and give up what is no longer ours.
+        """Renew the lease, store pending endings, free KV of sessions that others took over.
 
         Raises:
             StoreError: the database can't be used.
@@ -98,29 +97,29 @@ class Replica:
         if failed:
             logger.warning("%d turns of dead servers were marked as failed", failed)
         await self._pending_endings.store()
-        await self._give_up_taken()
+        await self._free_taken()
 
-    async def _live_on(self) -> None:
+    async def _beat_always(self) -> None:
         while True:
             await asyncio.sleep(self._heartbeat_s)
-            was_well = self._store.failure is None
+            was_usable = self._store.failure is None
             try:
                 await self.beat()
             except StoreError as error:
-                if was_well:
+                if was_usable:
                     logger.warning("the database can't be used: %s", error)
             except Exception:
                 logger.exception("the heartbeat failed; it continues")
             else:
-                if not was_well:
+                if not was_usable:
                     logger.warning("the database can be used again")
 
-    async def _give_up_taken(self) -> None:
-        """Give back the KV of sessions that go on elsewhere, or are closed, some with each beat.
+    async def _free_taken(self) -> None:
+        """Free the KV of sessions that another replica owns or closed, one batch per heartbeat.
 
-        Only their memory waits for this: a request that adds to such a session notices by itself.
+        This only frees memory: a commit to such a session is fenced off by its epoch.
         """
-        some = self._round.next(_LOOKED_AT)
+        some = self._sweep.next(_CHECKED_PER_BEAT)
         epochs = {str(live.id): live.epoch for live in some if _is_idle(live)}
         if not epochs:
             return

@@ -1,6 +1,6 @@
-"""A turn's parameters as they are stored with it: what a request said but for items and ids. Pure.
+"""A turn's request parameters as they are stored with the turn. Pure.
 
-Columns of their own hold the session, the instructions and the previous response.
+Input, instructions, session and previous response have columns of their own.
 """
 
 from dataclasses import fields
@@ -15,13 +15,13 @@ _STORED = [field.name for field in fields(TurnRequest) if field.name not in _ELS
 
 
 def pack_request(request: TurnRequest) -> dict[str, Any]:
-    """As values that JSON has."""
+    """The request's parameters as JSON values."""
     packed: dict[str, Any] = msgspec.to_builtins({n: getattr(request, n) for n in _STORED})
     return packed
 
 
 def unpack_request(packed: dict[str, Any]) -> TurnRequest:
-    """Fields that the row lacks (stored by an older version) have their defaults."""
+    """The request without its input; fields that an older version did not store have defaults."""
     values: dict[str, Any] = {name: packed[name] for name in _STORED if name in packed}
     for name, value in values.items():
         values[name] = tuple(value) if isinstance(value, list) else value
@@ -30,11 +30,11 @@ def unpack_request(packed: dict[str, Any]) -> TurnRequest:
 
 
 def pack_policy(choice: PolicyChoice | None) -> dict[str, Any] | None:
-    """A context policy as a value that JSON has."""
+    """A context policy as a JSON value."""
     packed: dict[str, Any] | None = msgspec.to_builtins(choice)
     return packed
 
 
 def unpack_policy(packed: dict[str, Any] | None) -> PolicyChoice | None:
-    """The same choice, read back."""
+    """The context policy from its JSON value."""
     return None if packed is None else msgspec.convert(packed, PolicyChoice)

@@ -28,6 +28,7 @@ from sessiond.sessions.parts import SessionDeps
 from sessiond.store.records import Priority, TurnRecord
 
 _FEW = 64
+_PRIORITIES: Mapping[Priority, int] = MappingProxyType({"low": 0, "normal": 1, "high": 2})
 
 
 class KeepAliveDeadlines:
@@ -76,7 +77,7 @@ class Attachments:
         self._sockets: defaultdict[SessionId, set[AttachmentId]] = defaultdict(set)
 
     def open(self, attachment: AttachmentId) -> None:
-        """A socket was opened."""
+        """Add a socket."""
         self._sessions.setdefault(attachment, set())
 
     def join(self, attachment: AttachmentId, session: SessionId) -> None:
@@ -106,13 +107,10 @@ class Attachments:
         return session in self._sockets
 
 
-_PRIORITIES: Mapping[Priority, int] = MappingProxyType({"low": 0, "normal": 1, "high": 2})
-
-
 class Retention:
-    """KV is freed only through `release`, `park` or `forget`.
+    """Frees KV, through `release`, `park` or `forget` only.
 
-    `on_released` is called each time: background work on the session's KV ends.
+    `on_released` is called each time, to end background work on the session's KV.
     """
 
     def __init__(
@@ -125,8 +123,8 @@ class Retention:
         self._on_released = on_released
         self._attachments = Attachments()
         self._deadlines = KeepAliveDeadlines()
-        self._cold: OrderedDict[SessionId, None] = OrderedDict()  # the longest cold first
-        self._dead: list[LiveSession] = []
+        self._cold: OrderedDict[SessionId, None] = OrderedDict()  # longest cold first
+        self._dead: list[LiveSession] = []  # volatile sessions that have ended
 
     @property
     def cold_count(self) -> int:
@@ -134,11 +132,11 @@ class Retention:
         return len(self._cold)
 
     def attach(self, attachment: AttachmentId) -> None:
-        """A socket came."""
+        """Add a socket."""
         self._attachments.open(attachment)
 
     def join(self, attachment: AttachmentId | None, live: LiveSession) -> None:
-        """Someone works with the session: a socket, which holds it, or a request for a while."""
+        """Let a socket hold the session; None: a request uses it for a while."""
         self._cold.pop(live.id, None)
         if attachment is not None:
             self._attachments.join(attachment, live.id)
@@ -148,34 +146,37 @@ class Retention:
             self._hold(live, self._hold_s(live))
 
     def leave(self, attachment: AttachmentId) -> list[LiveSession]:
-        """A socket left; returns the sessions that no socket holds any more."""
+        """Remove a socket; returns the sessions that no socket holds any more."""
         freed = (self._sessions.get(session) for session in self._attachments.leave(attachment))
         return [live for live in freed if live is not None]
 
     def keep_alive(self, live: LiveSession, seconds: float) -> None:
-        """Keep an unattached session's KV for so long from now."""
+        """Keep an unattached session's KV for `seconds` from now."""
         if not self._attachments.is_held(live.id):
             self._hold(live, seconds)
 
     def settle(self, live: LiveSession, attachment: AttachmentId | None) -> None:
-        """Someone is done with the session; a socket that has left meanwhile holds nothing."""
+        """Apply retention after a request or a socket's turn has ended.
+
+        An attachment that has left meanwhile holds nothing.
+        """
         if live.volatile and not self._attachments.is_held(live.id):
             self._die(live)
         elif attachment is None:
             self.keep_alive(live, self._hold_s(live))
         elif not self._attachments.is_held(live.id):
-            self._leave_alone(live)
+            self._detach(live)
 
-    def _leave_alone(self, live: LiveSession) -> None:
-        """The last socket has left: do what the client wanted to be done then."""
+    def _detach(self, live: LiveSession) -> None:
+        """Apply the session's retention after its last socket has left."""
         if live.hints.retention == "hold":
             self._hold(live, self._hold_s(live))
-            self.hint(live)  # its time begins now
+            self.hint(live)  # the TTL starts now
         else:
             self._retire(live)
 
     def _retire(self, live: LiveSession) -> None:
-        """Nobody holds the session any more."""
+        """Free or park the KV of a session that no socket or deadline holds."""
         if live.volatile:
             self._die(live)
             return
@@ -188,18 +189,18 @@ class Retention:
                 assert_never(live.hints.retention)
 
     def _die(self, live: LiveSession) -> None:
-        """A session that is not stored ends with the last that held it."""
+        """End a volatile session."""
         if not live.turn_lock.is_locked:  # else the lock holder settles it
             self.forget(live)
             self._dead.append(live)
 
     def take_abandoned(self) -> list[LiveSession]:
-        """Pop the sessions that have ended; their KV is to be securely deleted."""
+        """Pop the volatile sessions that have ended; the caller securely deletes their KV."""
         dead, self._dead = self._dead, []
         return dead
 
     def _hold_s(self, live: LiveSession) -> float:
-        """How long KV outlives the last socket, or the last request without one."""
+        """Seconds that KV outlives the last socket, or the last request without one."""
         if live.hints.retention == "hold" and live.hints.ttl_s is not None:
             return live.hints.ttl_s
         return self._limits.http_hold_s
@@ -210,14 +211,14 @@ class Retention:
             self._send(live, hint_of(live))
 
     def release(self, live: LiveSession) -> None:
-        """Free all KV of a session whose turn lock is free; its ids stay known for a while."""
-        self._give_up(live, ReleaseContext(session=live.id), LifecycleEvent.RELEASE)
+        """Free all KV of a session whose turn lock is free; the engine keeps its ids for now."""
+        self._free(live, ReleaseContext(session=live.id), LifecycleEvent.RELEASE)
 
     def release_early(self, live: LiveSession) -> None:
         """Free the KV of an unheld session whose turn is being cancelled.
 
-        The engine frees it right after the turn, before the turn's end is stored; then the session
-        is settled and the command is sent again.
+        The engine frees it right after the turn, before the turn's end is stored; after that
+        `settle` sends the command again.
         """
         keeps = live.hints.retention == "hold" and not live.volatile
         if keeps or not live.is_resident(self._engine.epoch):
@@ -227,9 +228,9 @@ class Retention:
 
     def park(self, live: LiveSession) -> None:
         """As `release`, but the KV is moved to the tiers below the device first."""
-        self._give_up(live, ParkContext(session=live.id), LifecycleEvent.PARK)
+        self._free(live, ParkContext(session=live.id), LifecycleEvent.PARK)
 
-    def _give_up(self, live: LiveSession, command: ContextCommand, event: LifecycleEvent) -> None:
+    def _free(self, live: LiveSession, command: ContextCommand, event: LifecycleEvent) -> None:
         if not is_free(live.state):
             return  # the lock holder settles it
         self._deadlines.drop(live.id)
@@ -253,7 +254,7 @@ class Retention:
         self._sessions.remove(live)
 
     def unplace(self, live: LiveSession) -> None:
-        """Let the engine forget the session's context, and end its turn if one runs."""
+        """Close the session's context in the engine, which ends a running turn."""
         self._on_released(live.id)
         if live.is_resident(self._engine.epoch):
             self._send(live, CloseContext(session=live.id))
@@ -261,22 +262,18 @@ class Retention:
 
     def cut(self, live: LiveSession, turn: TurnRecord | None) -> None:
         """Free the KV after the context of `turn`; None: all of it."""
-        placed = live.residency
+        residency = live.residency
         if (
             turn is None
-            or placed is None
-            or (placed.prompt_id, placed.view)
-            != (
-                turn.prompt.id,
-                None,
-            )
+            or residency is None
+            or (residency.prompt_id, residency.view) != (turn.prompt.id, None)
         ):
             self.unplace(live)
         elif live.is_resident(self._engine.epoch):
             tokens = turn.context_tokens or 0
             self._send(live, TruncateContext(session=live.id, length=tokens))
             if live.residency is not None:
-                live.residency = replace(placed, tip_id=turn.id, tokens=tokens)
+                live.residency = replace(residency, tip_id=turn.id, tokens=tokens)
 
     def reap(self) -> None:
         """Release or park the sessions whose deadline has passed."""
@@ -292,11 +289,11 @@ class Retention:
         try:
             self._engine.send(command)
         except EngineUnavailableError:
-            live.residency = None  # with the engine its memory is gone
+            live.residency = None  # the engine's memory is lost with it
 
 
 def hint_of(live: LiveSession) -> HintContext:
-    """What the client said of a session, in the engine's words."""
+    """The client's hints about a session as an engine command."""
     return HintContext(
         session=live.id, ttl_s=live.hints.ttl_s, priority=_PRIORITIES[live.hints.priority]
     )

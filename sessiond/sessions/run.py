@@ -1,4 +1,4 @@
-"""Runs bound turns from their place in the queue to their end. Owns their tasks."""
+"""Runs bound turns from the turn queue to their end. Owns their tasks."""
 
 import asyncio
 import logging
@@ -31,7 +31,7 @@ class SummaryLookAhead:
         self._compaction = compaction
 
     async def prepare(self, turn: Turn) -> None:
-        """Start a summary if a next turn like this one will need it."""
+        """Start a summary if a next turn like this one would need it."""
         live, request = turn.bound.live, turn.bound.request
         try:
             seen = await self._planner.foresee(live, request, input_tokens=len(turn.plan.input_ids))
@@ -42,7 +42,7 @@ class SummaryLookAhead:
 
 
 class TurnRunner:
-    """Every bound turn ends as dropped, refused or run."""
+    """Every bound turn is dropped, refused or run to its end."""
 
     def __init__(
         self,
@@ -69,20 +69,20 @@ class TurnRunner:
         self._bound: dict[str, BoundTurn] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
 
-    # --- places ----------------------------------------------------------------------------------
+    # --- bound turns -----------------------------------------------------------------------------
 
     def check_room(self, owner: str | None) -> None:
         """Check that one more turn may be bound; `owner` as in `BoundTurn`.
 
         Raises:
-            RequestError: the server drains, or the maximum of turns runs or waits.
+            RequestError: the server drains, or the maximum number of turns runs or waits.
         """
         self._check_draining()
         if self._is_full(owner):
             raise self._full()
 
     def add(self, bound: BoundTurn) -> None:
-        """Take charge of a bound turn.
+        """Add a bound turn.
 
         Raises:
             RequestError: another turn took the last place meanwhile.
@@ -95,7 +95,7 @@ class TurnRunner:
             raise refusal
 
     def _is_full(self, owner: str | None) -> bool:
-        """Whether `owner` can get no place; a user without a turn always gets one."""
+        """Whether no turn of `owner` can be added; a user without a turn always gets a place."""
         if len(self._bound) < self._limits.max_outstanding:
             return False
         return owner is None or any(bound.owner == owner for bound in self._bound.values())
@@ -113,7 +113,7 @@ class TurnRunner:
         return [bound.response_id for bound in self._begun()]
 
     def drop(self, bound: BoundTurn, refusal: RequestError | None = None) -> None:
-        """Drop a turn that has not begun; `run` then refuses it. A begun turn continues."""
+        """Drop a turn that has not begun; its `run` raises the refusal. A begun turn continues."""
         if not bound.begun and not bound.ended.is_set():
             refusal = refusal or RequestError("internal_error", "the turn was dropped")
             bound.ticket.refuse(refusal)
@@ -134,7 +134,7 @@ class TurnRunner:
             self.drop(bound)
             raise
         bound.begun = True
-        # A task of its own: a disconnect between the two commits must not cancel it.
+        # A separate task: a disconnect between the two commits must not cancel it.
         task = self._spawn(self._begin(bound))
         try:
             return await asyncio.shield(task)
@@ -144,7 +144,7 @@ class TurnRunner:
             raise
 
     def stop_of(self, attachment: AttachmentId, *, keep: bool) -> None:
-        """Cancel the turns of a socket, waiting ones first."""
+        """Cancel the begun turns of a socket or, if it has none, its waiting ones."""
         own = [bound for bound in self._bound.values() if bound.attachment == attachment]
         begun = [bound for bound in own if bound.begun]
         for bound in begun or own:
@@ -161,7 +161,7 @@ class TurnRunner:
         await self.ended(left, self._limits.cancel_timeout_s)
 
     async def stop(self) -> None:
-        """Cancel every task. Rows of running turns are marked at the next start."""
+        """Cancel every task. The next start marks rows of running turns as failed."""
         self._draining = True
         tasks = list(self._tasks)
         for task in tasks:
@@ -172,7 +172,7 @@ class TurnRunner:
 
     @staticmethod
     async def ended(turns: Iterable[BoundTurn], within_s: float | None = None) -> None:
-        """Wait until all turns have ended, or the timeout."""
+        """Wait until all turns have ended, at most `within_s`."""
         waits = [asyncio.ensure_future(bound.ended.wait()) for bound in turns]
         if not waits:
             return
@@ -213,7 +213,7 @@ class TurnRunner:
             self._hooks.degraded(level)
         bound.live.leave(bound.ticket, event)
         self._settle(bound)
-        turn.log.put(finished)  # the session is free: its reader may begin the next turn
+        turn.log.put(finished)  # after the lock is free: the reader may begin the next turn
         self.replays.end(bound.response_id, self._ticks())
         self._hooks.turn_ended(finished)
         if self._hooks.turn_reported is not None:

@@ -56,7 +56,7 @@ from sessiond.store.store import Store
 
 _NO_POLICY = PolicyChoice(type="none")
 _OWN = SessionFilter()
-_NOBODY = Hooks()
+_NO_HOOKS = Hooks()
 _BUILT_IN = ContextPolicyRegistry()
 
 __all__ = ["BoundTurn", "ServiceLimits", "SessionService", "Turn"]
@@ -65,11 +65,11 @@ __all__ = ["BoundTurn", "ServiceLimits", "SessionService", "Turn"]
 class SessionService:
     """Binds, stores, runs and ends turns. Errors for the client are raised as `RequestError`.
 
-    `clock` gives unix seconds, `ticks` monotonic ones (None: the clock never jumps);
-    `new_id("resp")` gives `resp_…`, never the same twice.
+    `clock` returns unix seconds, `ticks` monotonic ones (None: the clock never jumps);
+    `new_id("resp")` returns a unique `resp_…`.
     """
 
-    def __init__(  # noqa: PLR0913 -- the whole wiring, each part by its name
+    def __init__(  # noqa: PLR0913 -- the whole wiring, passed by keyword
         self,
         *,
         store: Store,
@@ -80,7 +80,7 @@ class SessionService:
         ticks: Callable[[], float] | None = None,
         new_id: Callable[[str], str],
         new_seed: Callable[[], int],
-        hooks: Hooks = _NOBODY,
+        hooks: Hooks = _NO_HOOKS,
         ignore_eos: bool = False,
         default_policy: PolicyChoice = _NO_POLICY,
         make_policy: MakePolicy = _BUILT_IN.make,
@@ -190,18 +190,18 @@ class SessionService:
         self._reaper: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Mark what dead servers left running as failed; start the heartbeat and the reaper."""
+        """Mark running turns of dead servers as failed; start the heartbeat and the reaper."""
         await self._replica.start()
         self._reaper = asyncio.create_task(self._housekeeping.run())
         self.quotas.start(self._runner.begun_ids)
 
     async def drain(self) -> None:
-        """Refuse new turns, wait for those that run, then cancel them with what they have."""
+        """Refuse new turns, wait for running ones, then cancel them and keep their text."""
         self._compaction.drain()
         await self._runner.drain()
 
     async def stop(self) -> None:
-        """End every task. The store and the engine are the caller's to stop."""
+        """Stop every task. The caller stops the store and the engine."""
         if self._reaper is not None:
             self._reaper.cancel()
             await asyncio.gather(self._reaper, return_exceptions=True)
@@ -212,7 +212,7 @@ class SessionService:
 
     @property
     def database_failure(self) -> str | None:
-        """Why turns can't be stored just now; None: they can, as far as is known."""
+        """Why turns can't be stored now; None: no failure is known."""
         return self._replica.database_failure
 
     # Parts to look at, and to advance by hand where a timer would.
@@ -281,7 +281,7 @@ class SessionService:
         return await self._submitter.run(bound)
 
     async def drop(self, bound: BoundTurn) -> None:
-        """Release the place of a turn that did not run."""
+        """Drop a bound turn that has not run."""
         await self._submitter.drop(bound)
 
     async def cancel(
@@ -296,23 +296,23 @@ class SessionService:
         await self.cancelling.cancel(caller, response_id, attachment=attachment, keep=keep)
 
     def attach(self, attachment: AttachmentId) -> None:
-        """A socket was opened."""
+        """Add an open socket."""
         self._retention.attach(attachment)
 
     def leave(self, attachment: AttachmentId) -> None:
-        """A socket was closed: cancel, roll back and release the sessions that only it held."""
+        """Handle a closed socket at once: cancel turns and free KV that no other socket holds."""
         self._housekeeping.leave(attachment)
 
     async def detach(self, attachment: AttachmentId) -> None:
-        """The same, if it was not done, and what takes time: its turns end and are stored."""
+        """Call `leave` if that was not done; then wait until the socket's turns are stored."""
         await self._housekeeping.detach(attachment)
 
     def service_stats(self) -> ServiceStats:
-        """Counts of what is kept in memory."""
+        """Counts of sessions, turns and events in memory."""
         return self._housekeeping.service_stats()
 
     async def keep_alive(self, session_id: str, seconds: float) -> None:
-        """Keep an unattached session's KV for so long from now."""
+        """Keep an unattached session's KV for `seconds` from now."""
         live = self._deps.sessions.get(session_id)
         if live is not None:
             self._retention.keep_alive(live, seconds)
@@ -320,13 +320,13 @@ class SessionService:
     async def list_sessions(
         self, caller: Caller, limit: int, after: str | None, wanted: SessionFilter = _OWN
     ) -> SessionPage:
-        """Sessions, latest activity first; `after` is the id of the last seen."""
+        """Sessions, latest activity first; `after`: the last id of the previous page."""
         return await self._listing.page(caller, limit, after, wanted)
 
     async def get_session(
         self, caller: Caller, session_id: str, *, include_page_table: bool = False
     ) -> SessionView:
-        """One session with its turns and what it holds."""
+        """One session with its turns and memory use."""
         return await self._inspector.session(
             caller, session_id, include_page_table=include_page_table
         )
@@ -334,14 +334,14 @@ class SessionService:
     async def fork_session(
         self, caller: Caller, session_id: str, response_id: str | None = None
     ) -> SessionView:
-        """A new session that goes on from a response of this one; None: from its last."""
+        """Create a session that continues from a response of this one; None: from its last."""
         live = await self._forks.fork(caller, session_id, response_id)
         return await self._inspector.session(caller, live.id, include_page_table=False)
 
     async def reset_session(
         self, caller: Caller, session_id: str, response_id: str | None = None
     ) -> SessionView:
-        """Go back to a response; None: to the instructions alone. Busy: `turn_in_progress`."""
+        """Return to a response; None: to the instructions alone. Busy: `turn_in_progress`."""
         if response_id is None:
             await self.conversations.reset(caller, session_id)
         else:
@@ -351,11 +351,11 @@ class SessionService:
     async def set_policy(
         self, caller: Caller, session_id: str, choice: PolicyChoice | None
     ) -> SessionView:
-        """Replace the session's own context policy from the next turn on; None: it has none."""
+        """Replace the session's own context policy from the next turn on; None: remove it."""
         await self._session_settings.set_policy(caller, session_id, choice)
         return await self._inspector.session(caller, session_id, include_page_table=False)
 
-    async def update_session(  # noqa: PLR0913 -- all that may be said of a session
+    async def update_session(  # noqa: PLR0913 -- the fields of a session, passed by keyword
         self,
         caller: Caller,
         session_id: str,
@@ -365,7 +365,7 @@ class SessionService:
         ttl_s: float | None = None,
         priority: Priority | None = None,
     ) -> SessionView:
-        """Change what is given, from the next turn on; with policy None it has none of its own."""
+        """Change the given fields from the next turn on; policy None: remove the session's own."""
         await self._session_settings.update(
             caller,
             session_id,
@@ -377,14 +377,14 @@ class SessionService:
         return await self._inspector.session(caller, session_id, include_page_table=False)
 
     async def park_session(self, caller: Caller, session_id: str) -> SessionView:
-        """Move the KV to the tiers below the device; none: release it. Busy: `turn_in_progress`."""
+        """Move KV to the tiers below the device, or free it if none. Busy: `turn_in_progress`."""
         await self._session_settings.park(caller, session_id)
         return await self._inspector.session(caller, session_id, include_page_table=False)
 
     async def set_user_policy(
         self, caller: Caller, user_id: str, choice: PolicyChoice | None
     ) -> None:
-        """Replace a user's context policy; one's own, or an admin anybody's."""
+        """Replace the context policy of the caller or, for an admin, of any user."""
         await self._policies.set_of_user(caller, user_id, choice)
 
     async def close_session(self, caller: Caller, session_id: str) -> None:
@@ -400,10 +400,10 @@ class SessionService:
         name: str | None = None,
         key: str | None = None,
     ) -> ConversationResource:
-        """Open a session with items in its context and nothing computed.
+        """Open a session with items in its context; the next turn computes them.
 
-        An open one of the same name, or opened by the same request with this idempotency key, is
-        returned unchanged.
+        An open session of that name, or of the same request with this idempotency key, is returned
+        unchanged.
         """
         return await self._openings.create(caller, items, metadata, name=name, key=key)
 
@@ -414,7 +414,7 @@ class SessionService:
     async def follow(
         self, caller: Caller, response_id: str, *, attachment: AttachmentId | None = None
     ) -> LogReplay:
-        """The past and future events of a turn, from the oldest kept one."""
+        """Past and future events of a turn, from the oldest kept one."""
         return await self._followers.follow(caller, response_id, attachment=attachment)
 
     async def input_items(
@@ -432,5 +432,5 @@ class SessionService:
         )
 
     async def delete_response(self, caller: Caller, response_id: str) -> None:
-        """Delete the id. Its messages stay in the contexts that were built on it."""
+        """Delete a response's id. Its messages stay in the contexts that continue it."""
         await self._followers.forget(caller, response_id)

@@ -48,7 +48,7 @@ class SessionSettings:
             raise conversation_not_found(session_id)
         live.policy = choice
 
-    async def update(  # noqa: PLR0913 -- all that may be said of a session
+    async def update(  # noqa: PLR0913 -- the fields of a session, passed by keyword
         self,
         caller: Caller,
         session_id: str,

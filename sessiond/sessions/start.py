@@ -69,7 +69,7 @@ class TurnStarter:
             await self._quotas.check_turn(
                 bound.caller, opens=not live.stored, base=live.base_session_id
             )
-            plan, accepted, account = await self._stored(bound)
+            plan, accepted, account = await self._plan_and_store(bound)
             try:
                 command = self._command(live, plan, accepted, account.quota)
                 events = await self._engine_sync.submit(live, plan, command)
@@ -93,8 +93,8 @@ class TurnStarter:
         )
         return turn, events
 
-    async def _stored(self, bound: BoundTurn) -> tuple[TurnPlan, TurnAccepted, Account]:
-        """Plan the turn and make commit 1; retry when another replica owned the session."""
+    async def _plan_and_store(self, bound: BoundTurn) -> tuple[TurnPlan, TurnAccepted, Account]:
+        """Plan the turn and make commit 1; retry if another replica owned the session."""
         for _ in range(_TRIES):
             await self._sessions.refresh(bound.live)
             patience = self._patience(bound)
@@ -109,7 +109,7 @@ class TurnStarter:
             try:
                 account = await self._store_running(bound, plan, accepted)
             except NotOwnerError:
-                await self._take_back(bound)
+                await self._reclaim(bound)
             except BaseGoneError as error:
                 raise conversation_not_found(bound.live.id) from error
             except QuotaExceededError:
@@ -122,8 +122,8 @@ class TurnStarter:
                 return plan, accepted, account
         raise busy(bound.live.id)
 
-    async def _take_back(self, bound: BoundTurn) -> None:
-        """Own the session again.
+    async def _reclaim(self, bound: BoundTurn) -> None:
+        """Take ownership of the session back from another replica.
 
         Raises:
             RequestError: it is closed, busy elsewhere, or has continued after the named response.
@@ -173,7 +173,7 @@ class TurnStarter:
             ),
         )
         live.stored = True
-        if live.prompt is None:  # it was opened with this front
+        if live.prompt is None:  # this turn brings the system prefix
             live.prompt, live.tokens = plan.prompt, plan.start_tokens
         return account
 
@@ -223,7 +223,7 @@ class TurnStarter:
         try:
             await self._store.abort_turn(row)
         except StoreError:
-            logger.warning("turn %s stays marked as running for now", row.id)
+            logger.warning("turn %s: its end is not stored yet, will be retried", row.id)
             self._pending_endings.add(row)
 
     def _failure(
@@ -241,7 +241,7 @@ class TurnStarter:
 
 
 def new_items(accepted: TurnAccepted, new_id: Callable[[str], str]) -> tuple[ItemView, ...]:
-    """The input messages of a turn under new ids, as a client may send an id twice."""
+    """The input messages of a turn under new ids: a client may send the same id twice."""
     return tuple(
         ItemView(
             id=new_id("msg"),

@@ -96,7 +96,7 @@ class TurnStreamer:
                 case _:
                     assert_never(end)
         except Exception:
-            logger.exception("turn %s broke off", turn.accepted.response_id)
+            logger.exception("turn %s failed unexpectedly", turn.accepted.response_id)
             return await self._break_off(turn)
 
     async def _follow(self, turn: Turn, events: TurnEvents) -> TurnEnding:
@@ -129,7 +129,7 @@ class TurnStreamer:
         def after(stack: ExitStack, seconds: float, action: Callable[[], None]) -> None:
             stack.callback(loop.call_later(max(0.0, seconds), action).cancel)
 
-        after(until_started, _QUEUED_AFTER_S, lambda: self._queued(turn))
+        after(until_started, _QUEUED_AFTER_S, lambda: self._report_queued(turn))
         if self._limits.queue_timeout_s:
             after(
                 until_started,
@@ -139,7 +139,7 @@ class TurnStreamer:
         for seconds in self._time_left(turn):
             after(until_ended, seconds, lambda: turn.end_early(keep=True, reason="deadline"))
 
-    def _queued(self, turn: Turn) -> None:
+    def _report_queued(self, turn: Turn) -> None:
         turn.log.put(TurnQueued())
         self._hooks.degraded("queue")
 
@@ -155,7 +155,7 @@ class TurnStreamer:
     async def _commit_or_abort(
         self, turn: Turn, end: CommittedEnd
     ) -> tuple[TurnFinished, LifecycleEvent | None]:
-        """Make commit 2; on failure the context returns to the last finished turn."""
+        """Make commit 2; on failure abort the turn and truncate its context."""
         error = _NOT_STORED
         try:
             if await self._commit(end.row):
@@ -163,7 +163,7 @@ class TurnStreamer:
                 return end.finished, LifecycleEvent.ADVANCE
         except NotOwnerError:
             error = _TAKEN_OVER
-            self._retention.unplace(turn.bound.live)  # its KV belongs to a discarded history
+            self._retention.unplace(turn.bound.live)  # its KV is that of a discarded history
         turn.bound.live.stale = True  # a commit that raised may have succeeded
         self._truncate(turn)
         failure = self._failure(turn, error, end.finished.usage)
@@ -201,10 +201,10 @@ class TurnStreamer:
 
     def _truncate(self, turn: Turn) -> None:
         live = turn.bound.live
-        placed = live.residency
+        residency = live.residency
         try:
-            if placed is not None and placed.epoch == self._engine.epoch:
-                self._engine.send(TruncateContext(session=live.id, length=placed.tokens))
+            if residency is not None and residency.epoch == self._engine.epoch:
+                self._engine.send(TruncateContext(session=live.id, length=residency.tokens))
         except EngineUnavailableError:
             live.residency = None
 
@@ -227,7 +227,7 @@ class TurnStreamer:
 
 
 def _rebuilt_exact(turn: Turn) -> None:
-    """Mark the placed context: if the turn is aborted, the engine holds a rebuilt one."""
+    """Record that the engine rebuilt the context, which stays so if the turn is aborted."""
     if turn.plan.layout.fidelity == "exact":
         return  # reported already
     turn.rebuilt_exact()

@@ -19,7 +19,7 @@ from sessiond.sessions.turn import Turn
 
 
 class TurnSubmitter:
-    """Every bound turn ends in `run` or `drop`."""
+    """Binds turns; every bound turn ends in `run` or `drop`."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class TurnSubmitter:
     async def run(self, bound: BoundTurn) -> Turn:
         """Wait for the turn lock, store the turn (commit 1), submit it to the engine.
 
-        An error names the response that the request named, not its conversation.
+        An error names what the request named: its response, not the conversation.
         """
         try:
             return await self._runner.run(bound)
@@ -100,7 +100,7 @@ class TurnSubmitter:
             raise
 
     async def drop(self, bound: BoundTurn) -> None:
-        """Release the place of a turn that did not run."""
+        """Drop a bound turn that has not run, and release its idempotency key."""
         self._runner.drop(bound)
         await self._release(bound)
 
@@ -128,7 +128,7 @@ def _check_is_stored(bound: BoundTurn) -> None:
 
 
 class Chats:
-    """Looks up the longest stored prefix of a history. Stateless between requests."""
+    """Continues the longest stored prefix of a history. Stateless between requests."""
 
     def __init__(self, deps: SessionDeps, *, submitter: TurnSubmitter) -> None:
         self._engine = deps.engine
@@ -136,7 +136,7 @@ class Chats:
         self._submitter = submitter
 
     async def bind(self, caller: Caller, request: TurnRequest) -> BoundTurn:
-        """Bind a turn whose input is a whole history, after the stored prefix.
+        """Bind a turn whose input is a whole history; its stored prefix is not computed again.
 
         Only sessions made for such clients are changed.
         """

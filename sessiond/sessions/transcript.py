@@ -1,7 +1,7 @@
-"""Messages to token ids: the system prefix of a context, and what a turn appends to it.
+"""Messages to token ids: the system prefix of a context, and the ids that a turn appends.
 
 `TextFormat` is the Protocol of the chat template that `engine.text` implements. Digests of message
-prefixes tell whether a context says the same as a list of messages.
+prefixes find the stored context that equals the start of a list of messages.
 """
 
 import asyncio
@@ -13,30 +13,35 @@ from engine.errors import TemplateError
 from sessiond.domain import InputItem, Role
 from sessiond.errors import RequestError
 
+EMPTY = ""
+"""Digest of no messages."""
+
+_LONG_CHARACTERS = 8192  # takes some milliseconds to encode
+
 
 class TextFormat(Protocol):
-    """Encodes a conversation piece by piece, so that nothing encoded is ever encoded again.
+    """Encodes a conversation piece by piece, so that no piece is encoded twice.
 
-    A context is `open` once, then per message `message`, per reply `generation_prompt`, the
-    reply's ids, `close_ids`. Joined, they equal the template's own rendering of a first prompt.
+    A context is `open` once; then `message` for each message; for each reply `generation_prompt`,
+    the reply's ids and `close_ids`. Joined, they equal the template's rendering of a first prompt.
     """
 
     def open(self, system: str | None) -> Sequence[int]:
-        """The front of a conversation; None: without a system prompt, or the template's own."""
+        """Ids of the system prefix; None: the template's default, or no system prompt."""
         ...
 
     def message(self, role: Role, text: str) -> Sequence[int]:
-        """One whole message, its end included."""
+        """Ids of one whole message, its end included."""
         ...
 
     @property
     def generation_prompt(self) -> Sequence[int]:
-        """What precedes a reply."""
+        """Ids before a reply."""
         ...
 
     @property
     def close_ids(self) -> Sequence[int]:
-        """What follows a reply, whether the model wrote it or owes it."""
+        """Ids after a reply, whether or not the model generated them."""
         ...
 
     @property
@@ -46,11 +51,8 @@ class TextFormat(Protocol):
 
     @property
     def user_start(self) -> Sequence[int]:
-        """What a user's message most likely begins with, whatever its text."""
+        """Ids that most likely begin a user's message, whatever its text."""
         ...
-
-
-EMPTY = ""
 
 
 def extended(digest: str, role: str, text: str) -> str:
@@ -79,7 +81,10 @@ def of_system_prefix(text: str | None, opening_text: str | None) -> str:
 
 
 def of_prefixes(messages: Sequence[InputItem]) -> list[str]:
-    """Number i is that of the first i + 1 messages. One that opens a chat says what rules it."""
+    """Digests of the first 1, 2, … messages.
+
+    A `developer` message at the start counts as `system`, as in `of_system_prefix`.
+    """
     digest, found = EMPTY, []
     for index, item in enumerate(messages):
         opens = index == 0 and item.role in {"system", "developer"}
@@ -88,11 +93,8 @@ def of_prefixes(messages: Sequence[InputItem]) -> list[str]:
     return found
 
 
-_LONG_CHARACTERS = 8192  # some milliseconds of encoding
-
-
 class Transcript:
-    """Encodes with the model's template, long texts beside the event loop."""
+    """Encodes with the model's template; long texts in a thread, off the event loop."""
 
     def __init__(self, text: TextFormat, *, ignore_eos: bool = False) -> None:
         self._text = text
@@ -100,7 +102,7 @@ class Transcript:
 
     @property
     def close_ids(self) -> list[int]:
-        """What follows a reply."""
+        """Ids after a reply."""
         return list(self._text.close_ids)
 
     @property
@@ -110,16 +112,16 @@ class Transcript:
 
     @property
     def user_start(self) -> list[int]:
-        """What a user's message most likely begins with."""
+        """Ids that most likely begin a user's message."""
         return list(self._text.user_start)
 
     async def system_prefix(
         self, instructions: str | None, opening_text: str | None
     ) -> tuple[int, ...]:
-        """The ids that a context begins with: instructions, then a system message, if any.
+        """Ids of the system prefix: instructions, then an opening system message, if any.
 
         Raises:
-            RequestError: the template refuses a text.
+            RequestError: the template rejects a text.
         """
 
         def work() -> list[int]:
@@ -133,10 +135,10 @@ class Transcript:
         return await self._encode(work, characters, param=param)
 
     async def delta(self, items: Sequence[InputItem], *, generate: bool) -> tuple[int, ...]:
-        """What a turn adds before its reply.
+        """Ids that a turn adds before its reply.
 
         Raises:
-            RequestError: the template refuses a message.
+            RequestError: the template rejects a message.
         """
 
         def work() -> list[int]:

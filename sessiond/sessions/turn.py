@@ -1,4 +1,4 @@
-"""One stored turn that the engine runs, as seen by its reader and its cancellers."""
+"""A stored turn that the engine runs: its events, and how to stop it. Asyncio thread only."""
 
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
@@ -16,10 +16,10 @@ from sessiond.sessions.plan import TurnPlan
 class Turn:
     """Runs and is stored whether or not its events are read.
 
-    `headers`: what is left of its user's quota, for an answer over HTTP.
+    `headers`: quota headers of an HTTP response.
     """
 
-    def __init__(  # noqa: PLR0913 -- what a turn is, each by its name
+    def __init__(  # noqa: PLR0913 -- a record, passed by keyword
         self,
         *,
         bound: BoundTurn,
@@ -40,7 +40,7 @@ class Turn:
             self.log.put(change)
 
     def rebuilt_exact(self) -> None:
-        """The engine computed what is visible anew, as if nothing had ever stood in between."""
+        """Record that the engine recomputed the visible spans; fidelity becomes `exact`."""
         before = self.plan.layout
         after = replace(before, fidelity="exact")
         self.plan = replace(self.plan, layout=after, view=after.view("exact"), edit=None)
@@ -49,8 +49,8 @@ class Turn:
     async def entries(self) -> AsyncIterator[TurnLogEntry]:
         """Yield the events of the turn. The last is the one `TurnFinished`.
 
-        Pending deltas are merged for a slow reader. A turn without a socket has this reader only,
-        and is cancelled when it leaves, unless it runs in the background.
+        Unread deltas are merged. A turn without a socket is cancelled when this reader stops,
+        unless it runs in the background.
         """
         try:
             async for entry in self.log.read():
@@ -66,6 +66,6 @@ class Turn:
             self.end_early(keep=keep, reason=reason)
 
     def end_early(self, *, keep: bool, reason: StopReason) -> None:
-        """Send a stop to the engine, also after an earlier one; it ignores ended turns."""
+        """Send a stop to the engine, even after an earlier one; the engine ignores ended turns."""
         turn = TurnId(self.accepted.response_id)
         self._engine.cancel(CancelTurn(turn=turn, keep=keep, reason=reason))

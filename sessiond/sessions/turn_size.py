@@ -10,9 +10,9 @@ from sessiond.errors import RequestError
 class Room:
     """Tokens that a turn needs and tokens available.
 
-    `before`: all tokens before the reply. `close`: tokens owed after the reply, which need pool
-    space in the next turn. `trims`: a policy has dropped all it may. `cap`: limit of the policy or
-    quota named `cap_name`; None: no limit.
+    `before`: all tokens before the reply. `close`: tokens that end the reply, which need pool space
+    in the next turn. `trims`: a policy has dropped all it may. `cap`: limit of the policy or quota
+    named `cap_name`; None: no limit.
     """
 
     before: int
@@ -25,7 +25,7 @@ class Room:
 
     @property
     def most(self) -> int:
-        """Maximum tokens held at the end of a turn."""
+        """Maximum tokens of the context at the end of a turn."""
         least = min(self.max_model_len, self.pool)
         return least if self.cap is None else min(least, self.cap)
 
@@ -85,8 +85,8 @@ def _need_model_len(room: Room, *, reply: int) -> None:
         why = "with the rest trimmed" if room.trims else "no trimming policy is in force"
         raise RequestError(
             "context_length_exceeded",
-            f"the model would see {room.before} tokens ({why}), and takes {room.max_model_len} "
-            f"with the reply",
+            f"the context has {room.before} tokens ({why}); the model's limit is "
+            f"{room.max_model_len} with the reply",
             param="input",
         )
 
@@ -95,8 +95,8 @@ def _need_cap(room: Room, *, reply: int) -> None:
     if room.cap is not None and room.before + reply + room.close > room.cap:
         raise RequestError(
             "context_length_exceeded",
-            f"the model would see {room.before} tokens, and with {reply + room.close} for the "
-            f"reply {room.cap_name} allows {room.cap}",
+            f"the context has {room.before} tokens and needs {reply + room.close} for the reply; "
+            f"the limit of {room.cap_name} is {room.cap}",
             param="input",
         )
 

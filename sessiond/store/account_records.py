@@ -89,7 +89,7 @@ class Audit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditRecord:
-    """A row of the audit log; ids grow."""
+    """A row of the audit log; ids increase."""
 
     id: int
     audit: Audit

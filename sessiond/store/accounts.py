@@ -21,7 +21,7 @@ from sessiond.store.account_records import (
 )
 from sessiond.store.database import Database
 
-_MOST_AT_ONCE = 500  # values in one statement: SQLite knows a limit
+_MOST_AT_ONCE = 500  # values in one statement: SQLite has a limit
 
 
 class AccountStore:
@@ -45,10 +45,10 @@ class AccountStore:
         ids = list(key_ids)
 
         async def work(connection: AsyncConnection) -> frozenset[str]:
-            good: frozenset[str] = frozenset()
+            valid: frozenset[str] = frozenset()
             for start in range(0, len(ids), _MOST_AT_ONCE):
-                good |= await users.usable(connection, ids[start : start + _MOST_AT_ONCE])
-            return frozenset(ids) - good
+                valid |= await users.usable(connection, ids[start : start + _MOST_AT_ONCE])
+            return frozenset(ids) - valid
 
         return await self._database.read(work)
 
@@ -77,7 +77,7 @@ class AccountStore:
         return await self._database.read(lambda connection: users.find(connection, user_id))
 
     async def find_named(self, name: str) -> UserRecord | None:
-        """The user who has the name now."""
+        """The active user with this name."""
         return await self._database.read(lambda connection: users.find_named(connection, name))
 
     async def session_owner(self, session_id: str) -> SessionOwner | None:
@@ -89,7 +89,7 @@ class AccountStore:
     async def list_users(
         self, *, limit: int, after: str | None
     ) -> tuple[tuple[UserRecord, ...], bool]:
-        """Users in order of creation, and whether others follow."""
+        """Users in order of creation, and whether more follow."""
         return await self._database.read(
             lambda connection: users.page(connection, limit=limit, after=after)
         )
@@ -111,16 +111,16 @@ class AccountStore:
         async def work(connection: AsyncConnection) -> tuple[str, ...] | None:
             if not await users.revoke(connection, user_id, audit.at):
                 return None
-            ended = await users.revoke_keys_of(connection, user_id, audit.at)
+            revoked = await users.revoke_keys_of(connection, user_id, audit.at)
             await users.insert_audits(connection, [audit])
-            return ended
+            return revoked
 
         return await self._database.write(work)
 
     # --- keys ------------------------------------------------------------------------------------
 
     async def add_key(self, key: NewKey, audit: Audit) -> bool:
-        """Store another key; returns whether the user exists."""
+        """Store a key; returns whether the user is active."""
 
         async def work(connection: AsyncConnection) -> bool:
             user = await users.find(connection, key.user_id)
@@ -134,7 +134,7 @@ class AccountStore:
         return await self._database.write(work)
 
     async def list_keys(self, user_id: str) -> tuple[KeyRecord, ...]:
-        """A user's keys, revoked ones included, the oldest first."""
+        """A user's keys, revoked ones included, oldest first."""
         return await self._database.read(lambda connection: users.keys_of(connection, user_id))
 
     async def find_key(self, key_id: str) -> KeyRecord | None:
@@ -173,7 +173,7 @@ class AccountStore:
     async def list_audits(
         self, *, limit: int, before: int | None
     ) -> tuple[tuple[AuditRecord, ...], bool]:
-        """The audit log, the newest first, and whether older rows follow."""
+        """The audit log, newest first, and whether older rows follow."""
         return await self._database.read(
             lambda connection: users.audits(connection, limit=limit, before=before)
         )

@@ -1,4 +1,4 @@
-"""SQL of ancestor chains: a turn, the turn it was built on, and so on to the first."""
+"""SQL of ancestor chains: a turn, its parent, and so on to the first turn."""
 
 from collections.abc import Collection, Iterable
 from typing import Any
@@ -21,12 +21,12 @@ from sessiond.store.schema import summaries, system_prompts, turns
 from sessiond.store.text_padding import padded
 from sessiond.store.token_ids import ID_BYTES, unpack
 
-# What an engine said it had before the reply: nothing of a turn that no engine worked on.
+# Input tokens that the engine reported; 0 for a turn that no engine ran.
 _SEEN_TOKENS = (
     turns.c.reused_tokens + turns.c.restored_tokens + turns.c.recomputed_tokens + turns.c.new_tokens
 )
 VIEW_SUMMARY_TOKENS = sa.func.coalesce(summaries.c.tokens, 0).label("view_summary_tokens")
-# What a row adds and what it began with; joined with `summaries`.
+# Columns that `size_of` reads; the query joins `summaries`.
 SIZE_COLUMNS: tuple[sa.ColumnElement[Any], ...] = (
     (turns.c.context_tokens - turns.c.start_tokens).label("added_tokens"),
     turns.c.awaits_reply,
@@ -52,7 +52,7 @@ def chain_of(user_id: str, tip_id: str | None) -> sa.CTE:
 
 
 async def history_tokens(connection: AsyncConnection, user_id: str, tip_id: str | None) -> int:
-    """How many ids all turns of a context have added, those that are not seen any more too."""
+    """Token ids that all turns of a context have added, visible or not."""
     chain = chain_of(user_id, tip_id)
     added = sa.func.sum(turns.c.context_tokens - turns.c.start_tokens)
     found = await connection.scalar(sa.select(added).join(chain, chain.c.id == turns.c.id))
@@ -60,7 +60,7 @@ async def history_tokens(connection: AsyncConnection, user_id: str, tip_id: str 
 
 
 async def many_history_tokens(connection: AsyncConnection, tips: Collection[str]) -> dict[str, int]:
-    """The same of several contexts, by the turns that they end in, whosever these are."""
+    """As `history_tokens`, for several contexts of any users, by their tips."""
     tip = (
         sa.select(turns.c.id.label("tip_id"), turns.c.id, turns.c.parent_id)
         .where(turns.c.id.in_(padded(tips)))
@@ -87,11 +87,10 @@ async def context(
     tip_id: str | None,
     view: VisibleSpans | None,
 ) -> StoredContext:
-    """The ids of a context, as an engine is given them; see `StoredContext`.
+    """The ids of a context as they are sent to an engine; see `StoredContext`.
 
-    `view`: that of a turn which begins on the tip and is not stored yet.
-
-    The last sampled token of a turn and what is owed after it are computed by the next turn.
+    `view`: that of a turn that starts at the tip and is not stored yet. The last sampled token of a
+    turn and the ids that close its reply are computed by the next turn.
     """
     system_prefix = await connection.scalar(
         sa.select(system_prompts.c.token_ids).where(
@@ -110,14 +109,14 @@ async def context(
     for row in rows:
         held.add(row)
     if view is not None:
-        held.see(view)
+        held.apply(view)
     return held.context(await _summary_ids(connection, user_id, held.summary))
 
 
 async def layout(
     connection: AsyncConnection, user_id: str, prefix_tokens: int, tip_id: str | None
 ) -> ContextLayout:
-    """The same context without its ids."""
+    """The layout of the same context, without its ids."""
     chain = chain_of(user_id, tip_id)
     rows = await connection.execute(
         sa.select(*SIZE_COLUMNS)
@@ -131,9 +130,9 @@ async def layout(
 async def covers(
     connection: AsyncConnection, user_id: str, turn_id: str, tip_id: str | None
 ) -> bool:
-    """Whether the context that ends in `tip_id` begins with all that the turn left behind.
+    """Whether the context at `tip_id` starts with the whole context after the turn.
 
-    So it is when the turn is the tip, or an ancestor since which nothing was dropped or put in.
+    True if the turn is the tip, or an ancestor without an edit of the context since.
     """
     chain = chain_of(user_id, tip_id)
     place = sa.select(chain.c.depth).where(chain.c.id == turn_id).scalar_subquery()
@@ -150,19 +149,19 @@ async def covers(
 async def contains(
     connection: AsyncConnection, user_id: str, turn_id: str, tip_id: str | None
 ) -> bool:
-    """Whether the turn is the tip, or an ancestor of it."""
+    """Whether the turn is the tip or an ancestor of it."""
     chain = chain_of(user_id, tip_id)
     found = await connection.scalar(sa.select(chain.c.id).where(chain.c.id == turn_id))
     return found is not None
 
 
 def size_of(row: sa.Row[*tuple[Any, ...]]) -> TurnSize:
-    """A row that has `SIZE_COLUMNS`."""
+    """The size of a turn, from a row with `SIZE_COLUMNS`."""
     return TurnSize(tokens=row.added_tokens, awaits_reply=row.awaits_reply, view=view_of(row))
 
 
 def view_of(row: sa.Row[*tuple[Any, ...]]) -> VisibleSpans | None:
-    """The view that a row stores, if it does."""
+    """The view of a turn, if its row has one."""
     if row.visible is None:
         return None
     summary = SummaryRef(id=row.summary_id, tokens=row.view_summary_tokens)
@@ -187,46 +186,46 @@ async def _summary_ids(
 
 
 class _Held:
-    """What an engine holds of a chain that is walked from its first row on."""
+    """The context that an engine holds after the rows of a chain, added from the first on."""
 
     def __init__(self, system_prefix: list[int]) -> None:
         self._system_prefix = system_prefix
         self._history: list[int] = []
-        self._computed: int | None = None  # history tokens; None: not even the front
-        self._shape = ContextLayout(prefix_tokens=len(system_prefix))
-        self._base = self._shape  # as it was at the last exact state
+        self._computed: int | None = None  # history tokens; None: not even the system prefix
+        self._layout = ContextLayout(prefix_tokens=len(system_prefix))
+        self._base = self._layout  # at the last exact state
         self._edits: list[Edit] = []
 
     @property
     def summary(self) -> SummaryRef | None:
-        """The summary that the engine was given."""
+        """The summary in the context at its last exact state."""
         return self._base.summary
 
-    def see(self, view: VisibleSpans) -> None:
-        """A turn began that saw this much."""
-        after = self._shape.seen(view)
+    def apply(self, view: VisibleSpans) -> None:
+        """Apply the view of a turn: a new exact state, or an edit."""
+        after = self._layout.seen(view)
         if view.fidelity == "exact":
             self._base, self._edits = after, []
         else:
-            places = dropped_places(self._shape, after)
-            self._edits.append(Edit(at=self._shape.tokens, dropped=places))
-        self._shape = after
+            places = dropped_places(self._layout, after)
+            self._edits.append(Edit(at=self._layout.tokens, dropped=places))
+        self._layout = after
 
     def add(self, row: sa.Row[*tuple[Any, ...]]) -> None:
-        """A row, with its ids."""
+        """Add a turn with its ids."""
         size = size_of(row)
         if size.view is not None:
-            self.see(size.view)
+            self.apply(size.view)
         reply = row.reply_ids or b""
         ids = unpack([row.input_ids, reply])
         if row.seen_tokens:
             fed = min(max(0, row.output_tokens - 1), len(reply) // ID_BYTES)
             self._computed = len(self._history) + len(row.input_ids) // ID_BYTES + fed
         self._history += ids
-        self._shape = self._shape.grown(len(ids), awaits_reply=size.awaits_reply)
+        self._layout = self._layout.grown(len(ids), awaits_reply=size.awaits_reply)
 
     def context(self, summary_ids: list[int]) -> StoredContext:
-        """What it holds now."""
+        """The context after the added turns."""
         since = self._base.history_tokens
         spans = [*self._base.turns, Span(since, len(self._history))]
         ids = [*self._system_prefix, *summary_ids, *_cut(self._history, spans)]

@@ -1,7 +1,7 @@
 """Context layout: which turns the model sees, by position and size. Pure; no ids.
 
-*History tokens* are places in the ids of all turns of a context, one after the other, the front
-left out. They never change, whatever is dropped, and forks share those of their common turns.
+*History tokens* are positions in the concatenated ids of all turns of a context, without the system
+prefix. Edits never change them, and forks share those of their common turns.
 """
 
 from collections.abc import Iterable, Iterator
@@ -20,13 +20,13 @@ class Span(NamedTuple):
 
     @property
     def tokens(self) -> int:
-        """How many there are."""
+        """Length of the span."""
         return self.stop - self.start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SummaryRef:
-    """A stored summary; `tokens` are those of its whole user and assistant pair."""
+    """A stored summary; `tokens` counts its whole pair of user and assistant message."""
 
     id: str
     tokens: int
@@ -34,11 +34,11 @@ class SummaryRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VisibleSpans:
-    """What of the past a turn saw, when that is not what its parent saw and left behind.
+    """The visible part of a turn's history, if it differs from the context after the parent.
 
-    Between the front and the turn's own ids stand the summary, if any, then the spans, which rise
-    and do not touch. `exact`: that is all there is to the context. `shifted`: it was made by
-    dropping the other ids while the KV of these was kept.
+    The context is the system prefix, the summary, if any, the spans, then the turn's own ids. Spans
+    are in order and not adjacent. `exact`: the context was computed as such. `shifted`: the other
+    ids were dropped, and the KV of these was kept.
     """
 
     spans: tuple[Span, ...]
@@ -48,7 +48,7 @@ class VisibleSpans:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnSize:
-    """One row of a context: the ids that it added, and the view that it began with."""
+    """One row of a context: the number of ids that it added, and its view."""
 
     tokens: int
     awaits_reply: bool
@@ -57,10 +57,10 @@ class TurnSize:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextLayout:
-    """A context as it stands. `turns`: those that the model sees, each whole, oldest first.
+    """A context. `turns`: the visible ones, each whole, oldest first.
 
-    A whole turn is a question with its reply, whether one row brought both or several: with
-    `awaits_reply` the last one lacks the reply. `all_turns` counts those that are not seen, too.
+    A whole turn is a message with its reply, from one row or several; with `awaits_reply` the last
+    one has no reply yet. `all_turns` also counts those that are not visible.
     """
 
     prefix_tokens: int
@@ -73,17 +73,17 @@ class ContextLayout:
 
     @property
     def tokens(self) -> int:
-        """All that the model sees."""
+        """All visible tokens."""
         return self.prefix_tokens + self.summary_tokens + sum(turn.tokens for turn in self.turns)
 
     @property
     def summary_tokens(self) -> int:
-        """Those of the summary; 0: there is none."""
+        """Tokens of the summary; 0: there is none."""
         return self.summary.tokens if self.summary else 0
 
     @property
     def dropped_turns(self) -> int:
-        """Turns that the model does not see; those that a summary stands for are among them."""
+        """Number of turns that are not visible, those that a summary stands for included."""
         return self.all_turns - len(self.turns)
 
     @property
@@ -95,15 +95,15 @@ class ContextLayout:
 
     @property
     def finished(self) -> tuple[Span, ...]:
-        """The turns that have their reply: those that may be dropped."""
+        """The visible turns with a reply; a policy may drop these."""
         return self.turns[:-1] if self.awaits_reply else self.turns
 
     def view(self, fidelity: Fidelity) -> VisibleSpans:
-        """The view of a turn that begins here."""
+        """The view of a turn that starts with this layout."""
         return VisibleSpans(spans=_joined(self.turns), fidelity=fidelity, summary=self.summary)
 
     def seen(self, view: VisibleSpans) -> "ContextLayout":
-        """The part of it that a view shows."""
+        """The layout after a view is applied."""
         return replace(
             self,
             summary=view.summary,
@@ -112,7 +112,7 @@ class ContextLayout:
         )
 
     def grown(self, tokens: int, *, awaits_reply: bool) -> "ContextLayout":
-        """With the ids of one more row behind it."""
+        """The layout with `tokens` more ids of one row."""
         if not tokens:
             return replace(self, awaits_reply=awaits_reply)
         stop = self.history_tokens + tokens
@@ -132,7 +132,7 @@ class ContextLayout:
 
 
 def layout_of(prefix_tokens: int, rows: Iterable[TurnSize]) -> ContextLayout:
-    """The shape of a context with this front, after these rows, first to last."""
+    """The layout after a system prefix and rows, first to last."""
     layout = ContextLayout(prefix_tokens=prefix_tokens)
     for row in rows:
         if row.view is not None:
@@ -142,17 +142,17 @@ def layout_of(prefix_tokens: int, rows: Iterable[TurnSize]) -> ContextLayout:
 
 
 def dropped_places(before: ContextLayout, after: ContextLayout) -> tuple[tuple[int, int], ...]:
-    """What has to leave `before` to give `after`: places in the ids that were visible, front first.
+    """Ranges of `before`'s visible tokens, system prefix included, to drop so that `after` remains.
 
-    They rise and do not touch. `after` has the same front and nothing that `before` has not.
+    Ranges are in order and not adjacent. `after` is a part of `before` with the same system prefix.
     """
     places: list[tuple[int, int]] = []
     place = before.prefix_tokens
     kept = set(after.turns)
-    for tokens, goes in _parts(before, kept, keeps_summary=after.summary == before.summary):
-        if goes and places and places[-1][1] == place:
+    for tokens, is_dropped in _parts(before, kept, keeps_summary=after.summary == before.summary):
+        if is_dropped and places and places[-1][1] == place:
             places[-1] = (places[-1][0], place + tokens)
-        elif goes:
+        elif is_dropped:
             places.append((place, place + tokens))
         place += tokens
     return tuple(places)
@@ -161,6 +161,7 @@ def dropped_places(before: ContextLayout, after: ContextLayout) -> tuple[tuple[i
 def _parts(
     before: ContextLayout, kept: set[Span], *, keeps_summary: bool
 ) -> Iterator[tuple[int, bool]]:
+    """Tokens of the summary and of each turn, and whether they are dropped."""
     if before.summary is not None:
         yield before.summary.tokens, not keeps_summary
     for turn in before.turns:

@@ -16,26 +16,26 @@ from sessiond.store.schema import metadata
 T = TypeVar("T")
 Work = Callable[[AsyncConnection], Awaitable[T]]
 
-_ALLOWED = "sqlite+aiosqlite:///FILE or postgresql+psycopg://USER@HOST/NAME"
 CONNECTIONS = 10
-"""The most to a Postgres; SQLite has its own few."""
+"""Default maximum of connections to Postgres."""
 
 TIMEOUT_S = 15.0
-"""How long a Postgres may take for a transaction, unless the settings say otherwise."""
+"""Default transaction timeout on Postgres."""
 
 READERS = 4
-"""The most to a SQLite file that only read; one more writes."""
+"""Maximum of read-only connections to a SQLite file; one more writes."""
 
+_ALLOWED = "sqlite+aiosqlite:///FILE or postgresql+psycopg://USER@HOST/NAME"
 _BUSY_TIMEOUT_MS = 5000
-# Of pages that a connection keeps; the system's own cache has them, too. Readers read theirs anew
-# after each change that another connection makes.
+# Page caches per connection; the operating system caches the same pages. A reader drops its cache
+# after each change by another connection.
 _WRITER_CACHE_KIB = 512
 _READER_CACHE_KIB = 128
 _CONNECT_TIMEOUT_S = 5
 _CUT_EVERY_S = 0.5
 _DEADLOCK = "40P01"
-_TRIES = 4  # of a transaction that met one
-# What a database says when it is away, full or overloaded, not when a statement is wrong.
+_TRIES = 4  # of a transaction that Postgres cancels for a deadlock
+# Errors of a database that is unreachable, full or overloaded, not those of a wrong statement.
 _FAILURES = (
     sa.exc.OperationalError,
     sa.exc.InterfaceError,
@@ -53,8 +53,8 @@ class Database:
     a reader that becomes a writer ignores the busy timeout. On Postgres both share one pool; a
     reader sees one moment on either.
 
-    A Postgres that does not answer within `timeout_s` (0: waited for for ever) is a failure; SQLite
-    has the bound of its locks, and no other: it can't be left alone with a statement.
+    `timeout_s` bounds a transaction on Postgres (0 = none). SQLite only has the timeout of its
+    lock, as a running statement can't be abandoned.
 
     Raises:
         StoreConfigError: the URL is not supported.
@@ -103,8 +103,8 @@ class Database:
     async def write(self, work: Work[T], *, adds_rows: bool = False) -> T:
         """Run `work` in one transaction: all of it is written, or nothing.
 
-        A database that is full may still replace rows: only one that `adds_rows` tells that it is
-        well again.
+        A full database may still replace rows, so only a transaction that `adds_rows` clears
+        `failure`.
 
         Raises:
             StoreError: the database failed, or `work` raised one.
@@ -139,9 +139,9 @@ class Database:
             raise StoreError(f"the database did not answer for {self._timeout_s:g} s") from error
 
     async def _finish(self, transaction: Coroutine[Any, Any, T]) -> T:
-        """Run to the end even when the caller is cancelled: a cut transaction loses a connection.
+        """Run to the end even if the caller is cancelled: aborting would cost a connection.
 
-        The caller's cancellation waits for that end, so that what it does next sees it.
+        The cancellation is raised after that end, so the caller's next transaction sees its result.
         """
         task = asyncio.create_task(transaction)
         self._running.add(task)
@@ -159,9 +159,9 @@ class Database:
 
 
 class MemoryDatabase(Database):
-    """The same tables in memory, for this process alone.
+    """The same tables in memory, private to this process.
 
-    Its one connection is the database, so that readers and writers take turns.
+    The database lives in its one connection, which readers and writers share.
     """
 
     def __init__(self) -> None:
@@ -179,22 +179,22 @@ async def _run(engine: AsyncEngine, work: Work[T]) -> T:
 
 
 async def _in_time(transaction: Coroutine[Any, Any, T], timeout_s: float | None) -> T:
-    """Run it to its end, or cut it.
+    """Run a transaction to its end, or cancel it after `timeout_s`.
 
     Raises:
-        TimeoutError: it was cut; nobody knows whether what it wrote holds.
+        TimeoutError: it was cancelled; its writes may or may not have been committed.
     """
     task = asyncio.create_task(transaction)
     await asyncio.wait([task], timeout=timeout_s)
     if task.done():
         return task.result()
-    # The driver asks the server to give up and waits for it, at each turn of the way out: one that
-    # is stopped answers none of that.
+    # Repeated: on each cancellation the driver asks the server to cancel the statement and waits
+    # for the answer, which a stopped server never sends.
     while not task.done():
         task.cancel()
         await asyncio.wait([task], timeout=_CUT_EVERY_S)
     if not task.cancelled():
-        task.exception()  # seen
+        task.exception()  # retrieved, so that asyncio does not log it
     raise TimeoutError
 
 
@@ -212,7 +212,7 @@ def parse_url(url: str) -> URL:
     """Parse the URL.
 
     Raises:
-        StoreConfigError: it is of no kind that can be used.
+        StoreConfigError: the URL is not supported.
     """
     try:
         parsed = make_url(url)
@@ -229,7 +229,7 @@ def parse_url(url: str) -> URL:
 
 
 def writer_engine(url: URL, *, connections: int = CONNECTIONS) -> AsyncEngine:
-    """Connections whose transactions may write; `connections`: the most to a Postgres.
+    """Connections whose transactions may write; `connections`: maximum to Postgres.
 
     Raises:
         StoreConfigError: the database's driver is not installed.
@@ -238,11 +238,11 @@ def writer_engine(url: URL, *, connections: int = CONNECTIONS) -> AsyncEngine:
         try:
             return create_async_engine(
                 url,
-                pool_pre_ping=True,  # one that a stopped server left behind is replaced
+                pool_pre_ping=True,  # replaces connections of a server that was restarted
                 pool_size=connections,
                 max_overflow=0,
                 connect_args={"connect_timeout": _CONNECT_TIMEOUT_S},
-                hide_parameters=True,  # errors are logged, and these hold what was said
+                hide_parameters=True,  # errors are logged, and parameters hold message text
             )
         except ImportError as error:
             shown = url.render_as_string(hide_password=True)
@@ -257,7 +257,7 @@ def _without_detail(error: sa.exc.SQLAlchemyError) -> str:
 
 
 def _is_deadlock(error: BaseException | None) -> bool:
-    """Whether Postgres chose this transaction to let another go on: it is as if never begun."""
+    """Whether Postgres rolled the transaction back to resolve a deadlock."""
     return isinstance(error, sa.exc.DBAPIError) and (
         getattr(error.orig, "sqlstate", None) == _DEADLOCK
     )
@@ -279,11 +279,11 @@ def _sqlite(
         poolclass=sa.AsyncAdaptedQueuePool,
         pool_size=connections,
         max_overflow=0,
-        hide_parameters=True,  # errors are logged, and these hold what was said
+        hide_parameters=True,  # errors are logged, and parameters hold message text
     )
 
     def prepare(connection: Any, _record: object) -> None:
-        connection.isolation_level = None  # the driver would begin transactions by its own rules
+        connection.isolation_level = None  # else the driver begins transactions by its own rules
         cursor = connection.cursor()
         for pragma in (
             f"busy_timeout={_BUSY_TIMEOUT_MS}",  # first: the next one needs the lock

@@ -1,7 +1,7 @@
 """SQL that deletes the rows of closed sessions.
 
-Rows are shared: a fork is built on turns of its parent session. Turns of a closed session stay as
-long as a turn or tip of an open session of the user is built on them.
+Rows are shared: a fork continues turns of its parent session. Turns of a closed session stay as
+long as an open session of the user continues them.
 
 The search for deletable rows starts at the closed session or moved tip and walks up its ancestors,
 so its cost depends on the number of deleted rows only.
@@ -20,10 +20,10 @@ from sessiond.store.schema import items, sessions, summaries, system_prompts, tu
 from sessiond.store.text_padding import padded
 from sessiond.store.token_ids import unpack
 
-_DEAD_ENDS = 64  # a pool that is used has long taken the blocks of older ones
-_PARTS = 500  # ids in one statement: fewer than any database's limit of parameters
-_ROWS_AT_ONCE = 100  # of forgotten sessions: more than one goes with each that closes
-# Made once: an alias has columns of its own, a thousand objects that refer to each other.
+_DEAD_ENDS = 64  # blocks of older ones have been reused in a busy pool
+_PARTS = 500  # ids in one statement: below every database's limit of parameters
+_ROWS_AT_ONCE = 100  # expired session rows deleted with each close, so that they don't pile up
+# Built once: each alias copies all columns, a thousand objects that refer to each other.
 _CHILD, _PARENT = turns.alias("child"), turns.alias("parent")
 _TIP, _OWNER = sessions.alias("tip"), sessions.alias("owner")
 _TURN: tuple[sa.ColumnElement[Any], ...] = (
@@ -37,7 +37,7 @@ _TURN: tuple[sa.ColumnElement[Any], ...] = (
 
 @dataclass(slots=True)
 class _Gone:
-    """Ids of what had a part in turns that were deleted, and may be of no use now."""
+    """Ids of rows that deleted turns referred to; they may be unused now."""
 
     sessions: set[str] = field(default_factory=set)
     system_prefixes: set[str] = field(default_factory=set)
@@ -54,9 +54,9 @@ class _Gone:
 async def erase(
     connection: AsyncConnection, user_id: str, session_id: str, now: float, keep_s: float
 ) -> None:
-    """Delete text and token ids of a closed session, and of what was left for its sake alone.
+    """Delete text and token ids of a closed session, and rows that only it needed.
 
-    The rows of sessions of which nothing is left stay, empty, until `keep_s` after their closing.
+    The empty rows of deleted sessions stay until `keep_s` after their closing.
     """
     session = (
         await connection.execute(
@@ -83,7 +83,7 @@ async def erase(
 async def let_go(
     connection: AsyncConnection, user_id: str, tip_id: str | None, now: float, keep_s: float
 ) -> None:
-    """A session's tip is this turn no more: delete what of closed sessions was left for it."""
+    """Delete rows of closed sessions that only a former tip of a session needed."""
     gone = _Gone()
     await _delete_upwards(connection, (), tip_id, gone)
     if gone.sessions:
@@ -93,10 +93,9 @@ async def let_go(
 async def dead_ends(
     connection: AsyncConnection, user_id: str, session_id: str, tip_id: str | None
 ) -> list[StoredContext]:
-    """What was once computed for a session and is not in its context: the newest such branches.
+    """The newest branches that were computed for a session and are not in its context.
 
-    They end in turns that were rewound, failed or cancelled. Of a reply that was lost nothing is
-    known.
+    They end in turns that were rewound, failed or cancelled. Ids of an aborted reply are unknown.
     """
     rows = await connection.execute(
         sa.select(
@@ -117,15 +116,16 @@ async def dead_ends(
     )
     found = []
     for row in rows.all():
-        is_lost = row.context_tokens is None
-        last, system_prefix = row.parent_id if is_lost else row.id, row.system_prompt_id
+        is_aborted = row.context_tokens is None
+        last, system_prefix = row.parent_id if is_aborted else row.id, row.system_prompt_id
         stored = await chains.context(connection, user_id, system_prefix, last, None)
-        found.append(replace(stored, ids=stored.ids + unpack([row.input_ids] if is_lost else [])))
+        ids = stored.ids + unpack([row.input_ids] if is_aborted else [])
+        found.append(replace(stored, ids=ids))
     return found
 
 
 def _is_tip() -> sa.Exists:
-    """Whether an open session stands on the turn."""
+    """Whether the turn is the tip of an open session."""
     return sa.exists().where(_TIP.c.tip_id == turns.c.id, _TIP.c.closed_at.is_(None))
 
 
@@ -136,7 +136,7 @@ def _is_closed(session_id: sa.ColumnElement[str]) -> sa.Exists:
 async def _doomed(
     connection: AsyncConnection, session_id: str
 ) -> Sequence[sa.Row[*tuple[Any, ...]]]:
-    """Turns of a closed session that nothing outside is built on."""
+    """Turns of a closed session that no other session needs."""
     has_other_child = sa.exists().where(
         _CHILD.c.parent_id == turns.c.id, _CHILD.c.session_id != session_id
     )
@@ -164,7 +164,7 @@ async def _delete_upwards(
     tip_id: str | None,
     gone: _Gone,
 ) -> None:
-    """Delete turns, and those of closed sessions above them and the tip that nobody else needs."""
+    """Delete turns, then their ancestors and the tip's in closed sessions that nothing needs."""
     above = {tip_id}
     while True:
         await _delete(connection, [turn.id for turn in doomed])
@@ -180,9 +180,9 @@ async def _delete_upwards(
 async def _lines(
     connection: AsyncConnection, ends: Sequence[str]
 ) -> list[sa.Row[*tuple[Any, ...]]]:
-    """The turns, and their ancestors up to the first that something else is built on.
+    """The turns and their ancestors up to the first that another turn or tip needs.
 
-    Only of closed sessions. Lines of several ends that meet end below the place.
+    Closed sessions only. Lines that meet stop below the common turn.
     """
     below = sa.exists().where(_CHILD.c.parent_id == turns.c.id)
     found: list[sa.Row[*tuple[Any, ...]]] = []
@@ -204,9 +204,9 @@ async def _lines(
 
 
 async def _delete(connection: AsyncConnection, doomed: Sequence[str]) -> None:
-    """Delete turns and what belongs to them, in parts.
+    """Delete turns with their items and summaries, in batches.
 
-    So that no part points to another, they forget their parents first.
+    Parents are cleared first, so that no batch refers to another.
     """
     for some in _in_parts(doomed):
         await connection.execute(summaries.delete().where(summaries.c.turn_id.in_(some)))
@@ -219,7 +219,7 @@ async def _delete(connection: AsyncConnection, doomed: Sequence[str]) -> None:
 async def _tidy(
     connection: AsyncConnection, user_id: str, gone: _Gone, now: float, keep_s: float
 ) -> None:
-    """Delete summaries, rows of sessions and fronts that are of no use any more."""
+    """Delete unused summaries, expired session rows and unused system prefixes."""
     await _delete_unused_summaries(connection, gone)
     for some in _in_parts(sorted(gone.sessions)):
         await connection.execute(
@@ -238,7 +238,7 @@ async def _tidy(
 
 async def _delete_unused_summaries(connection: AsyncConnection, gone: _Gone) -> None:
     used = sa.exists().where(turns.c.summary_id == summaries.c.id)
-    may_go = (_is_closed(summaries.c.session_id), ~used)
+    is_unused = (_is_closed(summaries.c.session_id), ~used)
     for column, ids in (
         (summaries.c.session_id, sorted(gone.sessions)),
         (summaries.c.id, sorted(gone.summaries)),
@@ -246,14 +246,14 @@ async def _delete_unused_summaries(connection: AsyncConnection, gone: _Gone) -> 
         for some in _in_parts(ids):
             deleted = await connection.scalars(
                 summaries.delete()
-                .where(column.in_(some), *may_go)
+                .where(column.in_(some), *is_unused)
                 .returning(summaries.c.session_id)
             )
             gone.sessions.update(deleted)
 
 
 def _bare() -> tuple[sa.ColumnElement[bool], ...]:
-    """Nothing is left of a session."""
+    """Whether a session has no turns and no summaries."""
     return (
         ~sa.exists().where(turns.c.session_id == sessions.c.id),
         ~sa.exists().where(summaries.c.session_id == sessions.c.id),
@@ -261,7 +261,7 @@ def _bare() -> tuple[sa.ColumnElement[bool], ...]:
 
 
 async def _forget_rows(connection: AsyncConnection, user_id: str, now: float) -> set[str]:
-    """Delete some rows of the user's sessions whose time is over; returns their fronts."""
+    """Delete some expired session rows of the user; returns their system prefixes."""
     due = (
         sa.select(sessions.c.id)
         .where(sessions.c.user_id == user_id, sessions.c.forget_at <= now, *_bare())
@@ -277,18 +277,18 @@ async def _forget_rows(connection: AsyncConnection, user_id: str, now: float) ->
 async def _delete_system_prefixes(
     connection: AsyncConnection, system_prefixes: Sequence[str]
 ) -> None:
-    """Delete fronts that nothing uses; those that only closed sessions have are emptied."""
+    """Delete system prefixes without a use; empty those that only closed sessions have."""
     by_turn = sa.exists().where(turns.c.system_prompt_id == system_prompts.c.id)
     by_session = sa.exists().where(sessions.c.system_prompt_id == system_prompts.c.id)
     by_open = sa.exists().where(
         sessions.c.system_prompt_id == system_prompts.c.id, sessions.c.closed_at.is_(None)
     )
     for some in _in_parts(system_prefixes):
-        are_these = system_prompts.c.id.in_(some)
-        await connection.execute(system_prompts.delete().where(are_these, ~by_turn, ~by_session))
+        is_one = system_prompts.c.id.in_(some)
+        await connection.execute(system_prompts.delete().where(is_one, ~by_turn, ~by_session))
         await connection.execute(
             system_prompts.update()
-            .where(are_these, ~by_turn, ~by_open)
+            .where(is_one, ~by_turn, ~by_open)
             .values(text=None, opening_text=None, token_ids=b"", tokens=0)
         )
 

@@ -4,7 +4,7 @@ import re
 
 from sessiond.quota import Account, Wanted
 
-_PASSWORD = re.compile("//([^:@/]*):.*@")  # also where the URL can't be taken apart
+_PASSWORD = re.compile("//([^:@/]*):.*@")  # also in a URL that can't be parsed
 
 
 class StoreError(Exception):

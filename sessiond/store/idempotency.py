@@ -11,7 +11,7 @@ from sessiond.store.schema import idempotency_keys
 
 
 async def find(connection: AsyncConnection, user_id: str, key: str, since: float) -> UsedKey | None:
-    """The request the key was used for after `since`, if any."""
+    """The request that used the key after `since`, if any."""
     rows = await connection.execute(
         sa.select(idempotency_keys.c.digest, idempotency_keys.c.result_id).where(
             idempotency_keys.c.user_id == user_id,
@@ -26,7 +26,7 @@ async def find(connection: AsyncConnection, user_id: str, key: str, since: float
 async def claim(
     connection: AsyncConnection, user_id: str, key: str, used: UsedKey, now: float
 ) -> bool:
-    """Claim a key of a known user; False when it is in use."""
+    """Claim a key of a stored user; False when it is in use."""
     dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
     claimed = await connection.execute(
         dialect.insert(idempotency_keys)
@@ -44,7 +44,7 @@ async def claim(
 
 
 async def release(connection: AsyncConnection, user_id: str, key: str, result_id: str) -> None:
-    """Free the key of a request that had no result."""
+    """Release the key of a request without a result."""
     await connection.execute(
         idempotency_keys.delete().where(
             idempotency_keys.c.user_id == user_id,
@@ -55,7 +55,7 @@ async def release(connection: AsyncConnection, user_id: str, key: str, result_id
 
 
 async def forget(connection: AsyncConnection, until: float) -> None:
-    """Delete the keys used until then."""
+    """Delete the keys used up to `until`."""
     await connection.execute(
         idempotency_keys.delete().where(idempotency_keys.c.created_at <= until)
     )
@@ -72,7 +72,7 @@ class UsedKeys:
         self._database = database
 
     async def find(self, user_id: str, key: str, since: float) -> UsedKey | None:
-        """The request a user's key was used for after `since`, if any."""
+        """The request that used a user's key after `since`, if any."""
         return await self._database.read(lambda connection: find(connection, user_id, key, since))
 
     async def claim(self, user_id: str, key: str, used: UsedKey, now: float) -> bool:
@@ -85,9 +85,9 @@ class UsedKeys:
         return await self._database.write(work, adds_rows=True)
 
     async def release(self, user_id: str, key: str, result_id: str) -> None:
-        """Free the key of a request that had no result."""
+        """Release the key of a request without a result."""
         await self._database.write(lambda connection: release(connection, user_id, key, result_id))
 
     async def forget(self, until: float) -> None:
-        """Delete the keys used until then."""
+        """Delete the keys used up to `until`."""
         await self._database.write(lambda connection: forget(connection, until))

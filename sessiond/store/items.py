@@ -1,4 +1,4 @@
-"""SQL of items: the messages that turns brought and the replies that they got."""
+"""SQL of items: input messages and replies of turns."""
 
 from typing import Any, Literal
 
@@ -13,21 +13,21 @@ Order = Literal["asc", "desc"]
 
 
 async def insert(connection: AsyncConnection, user_id: str, views: tuple[ItemView, ...]) -> None:
-    """Store the items that a turn brings, in their order."""
+    """Store a turn's input items in order."""
     rows = [_row(view, user_id, position, is_reply=False) for position, view in enumerate(views)]
     if rows:
         await connection.execute(items.insert(), rows)
 
 
 async def insert_reply(connection: AsyncConnection, user_id: str, view: ItemView) -> None:
-    """Store a turn's reply after what the turn brought."""
+    """Store a turn's reply after its input items."""
     count = await connection.scalar(
         sa.select(sa.func.count()).where(items.c.turn_id == view.response_id)
     )
     await connection.execute(items.insert().values(_row(view, user_id, count or 0, is_reply=True)))
 
 
-async def of_context(  # noqa: PLR0913 -- whose, which, and the page of it
+async def of_context(  # noqa: PLR0913 -- user, context and page
     connection: AsyncConnection,
     user_id: str,
     tip_id: str | None,
@@ -44,7 +44,7 @@ async def of_context(  # noqa: PLR0913 -- whose, which, and the page of it
     return await _page(connection, select.subquery(), limit=limit, after=after, order=order)
 
 
-async def of_turn(  # noqa: PLR0913 -- whose, which, and the page of it
+async def of_turn(  # noqa: PLR0913 -- user, turn and page
     connection: AsyncConnection,
     user_id: str,
     turn_id: str,
@@ -53,7 +53,7 @@ async def of_turn(  # noqa: PLR0913 -- whose, which, and the page of it
     after: str | None,
     order: Order,
 ) -> ItemPage:
-    """A page of the messages that a turn brought."""
+    """A page of a turn's input messages."""
     select = sa.select(items, sa.literal(0).label("turn")).where(
         items.c.turn_id == turn_id, items.c.user_id == user_id, items.c.is_reply.is_(False)
     )
@@ -73,7 +73,7 @@ async def find_in_context(
 
 
 async def reply_text(connection: AsyncConnection, user_id: str, turn_id: str) -> str:
-    """The text that a turn's reply has; "" when it has none."""
+    """The text of a turn's reply; "" when there is none."""
     text = await connection.scalar(
         sa.select(items.c.text).where(
             items.c.turn_id == turn_id, items.c.user_id == user_id, items.c.is_reply

@@ -10,7 +10,7 @@ from sessiond.store.replicas import ReplicaId
 
 
 class Membership:
-    """Each method is one transaction or a few; a part of `Store`.
+    """Each method is one or a few transactions; a part of `Store`.
 
     Raises:
         StoreError: from every method, when the database fails.
@@ -29,12 +29,11 @@ class Membership:
     async def renew(self, now: float, expires_at: float, *, dead_by: float | None = None) -> int:
         """Renew the lease and fail the turns of dead replicas; returns the number of failed turns.
 
-        Those whose lease was over at `dead_by` (None: is over now; 0: nobody's was).
-
-        If the database took no new rows before, it is tried whether it does now.
+        A replica is dead if its lease had expired at `dead_by` (None: now; 0: none had). If the
+        last insert failed, a test write checks whether the database accepts rows again.
         """
 
-        async def live(connection: AsyncConnection) -> None:
+        async def renew(connection: AsyncConnection) -> None:
             if not await replicas.renew(connection, self._replica, expires_at):
                 await replicas.register(connection, self._replica, now, expires_at)
 
@@ -44,7 +43,7 @@ class Membership:
                 return 0
             return await turns.fail_running(connection, now)
 
-        await self._database.write(live)  # apart: two that bury would wait for each other
+        await self._database.write(renew)  # a transaction of its own, to avoid deadlocks
         failed = await self._database.write(bury)
         if self._database.failure is not None:
             await self._fill(full=True)

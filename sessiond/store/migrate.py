@@ -31,14 +31,14 @@ class SchemaState:
 
 
 def upgrade(url: str, revision: str = "head") -> None:
-    """Migrate upwards; makes the file and its folder where they are missing.
+    """Migrate upwards; creates the file and its folder if they are missing.
 
-    A schema that is current is left alone, without a lock. Blocks, and runs its own event
-    loop: from a coroutine call it in a thread.
+    A current schema is not changed and not locked. Blocks and runs an event loop: call it in a
+    thread from a coroutine.
 
     Raises:
-        StoreConfigError: the URL is of no kind that can be used.
-        StoreError: the database can't be opened, or is not one that this version knows.
+        StoreConfigError: the URL is not supported.
+        StoreError: the database can't be opened, or its schema is unknown to this version.
     """
     parsed = parse_url(url)
     try:
@@ -62,7 +62,7 @@ async def check(url: str) -> SchemaState:
     """Read the schema version; changes nothing and takes no lock.
 
     Raises:
-        StoreConfigError: the URL is of no kind that can be used.
+        StoreConfigError: the URL is not supported.
         StoreError: the database can't be read.
     """
     newest = ScriptDirectory.from_config(_config(url)).get_current_head()
@@ -71,7 +71,7 @@ async def check(url: str) -> SchemaState:
     folder = _folder_of(parse_url(url))
     if folder is not None and not folder.is_dir():
         raise StoreError(f"database {url}: there is no folder {folder}")
-    if not is_made(url):  # SQLite would make the file
+    if not is_made(url):  # SQLite would create the file
         return SchemaState(current=None, newest=newest)
     database = Database(url)
     try:
@@ -90,17 +90,17 @@ async def check(url: str) -> SchemaState:
 
 
 def is_made(url: str) -> bool:
-    """Whether there may be a database: for SQLite, whether there is its file.
+    """Whether there may be a database: for SQLite, whether its file exists.
 
     Raises:
-        StoreConfigError: the URL is of no kind that can be used.
+        StoreConfigError: the URL is not supported.
     """
     parsed = parse_url(url)
     return _folder_of(parsed) is None or Path(str(parsed.database)).exists()
 
 
 def _folder_of(url: URL) -> Path | None:
-    """Where a SQLite file lies; None for a server's database."""
+    """Folder of a SQLite file; None for Postgres."""
     if url.get_backend_name() != "sqlite" or not url.database:
         return None
     return Path(url.database).parent
@@ -109,5 +109,5 @@ def _folder_of(url: URL) -> Path | None:
 def _config(url: str) -> Config:
     config = Config()
     config.set_main_option("script_location", str(Path(migrations.__file__).parent))
-    config.attributes["url"] = url  # not an option: those give % a meaning
+    config.attributes["url"] = url  # not an option: options interpolate %
     return config

@@ -12,10 +12,10 @@ from sessiond.store.schema import is_running, sessions
 from sessiond.store.schema import turns as turn_rows
 from sessiond.store.text_padding import padded
 
-_MOST_IDS = 500  # in one question
+_MOST_IDS = 500  # in one query
 
 
-async def claim(  # noqa: PLR0913 -- who, which, and how
+async def claim(  # noqa: PLR0913 -- replica, session, time and mode
     connection: AsyncConnection,
     replica: ReplicaId,
     user_id: str,
@@ -25,10 +25,10 @@ async def claim(  # noqa: PLR0913 -- who, which, and how
     dead_by: float,
     even_if_busy: bool,
 ) -> bool:
-    """Claim an open session, unless a live replica runs a turn in it.
+    """Claim an open session unless a live replica runs a turn in it; returns success.
 
-    Turns that a dead owner, whose lease was over at `dead_by`, left running are marked. The epoch
-    rises only when the owner changes.
+    Running turns of a dead owner, whose lease had expired at `dead_by`, are marked as failed. The
+    epoch increases only when the owner changes.
     """
     row = (
         await connection.execute(
@@ -63,7 +63,7 @@ async def hold(
     """Lock the ownership of the session until the transaction ends.
 
     Raises:
-        NotOwnerError: the session is closed, or was taken since that epoch began.
+        NotOwnerError: the session is closed, or another replica has claimed it since `epoch`.
     """
     held = await connection.scalar(
         sa.select(sessions.c.id)
@@ -77,7 +77,7 @@ async def hold(
         .with_for_update(key_share=True)
     )
     if held is None:
-        raise NotOwnerError(f"session {session_id} is not {replica.name}'s since epoch {epoch}")
+        raise NotOwnerError(f"{replica.name} does not own session {session_id} in epoch {epoch}")
 
 
 async def taken(

@@ -1,4 +1,4 @@
-"""Transactions on quotas besides those of turns."""
+"""Transactions on quotas, except those of turns."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -14,7 +14,7 @@ _USERS_AT_ONCE = 200
 
 
 class QuotaStore:
-    """Limits, reservations and residency. Those of volatile turns are here, too.
+    """Limits, reservations and residency, those of volatile turns included.
 
     Raises:
         StoreError: from every method, when the database fails.
@@ -24,15 +24,15 @@ class QuotaStore:
         self._database = database
 
     async def account(self, user_id: str) -> Account:
-        """A user's limits and what it has taken; of an unknown user none and nothing."""
+        """A user's limits and usage; no limits and no usage for an unknown user."""
         return await self._database.read(lambda connection: quotas.account(connection, user_id))
 
     async def standing(self, user_id: str) -> Account:
-        """The same for who decides: sessions are counted only where they are limited."""
+        """As `account`, for admission: sessions are counted only if they are limited."""
         return await self._database.read(lambda connection: quotas.standing(connection, user_id))
 
     async def set_quota(self, user_id: str, limits: Mapping[str, Any], now: float) -> Account:
-        """Replace the limits that are named; the user need not be known."""
+        """Replace the named limits; an unknown user is stored."""
 
         async def work(connection: AsyncConnection) -> Account:
             await sessions.ensure_user(connection, user_id, now)
@@ -43,7 +43,7 @@ class QuotaStore:
         return await self._database.write(work)
 
     async def idle_forks(self, user_id: str) -> tuple[str, ...]:
-        """Some open forks of a user in which no turn runs, the one used least recently first."""
+        """Some open forks of a user in which no turn runs, least recently used first."""
         return await self._database.read(
             lambda connection: sessions.idle_forks(connection, user_id)
         )
@@ -61,10 +61,7 @@ class QuotaStore:
         )
 
     async def add_residency(self, byte_seconds: Mapping[str, float]) -> None:
-        """Add, by user, to what KV has taken of the device's memory.
-
-        Many users are as many transactions as keep turns from waiting for long.
-        """
+        """Add KV byte-seconds by user, in short transactions, so that turns don't wait."""
         users = sorted(byte_seconds)
         for start in range(0, len(users), _USERS_AT_ONCE):
             some = {one: byte_seconds[one] for one in users[start : start + _USERS_AT_ONCE]}

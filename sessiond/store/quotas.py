@@ -1,4 +1,4 @@
-"""SQL of quotas: reserved by one conditional update before a turn runs, settled when it ends."""
+"""SQL of quotas: one conditional update reserves a turn's worst case; its end settles it."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -25,7 +25,7 @@ from sessiond.store.schema import quotas, reservations, sessions
 from sessiond.store.sessions import ensure_user
 from sessiond.store.text_padding import padded
 
-_FURTHEST = 20  # reservations: by so much clocks of servers that live may differ
+_FURTHEST = 20  # reservation lifetimes by which clocks of live servers may differ
 _HELD = (reservations.c.tokens, reservations.c.minute_start, reservations.c.day_start)
 
 
@@ -34,10 +34,10 @@ def _within(value: sa.ColumnElement[Any], limit: sa.ColumnElement[Any]) -> sa.Co
 
 
 def _take() -> ReturningUpdate[Any]:
-    """Take turns and tokens if they are there, in windows that do not go back.
+    """Reserve turns and tokens if the limits allow it, in windows that never move back.
 
-    Clocks of several servers differ: a window that one of them has begun goes on for the others.
-    One that lies further ahead was begun by a clock that was wrong, and is none.
+    Clocks of servers differ: a window that one server has opened counts for the others. A window
+    further ahead was opened by a wrong clock and is replaced.
     """
     table, given = quotas.c, sa.bindparam
     is_minute = table.minute_start.between(given("minute"), given("minute") + MINUTE_S)
@@ -64,7 +64,7 @@ def _take() -> ReturningUpdate[Any]:
 
 
 def _refund_statement() -> sa.Update:
-    """Refund a reservation to the windows it was taken from, if they are still current."""
+    """Refund a reservation to its windows, if they are still current."""
     table, given = quotas.c, sa.bindparam
     minute = sa.case((table.minute_start == given("minute"), given("more_tokens")), else_=0)
     day = sa.case((table.day_start == given("day"), given("more_tokens")), else_=0)
@@ -107,10 +107,10 @@ async def begin(
     *,
     opens: bool,
 ) -> Account:
-    """Reserve for a turn, if it has something reserved; returns what its user has left.
+    """Reserve for a turn, if there is a reservation; returns the user's account.
 
     Raises:
-        QuotaExceededError: there is not enough.
+        QuotaExceededError: the remaining quota is too small.
     """
     if reservation is not None:
         return await reserve(connection, user_id, reservation, opens=opens)
@@ -121,22 +121,22 @@ async def begin(
 async def reserve(
     connection: AsyncConnection, user_id: str, reservation: NewReservation, *, opens: bool
 ) -> Account:
-    """Take a turn and its tokens, and a session if it `opens` one; returns what is left.
+    """Reserve a turn, its tokens and, if it `opens` one, a session; returns the account after it.
 
     Raises:
-        QuotaExceededError: there is not enough.
+        QuotaExceededError: the remaining quota is too small.
     """
     wanted = Wanted(tokens=reservation.tokens, sessions=int(opens))
     sums = {"more_turns": wanted.turns, "more_tokens": wanted.tokens}
-    taken = {"of_user": user_id, **windows_at(reservation.now)._asdict(), **sums}
-    row = (await connection.execute(_TAKE, taken)).one_or_none()
-    if row is None:  # too little, or no row yet, perhaps not even of the user
+    values = {"of_user": user_id, **windows_at(reservation.now)._asdict(), **sums}
+    row = (await connection.execute(_TAKE, values)).one_or_none()
+    if row is None:  # too little, or the quota's or even the user's row is missing
         await ensure_user(connection, user_id, reservation.now)
         await _ensure(connection, user_id)
-        row = (await connection.execute(_TAKE, taken)).one_or_none()
+        row = (await connection.execute(_TAKE, values)).one_or_none()
     if row is None:
         raise QuotaExceededError(user_id, await standing(connection, user_id), wanted)
-    # The update has locked the user's row: nobody else opens a session meanwhile.
+    # The update has locked the user's row, so no other transaction opens a session meanwhile.
     found = await _standing(connection, row) if opens else _account(row, sessions_open=0)
     if opens:
         _check_sessions(user_id, found, wanted)
@@ -158,7 +158,7 @@ async def admit_session(connection: AsyncConnection, user_id: str) -> None:
     """Check the limit of open sessions, and lock it until the transaction ends.
 
     Raises:
-        QuotaExceededError: there are as many as may be.
+        QuotaExceededError: the limit is reached.
     """
     row = (
         await connection.execute(
@@ -170,7 +170,7 @@ async def admit_session(connection: AsyncConnection, user_id: str) -> None:
         _check_sessions(user_id, found, Wanted(tokens=0, turns=0, sessions=1))
 
 
-async def settle(  # noqa: PLR0913 -- whose, which, and what of it
+async def settle(  # noqa: PLR0913 -- the values of one update
     connection: AsyncConnection,
     user_id: str,
     turn_id: str,
@@ -179,15 +179,15 @@ async def settle(  # noqa: PLR0913 -- whose, which, and what of it
     now: float,
     once: bool = False,
 ) -> None:
-    """Settle an ended turn: refund the unused part to the windows it was taken from.
+    """Settle an ended turn: refund the unused part of its reservation to its windows.
 
-    `once`: it may have been done, and a turn without a reservation is one that was settled.
+    `once`: a turn without a reservation has been settled before, and nothing is done.
     """
-    gone = await connection.execute(_END_RESERVATION, {"of_turn": turn_id, "of_user": user_id})
-    held = gone.one_or_none()
+    deleted = await connection.execute(_END_RESERVATION, {"of_turn": turn_id, "of_user": user_id})
+    held = deleted.one_or_none()
     if held is None and once:
         return
-    if held is None:  # it had expired and was released in full
+    if held is None:  # the reservation had expired and was refunded in full
         await _refund(connection, user_id, windows_at(now), turns=0, held=0, used=used)
     else:
         windows = Windows(held.minute_start, held.day_start)
@@ -195,21 +195,21 @@ async def settle(  # noqa: PLR0913 -- whose, which, and what of it
 
 
 async def reap(connection: AsyncConnection, now: float, reservation_s: float) -> int:
-    """Release the reservations of dead servers; returns their number.
+    """Release expired reservations, those of dead servers; returns their number.
 
-    Also what ends much later than any that is renewed now: a clock has been put back since. At a
-    time of 0 nothing has.
+    Reservations that expire too far in the future are released, too: a clock was set back since.
+    At `now` 0 none is expired.
     """
     latest = now + _FURTHEST * reservation_s if now else float("inf")
-    gone = await connection.execute(
+    deleted = await connection.execute(
         reservations.delete()
         .where(
             sa.or_(reservations.c.expires_at <= now, reservations.c.expires_at > latest),
         )
         .returning(reservations.c.user_id, *_HELD)
     )
-    rows = gone.all()
-    for row in sorted(rows, key=lambda row: row.user_id):  # the order in which rows are locked
+    rows = deleted.all()
+    for row in sorted(rows, key=lambda row: row.user_id):  # one lock order avoids deadlocks
         windows = Windows(row.minute_start, row.day_start)
         await _refund(connection, row.user_id, windows, turns=1, held=row.tokens, used=0)
     return len(rows)
@@ -225,9 +225,9 @@ async def renew(connection: AsyncConnection, turn_ids: Sequence[str], expires_at
 
 
 async def account(connection: AsyncConnection, user_id: str) -> Account:
-    """A user's limits, and what it has taken; of an unknown user none and nothing.
+    """A user's limits and usage; no limits and no usage for an unknown user.
 
-    Counts all of its sessions: for those who want to know, not for those who decide.
+    Counts all open sessions: for reports, not for admission.
     """
     row, sessions_open = await _row(connection, user_id), await _open_sessions(connection, user_id)
     if row is None:
@@ -236,7 +236,7 @@ async def account(connection: AsyncConnection, user_id: str) -> Account:
 
 
 async def standing(connection: AsyncConnection, user_id: str) -> Account:
-    """What an account says of limits: sessions are counted where there is one for them."""
+    """As `account`, for admission: sessions are counted only if they are limited."""
     row = await _row(connection, user_id)
     return (
         Account(quota=Quota(), use=QuotaUse()) if row is None else await _standing(connection, row)
@@ -244,14 +244,14 @@ async def standing(connection: AsyncConnection, user_id: str) -> Account:
 
 
 async def change(connection: AsyncConnection, user_id: str, limits: Mapping[str, Any]) -> None:
-    """Replace the limits that are named, of a user who is known."""
+    """Replace the named limits of a stored user."""
     await _ensure(connection, user_id)
     await connection.execute(quotas.update().where(quotas.c.user_id == user_id).values(**limits))
 
 
 async def add_residency(connection: AsyncConnection, byte_seconds: Mapping[str, float]) -> None:
-    """Add to what users' KV has taken of the device's memory. Users are known."""
-    users = sorted(byte_seconds)  # the order in which rows are locked
+    """Add to the KV byte-seconds of stored users."""
+    users = sorted(byte_seconds)  # one lock order avoids deadlocks
     if not users:
         return
     await connection.execute(_insert(connection), [{"user_id": user_id} for user_id in users])
@@ -260,7 +260,7 @@ async def add_residency(connection: AsyncConnection, byte_seconds: Mapping[str, 
     )
 
 
-async def _refund(  # noqa: PLR0913 -- the parts of one sum, private
+async def _refund(  # noqa: PLR0913 -- the values of one update, private
     connection: AsyncConnection,
     user_id: str,
     windows: Windows,
@@ -274,7 +274,7 @@ async def _refund(  # noqa: PLR0913 -- the parts of one sum, private
 
 
 async def _ensure(connection: AsyncConnection, user_id: str) -> None:
-    """Give a user who has none a row without limits."""
+    """Insert a row without limits unless the user has one."""
     await connection.execute(_insert(connection), {"user_id": user_id})
 
 

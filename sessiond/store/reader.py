@@ -1,6 +1,6 @@
 """All queries to the databases. Owns them; shared by all tasks.
 
-Rows of volatile sessions are in a database in memory, those of all others in the one of the URL.
+Rows of volatile sessions are in a database in memory, all others in the database of the URL.
 
 Every query names the user whose rows it reads; other users' rows are invisible to it.
 """
@@ -27,12 +27,12 @@ from sessiond.store.volatile import is_volatile
 
 
 class StoreReader:
-    """Each answer is a snapshot. `connections`: the maximum to Postgres.
+    """Each result is a snapshot. `connections`: maximum to Postgres.
 
-    `timeout_s`: transaction timeout (0 = none).
+    `timeout_s`: transaction timeout on Postgres (0 = none).
 
     Raises:
-        StoreConfigError: the URL is of no kind that can be used.
+        StoreConfigError: the URL is not supported.
         StoreError: from every method, when the database fails.
     """
 
@@ -68,7 +68,7 @@ class StoreReader:
         await self._memory.close()
 
     def _of(self, some_id: str | None) -> Database:
-        """Where the rows of a session, turn or front are."""
+        """The database with the rows of a session, turn or system prefix."""
         return self._memory if is_volatile(some_id) else self._database
 
     # --- turns -----------------------------------------------------------------------------------
@@ -82,10 +82,10 @@ class StoreReader:
     async def turn_by_digest(
         self, user_id: str, model: str, digests: Sequence[str]
     ) -> tuple[str, int] | None:
-        """The newest turn of an open session that one may go on from, by what was said up to it.
+        """The newest committed turn of an open session with the last digest that any turn has.
 
         Returns:
-            Its id, and the place of its digest: the last of those given that there is.
+            Its id and the digest's index in the sequence.
         """
         return await self._database.read(
             lambda connection: turns.by_digest(connection, user_id, model, digests)
@@ -100,43 +100,43 @@ class StoreReader:
     # --- contexts --------------------------------------------------------------------------------
 
     async def context_ids(self, user_id: str, prompt_id: str, tip_id: str | None) -> list[int]:
-        """The ids that the model sees in the context with this front that ends in this turn."""
+        """The visible ids of the context with this system prefix and tip."""
         return (await self.context(user_id, prompt_id, tip_id)).visible_ids
 
     async def context(
         self, user_id: str, prompt_id: str, tip_id: str | None, view: VisibleSpans | None = None
     ) -> StoredContext:
-        """The same context as an engine is given it; `view`: of a turn that begins on the tip."""
+        """The context as it is sent to an engine; `view`: of a turn that starts at the tip."""
         return await self._of(prompt_id).read(
             lambda connection: chains.context(connection, user_id, prompt_id, tip_id, view)
         )
 
     async def layout(self, user_id: str, prefix_tokens: int, tip_id: str | None) -> ContextLayout:
-        """What the model sees in a context, without the ids."""
+        """The layout of a context, without its ids."""
         return await self._of(tip_id).read(
             lambda connection: chains.layout(connection, user_id, prefix_tokens, tip_id)
         )
 
     async def covers(self, user_id: str, turn_id: str, tip_id: str | None) -> bool:
-        """Whether the context that ends in `tip_id` begins with what the turn left behind."""
+        """Whether the context at `tip_id` starts with the whole context after the turn."""
         return await self._of(turn_id).read(
             lambda connection: chains.covers(connection, user_id, turn_id, tip_id)
         )
 
     async def is_in_context(self, user_id: str, turn_id: str, tip_id: str | None) -> bool:
-        """Whether the context that ends in `tip_id` has the turn, seen or not."""
+        """Whether the context at `tip_id` includes the turn, visible or not."""
         return await self._of(turn_id).read(
             lambda connection: chains.contains(connection, user_id, turn_id, tip_id)
         )
 
     async def newest_summary(self, user_id: str, tip_id: str | None) -> StoredSummary | None:
-        """The summary that read the most of a context, used or not."""
+        """The summary written from the longest part of a context, used or not."""
         return await self._of(tip_id).read(
             lambda connection: summaries.newest(connection, user_id, tip_id)
         )
 
     async def turn_ending_at(self, user_id: str, tip_id: str, history_tokens: int) -> str | None:
-        """The turn up to which a context has so many history tokens; None: none ends there."""
+        """The last turn of a context's first `history_tokens`; None: no turn ends there."""
         return await self._of(tip_id).read(
             lambda connection: summaries.turn_ending_at(connection, user_id, tip_id, history_tokens)
         )
@@ -150,7 +150,7 @@ class StoreReader:
         )
 
     async def session_detail(self, user_id: str, session_id: str) -> SessionDetail | None:
-        """One session with its turns and sums, all of one moment."""
+        """One session with its turns and total usage, in one snapshot."""
 
         async def work(connection: AsyncConnection) -> SessionDetail | None:
             session = await sessions.find(connection, user_id, session_id)
@@ -167,7 +167,7 @@ class StoreReader:
         return await self._of(session_id).read(work)
 
     async def abandoned_sessions(self, before: float, limit: int) -> tuple[tuple[str, str], ...]:
-        """Users and ids of some open sessions last active before then, where no turn runs."""
+        """Users and ids of some open sessions without a running turn, last active before then."""
         return await self._database.read(
             lambda connection: sessions.abandoned(connection, before, limit)
         )
@@ -175,7 +175,7 @@ class StoreReader:
     async def list_sessions(
         self, which: SessionChoice, *, limit: int, after: str | None
     ) -> tuple[tuple[SessionDetail, ...], bool]:
-        """Sessions without their turns, latest activity first; whether others follow."""
+        """Sessions without their turns, latest activity first; whether more follow."""
 
         async def work(
             connection: AsyncConnection,
@@ -202,7 +202,7 @@ class StoreReader:
     async def dead_ends(
         self, user_id: str, session_id: str, tip_id: str | None
     ) -> list[StoredContext]:
-        """What was once computed for a session and is not in its context: the newest of it."""
+        """The newest branches that were computed for a session and are not in its context."""
         return await self._of(session_id).read(
             lambda connection: erasing.dead_ends(connection, user_id, session_id, tip_id)
         )
@@ -230,7 +230,7 @@ class StoreReader:
     async def turn_items(
         self, user_id: str, turn_id: str, *, limit: int, after: str | None, order: Order
     ) -> ItemPage:
-        """A page of the messages that a turn brought."""
+        """A page of a turn's input messages."""
         return await self._of(turn_id).read(
             lambda connection: items.of_turn(
                 connection, user_id, turn_id, limit=limit, after=after, order=order

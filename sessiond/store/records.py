@@ -16,7 +16,7 @@ from sessiond.domain import (
 from sessiond.store.context_layout import Fidelity, SummaryRef, TurnSize, VisibleSpans
 
 FIRST_EPOCH = 1
-"""Of the replica that has stored the session."""
+"""Epoch of the replica that stores the session."""
 
 Retention = Literal["release", "park", "hold"]
 Priority = Literal["low", "normal", "high"]
@@ -24,9 +24,9 @@ Priority = Literal["low", "normal", "high"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
-    """The front of a context: instructions, and a system message that opened the conversation.
+    """A system prefix: instructions, and a system message that opens the conversation.
 
-    Both None: the template's own default.
+    Both None: the template's default.
     """
 
     id: str
@@ -37,7 +37,7 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewPrompt:
-    """A front to be stored with the session or turn that uses it first."""
+    """A system prefix to be stored with the first session or turn that uses it."""
 
     id: str
     text: str | None
@@ -46,7 +46,7 @@ class NewPrompt:
 
     @property
     def stored(self) -> Prompt:
-        """How it will be read back."""
+        """The record after it is stored."""
         return Prompt(
             id=self.id, text=self.text, opening_text=self.opening_text, tokens=len(self.ids)
         )
@@ -56,7 +56,7 @@ class NewPrompt:
 class SessionHints:
     """The client's hints about a session's KV.
 
-    `ttl_s`: how long `hold` lasts; None: as long as the server's setting says.
+    `ttl_s`: how long `hold` lasts; None: the server's setting.
     """
 
     retention: Retention = "release"
@@ -66,9 +66,9 @@ class SessionHints:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionRecord:
-    """A session's row. Its context is `prompt`, then what is seen of the turns up to `tip_id`.
+    """A session's row. Its context is `prompt`, then the visible turns up to `tip_id`.
 
-    `owner`: the replica that took it last; `epoch` counts how often one did.
+    `owner`: the replica that claimed it last; `epoch` counts the claims.
     `context_policy`: the session's own, as JSON; None: that of the user, or the server.
     """
 
@@ -89,7 +89,7 @@ class SessionRecord:
     closed_at: float | None
     owner: str | None
     epoch: int
-    digest: str | None = None  # of all that was said up to the tip
+    digest: str | None = None  # of all messages up to the tip
 
 
 Standing = Literal["open", "new", "begun", "closed"]
@@ -97,9 +97,9 @@ Standing = Literal["open", "new", "begun", "closed"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionChoice:
-    """Which sessions are wanted: whose (`user_id` None: everybody's), how they stand by their rows.
+    """A filter of sessions by user (`user_id` None: all users) and by state of their rows.
 
-    `new` and `begun` ones are open, without and with a finished turn. `ids`: only those of these.
+    `new` and `begun` ones are open, without and with a finished turn. `ids`: only these; None: all.
     """
 
     user_id: str | None
@@ -109,7 +109,7 @@ class SessionChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewSession:
-    """A session to be stored. A fork has the turn it was cut at as its tip."""
+    """A session to be stored. The tip of a fork is the turn that it was forked at."""
 
     id: str
     user_id: str
@@ -127,9 +127,9 @@ class NewSession:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTurn:
-    """A turn to be stored as running, with the items and ids that it brings (commit 1).
+    """A turn to be stored as running, with its items and input ids (commit 1).
 
-    `epoch`: since when this replica owns the session.
+    `epoch`: ownership epoch of this replica.
     """
 
     id: str
@@ -153,7 +153,7 @@ class NewTurn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewReservation:
-    """What a turn takes of its user's quota, at most; unless it is renewed, until it expires."""
+    """A turn's worst case in its user's quota, until `expires_at` unless renewed."""
 
     turn_id: str
     tokens: int
@@ -165,7 +165,7 @@ class NewReservation:
 class CommittedTurn:
     """An ending that moves the session's tip to the turn (commit 2). `epoch`: that of commit 1.
 
-    `view` None: the turn saw all that its parent saw and left behind.
+    `view` None: the turn's context was the whole context after its parent.
     """
 
     id: str
@@ -187,7 +187,7 @@ class CommittedTurn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbortedTurn:
-    """An ending that leaves the session as it was; the row stays for inspection."""
+    """An ending that leaves the session unchanged; the row stays for inspection."""
 
     id: str
     user_id: str
@@ -201,7 +201,7 @@ class AbortedTurn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnRecord:
-    """A turn's row without its token ids. `text` is that of the reply."""
+    """A turn's row without its token ids."""
 
     id: str
     user_id: str
@@ -230,21 +230,21 @@ class TurnRecord:
 
     @property
     def size(self) -> TurnSize:
-        """What it added to its context."""
+        """The turn's addition to its context."""
         added = (self.context_tokens or self.start_tokens) - self.start_tokens
         return TurnSize(tokens=added, awaits_reply=self.awaits_reply, view=self.view)
 
     @property
     def is_checkpoint(self) -> bool:
-        """Whether a turn may be built on it."""
+        """Whether a turn may continue it."""
         return self.context_tokens is not None and self.deleted_at is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredContext:
-    """What an engine needs to hold a context: all ids since its last exact state, and the edits.
+    """A context as it is sent to an engine: the ids of its last exact state and since, and edits.
 
-    Without edits that is what the model sees. The first `computed` ids had KV in some engine once.
+    Without edits the ids are the visible ones. An engine has computed KV of the first `computed`.
     """
 
     ids: list[int]
@@ -253,7 +253,7 @@ class StoredContext:
 
     @property
     def visible_ids(self) -> list[int]:
-        """What the model sees."""
+        """The ids that the model sees."""
         visible: list[int] = []
         rest = list(self.ids)
         for edit in self.edits:
@@ -267,9 +267,9 @@ class StoredContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewSummary:
-    """A summary to be stored. It stands for a context up to and with `turn_id`.
+    """A summary to be stored, written from a context up to and including `turn_id`.
 
-    `token_ids`: the pair of messages that enters a context; `usage`: what its making took.
+    `token_ids`: the pair of messages that enters a context; `usage`: that of its writing.
     """
 
     id: str
@@ -284,9 +284,9 @@ class NewSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredSummary:
-    """A summary that may enter a context. It was written from the first `read_tokens` of history.
+    """A summary that may enter a context, written from the first `read_tokens` of history.
 
-    So it may stand for any whole turns among those.
+    It may stand for any number of whole turns among these, from the first on.
     """
 
     ref: SummaryRef
@@ -295,7 +295,7 @@ class StoredSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsedKey:
-    """What an idempotency key stands for: a request's digest and the id of what came of it."""
+    """The request of an idempotency key: its digest and the id of its result."""
 
     digest: str
     result_id: str
@@ -303,9 +303,9 @@ class UsedKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionDetail:
-    """A session, the turns of its context in order, those that joined none, and its sums.
+    """A session, the turns of its context in order, its other turns, and its total usage.
 
-    `history_tokens` are all ids that the context's turns have added, seen or not.
+    `history_tokens`: ids that the context's turns have added, visible or not.
     """
 
     session: SessionRecord

@@ -7,8 +7,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from sessiond.store.schema import replicas
 
-_FURTHEST_LEASES = 20  # five minutes of 15 s: by so much clocks of servers that live may differ
-_BALLAST_BYTES = 256 * 1024  # more than a file that is full can take beside what it has
+_FURTHEST_LEASES = 20  # leases (of 15 s: five minutes) by which clocks of live servers may differ
+_BALLAST_BYTES = 256 * 1024  # more than the free pages of a file on a full disk
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,14 +20,14 @@ class ReplicaId:
 
 
 def is_alive(owner: sa.ColumnElement[str | None], now: float) -> sa.ColumnElement[bool]:
-    """Whether a replica lives."""
+    """Whether a replica's lease is valid at `now`."""
     return sa.exists().where(replicas.c.id == owner, replicas.c.expires_at > now)
 
 
 async def register(
     connection: AsyncConnection, replica: ReplicaId, now: float, expires_at: float
 ) -> None:
-    """Register a replica. An earlier run of the same name is over."""
+    """Register a replica; an earlier run of the same name is removed."""
     await connection.execute(
         replicas.delete().where(
             sa.or_(replicas.c.name == replica.name, replicas.c.id == replica.id)
@@ -49,12 +49,12 @@ async def renew(connection: AsyncConnection, replica: ReplicaId, expires_at: flo
 
 
 async def bury(connection: AsyncConnection, now: float, lease_s: float) -> int:
-    """Forget the replicas whose lease is over; returns how many there were.
+    """Delete the replicas whose lease has expired; returns their number.
 
-    So is one that ends much later than any that is renewed now: its server's clock was put back,
-    or was wrong, and it has died since. At a time of 0 nobody's is.
+    A lease that ends too far in the future counts as expired: its server's clock was wrong or set
+    back, and the server has died since. At `now` 0 none is expired.
 
-    One that just renews it, or that another buries, is left to them.
+    Rows locked by a renewal or by another replica's call are skipped.
     """
     latest = now + _FURTHEST_LEASES * lease_s if now else float("inf")
     dead = (
@@ -64,17 +64,17 @@ async def bury(connection: AsyncConnection, now: float, lease_s: float) -> int:
         )
         .with_for_update(skip_locked=True)
     )
-    gone = await connection.execute(replicas.delete().where(replicas.c.id.in_(dead)))
-    return gone.rowcount
+    deleted = await connection.execute(replicas.delete().where(replicas.c.id.in_(dead)))
+    return deleted.rowcount
 
 
 async def resign(connection: AsyncConnection, replica: ReplicaId) -> None:
-    """End the lease: owned sessions become free."""
+    """Delete the replica: its sessions have no live owner any more."""
     await connection.execute(replicas.delete().where(replicas.c.id == replica.id))
 
 
 async def fill(connection: AsyncConnection, replica: ReplicaId, *, full: bool) -> None:
-    """Take some room, or give it back: a full disk may still take what replaces a row."""
+    """Allocate or free ballast, to test the disk: a full one may still allow updates of rows."""
     ballast = bytes(_BALLAST_BYTES) if full else None
     await connection.execute(
         replicas.update().where(replicas.c.id == replica.id).values(ballast=ballast)

@@ -4,8 +4,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-# Postgres stores every character but NUL. So it is written as a rare one and a digit, and that
-# one, where it occurs, as itself and another.
+# Postgres can't store NUL, so NUL is stored as an escape character and a digit, and the escape
+# character as itself and another digit.
 _NUL, _ESCAPE = "\0", "\x1a"
 _ESCAPED = ((_ESCAPE, _ESCAPE + "1"), (_NUL, _ESCAPE + "0"))
 
@@ -18,7 +18,7 @@ def escaped(text: str) -> str:
 
 
 def unescaped(text: str) -> str:
-    """What was escaped."""
+    """The text before `escaped`."""
     for plain, written in reversed(_ESCAPED):
         text = text.replace(written, plain)
     return text
@@ -44,7 +44,7 @@ class AnyText(_AnyText):
 
 
 class Id(_AnyText):
-    """An id: ours are plain, but clients may ask for any."""
+    """An id, with any characters: clients may look up any id."""
 
     impl = sa.String(64)
     cache_ok = True
@@ -62,7 +62,7 @@ metadata = sa.MetaData(
 
 
 def _partial(name: str, *columns: str, where: str) -> sa.Index:
-    """An index of some rows. A query uses it that has the condition word by word."""
+    """A partial index. Only a query with the same text as its condition uses it."""
     condition = sa.text(where)
     return sa.Index(f"ix_{name}", *columns, sqlite_where=condition, postgresql_where=condition)
 
@@ -73,12 +73,12 @@ users = sa.Table(
     sa.Column("id", sa.String(255), primary_key=True),
     sa.Column("created_at", sa.Double, nullable=False),
     sa.Column("context_policy", sa.JSON(none_as_null=True)),  # null: the server's
-    sa.Column("name", sa.String(64)),  # null: nobody added this user; it came with a first turn
+    sa.Column("name", sa.String(64)),  # null: stored by a first turn, not added by an admin
     sa.Column("role", sa.String(16), nullable=False, server_default="user"),
-    sa.Column("salt", sa.LargeBinary),  # parts this user's cached blocks from those of others
+    sa.Column("salt", sa.LargeBinary),  # separates this user's cached blocks from other users'
     sa.Column("revoked_at", sa.Double),
     sa.Index(None, "created_at", "id"),
-    # of those who may come in; a name that was given up can be given again
+    # active users only: the name of a removed user can be used again
     sa.Index(
         None,
         "name",
@@ -91,7 +91,7 @@ users = sa.Table(
 keys = sa.Table(
     "keys",
     metadata,
-    sa.Column("id", sa.String(32), primary_key=True),  # the part of a key that is no secret
+    sa.Column("id", sa.String(32), primary_key=True),  # the public part of the key
     sa.Column("user_id", sa.ForeignKey("users.id"), nullable=False),
     sa.Column("salt", sa.LargeBinary, nullable=False),
     sa.Column("hash", sa.LargeBinary, nullable=False),
@@ -100,7 +100,7 @@ keys = sa.Table(
     sa.Index(None, "user_id"),
 )
 
-# What admins did. No foreign keys: it outlives whom it speaks of.
+# Actions of admins. No foreign keys: entries outlive the users and keys that they name.
 audit_log = sa.Table(
     "audit_log",
     metadata,
@@ -112,8 +112,8 @@ audit_log = sa.Table(
     sa.Column("detail", sa.JSON, nullable=False),
 )
 
-# What a user may take (null: no limit), and in the same row, so that one statement compares them,
-# what it has taken: turns that run, tokens used or reserved in the present minute and day of UTC.
+# A user's limits (null: none) and usage, in one row so that one statement compares them. Usage:
+# running turns, tokens used or reserved in the current minute and day of UTC.
 quotas = sa.Table(
     "quotas",
     metadata,
@@ -133,33 +133,33 @@ quotas = sa.Table(
     sa.Column("minute_tokens", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("day_start", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("day_tokens", sa.BigInteger, nullable=False, server_default="0"),
-    sa.Column("total_tokens", sa.BigInteger, nullable=False, server_default="0"),  # used, ever
+    sa.Column("total_tokens", sa.BigInteger, nullable=False, server_default="0"),  # of all turns
     sa.Column("byte_seconds", sa.Double, nullable=False, server_default="0"),
 )
 
-# The part of `quotas` that a running turn holds. Who runs the turn renews it; one that has expired
-# is of a server that died.
+# The part of `quotas` that a running turn has reserved. Its server renews it, so an expired one is
+# that of a dead server.
 reservations = sa.Table(
     "reservations",
     metadata,
-    sa.Column("turn_id", sa.String(64), primary_key=True),  # no foreign key: it is there first
+    sa.Column("turn_id", sa.String(64), primary_key=True),  # no foreign key: stored before the turn
     sa.Column("user_id", sa.ForeignKey("users.id"), nullable=False),
     sa.Column("tokens", sa.BigInteger, nullable=False),
-    sa.Column("minute_start", sa.BigInteger, nullable=False),  # the windows they were taken from
+    sa.Column("minute_start", sa.BigInteger, nullable=False),  # the windows they are reserved in
     sa.Column("day_start", sa.BigInteger, nullable=False),
     sa.Column("expires_at", sa.Double, nullable=False),
     sa.Index(None, "expires_at"),
 )
 
-# The front of a context. Its ids are frozen at its making: a template may look at the clock.
+# System prefixes. Ids are stored, as a template may render the current time.
 system_prompts = sa.Table(
     "system_prompts",
     metadata,
     sa.Column("id", Id, primary_key=True),
     sa.Column("user_id", sa.ForeignKey("users.id"), nullable=False),
     sa.Column("text", AnyText),  # null: no instructions
-    # A system message that opened the conversation: it stands where the template puts one, with
-    # the instructions before it, or in place of the template's default.
+    # A system message that opens the conversation, after the instructions or in place of the
+    # template's default.
     sa.Column("opening_text", AnyText),
     sa.Column("token_ids", sa.LargeBinary, nullable=False),
     sa.Column("tokens", sa.Integer, nullable=False),
@@ -171,9 +171,9 @@ sessions = sa.Table(
     sa.Column("id", Id, primary_key=True),
     sa.Column("user_id", sa.ForeignKey("users.id"), nullable=False),
     sa.Column("model", sa.String(255), nullable=False),
-    sa.Column("vocab_size", sa.Integer, nullable=False),  # with the model: whose ids these are
+    sa.Column("vocab_size", sa.Integer, nullable=False),  # identifies the ids, with the model
     sa.Column("system_prompt_id", sa.ForeignKey("system_prompts.id"), nullable=False),
-    # The last finished turn. No foreign key: turns point here, and a circle can't be inserted.
+    # The last finished turn. No foreign key: turns refer to sessions, which would be a cycle.
     sa.Column("tip_id", Id),
     sa.Column("context_tokens", sa.Integer, nullable=False),
     sa.Column("retention", sa.String(16), nullable=False),
@@ -184,12 +184,12 @@ sessions = sa.Table(
     sa.Column("last_active_at", sa.Double, nullable=False),
     sa.Column("closed_at", sa.Double),
     sa.Column("context_policy", sa.JSON(none_as_null=True)),  # null: the user's
-    sa.Column("ttl_s", sa.Double),  # of retention `hold`; null: as the server's settings say
-    # The replica that may add to the session, and how often that has changed: who was replaced
-    # can't commit any more. No foreign key: an owner that is in no row of `replicas` is dead.
+    sa.Column("ttl_s", sa.Double),  # of retention `hold`; null: the server's setting
+    # The replica that may change the session, and the number of claims: a former owner can't
+    # commit. No foreign key: an owner without a row in `replicas` is dead.
     sa.Column("owner", sa.String(64)),
     sa.Column("epoch", sa.Integer, nullable=False, server_default="0"),
-    # When the row goes. Null: the session is open, or something is built on what it said.
+    # When the row is deleted. Null: the session is open, or other sessions need its turns.
     sa.Column("forget_at", sa.Double),
     _partial("sessions_open", "last_active_at", "id", where="closed_at IS NULL"),
     _partial("sessions_closed", "last_active_at", "id", where="closed_at IS NOT NULL"),
@@ -202,15 +202,15 @@ sessions = sa.Table(
     sa.Index(None, "system_prompt_id"),
 )
 
-# Servers on this database, as long as they live.
+# Live servers on this database.
 replicas = sa.Table(
     "replicas",
     metadata,
-    sa.Column("id", Id, primary_key=True),  # of one run
+    sa.Column("id", Id, primary_key=True),  # unique to a run of the server
     sa.Column("name", sa.String(255), nullable=False),  # the same for the next run
     sa.Column("started_at", sa.Double, nullable=False),
-    sa.Column("expires_at", sa.Double, nullable=False),  # renewed before that, or it is dead
-    sa.Column("ballast", sa.LargeBinary),  # null but for a moment: see `replicas.fill`
+    sa.Column("expires_at", sa.Double, nullable=False),  # the server is dead unless it renews it
+    sa.Column("ballast", sa.LargeBinary),  # null except for a moment: see `replicas.fill`
     sa.Index(None, "name"),
 )
 
@@ -226,13 +226,13 @@ turns = sa.Table(
     sa.Column("model", sa.String(255), nullable=False),
     sa.Column("status", sa.String(16), nullable=False),
     sa.Column("generate", sa.Boolean, nullable=False),
-    sa.Column("awaits_reply", sa.Boolean, nullable=False),  # the context ends in a question
+    sa.Column("awaits_reply", sa.Boolean, nullable=False),  # the context ends without a reply
     sa.Column("request", sa.JSON, nullable=False),
-    sa.Column("previous_response_id", Id),  # as the client said it
+    sa.Column("previous_response_id", Id),  # as in the request
     sa.Column("seed", sa.BigInteger, nullable=False),
     sa.Column("start_tokens", sa.Integer, nullable=False),  # of the context before the turn
     sa.Column("input_tokens", sa.Integer, nullable=False),  # ids in input_ids
-    sa.Column("context_tokens", sa.Integer),  # of the context after it; null: it joined none
+    sa.Column("context_tokens", sa.Integer),  # of the context after it; null: running or aborted
     sa.Column("input_ids", sa.LargeBinary, nullable=False),
     sa.Column("reply_ids", sa.LargeBinary),
     sa.Column("reason", sa.String(32)),
@@ -250,16 +250,16 @@ turns = sa.Table(
     sa.Column("total_ms", sa.Double, nullable=False, server_default="0"),
     sa.Column("created_at", sa.Double, nullable=False),
     sa.Column("finished_at", sa.Double),
-    sa.Column("deleted_at", sa.Double),  # the id is forgotten, what it added is not
+    sa.Column("deleted_at", sa.Double),  # the id is deleted; the turn's tokens stay
     sa.Column("restored_from", sa.String(8), nullable=False, server_default="none"),
     sa.Column("context", sa.String(16), nullable=False, server_default="full"),
     sa.Column("fidelity", sa.String(16), nullable=False, server_default="exact"),
     sa.Column("summary_tokens", sa.Integer, nullable=False, server_default="0"),
-    # What the turn saw of the past: spans [start, stop) of the ids that the turns before it added,
-    # and a summary before them. Null: what its parent saw, and the parent.
+    # Visible spans [start, stop) of the ids that earlier turns added, and a summary before them.
+    # Null: those of the parent, and the parent.
     sa.Column("visible", sa.JSON(none_as_null=True)),
     sa.Column("summary_id", Id),  # no foreign key: a summary points to a turn
-    # Of all that was said in the context up to here; null: not known.
+    # Of all messages in the context up to this turn; null: not known.
     sa.Column("messages_digest", sa.String(64)),
     sa.CheckConstraint(
         "status IN ('running', 'completed', 'incomplete', 'failed', 'cancelled')", name="status"
@@ -273,13 +273,7 @@ turns = sa.Table(
 )
 
 
-def is_running(some: sa.FromClause) -> sa.ColumnElement[bool]:
-    """Whether turns run, in the words of their index."""
-    found: sa.ColumnElement[bool] = some.c.status == sa.literal_column("'running'")
-    return found
-
-
-# Made by the model, and then part of contexts as one pair of messages behind the front.
+# Written by the model; part of a context as one pair of messages after the system prefix.
 summaries = sa.Table(
     "summaries",
     metadata,
@@ -290,7 +284,7 @@ summaries = sa.Table(
     sa.Column("token_ids", sa.LargeBinary, nullable=False),  # of the pair
     sa.Column("tokens", sa.Integer, nullable=False),
     sa.Column("text", AnyText, nullable=False),
-    sa.Column("input_tokens", sa.Integer, nullable=False),  # what its making took
+    sa.Column("input_tokens", sa.Integer, nullable=False),  # usage of its writing
     sa.Column("cached_tokens", sa.Integer, nullable=False),
     sa.Column("output_tokens", sa.Integer, nullable=False),
     sa.Column("created_at", sa.Double, nullable=False),
@@ -298,14 +292,14 @@ summaries = sa.Table(
     sa.Index(None, "turn_id"),
 )
 
-# What a request was answered with, for when it comes again.
+# Results of requests with an idempotency key.
 idempotency_keys = sa.Table(
     "idempotency_keys",
     metadata,
     sa.Column("user_id", sa.ForeignKey("users.id"), primary_key=True),
     sa.Column("key", sa.String(255), primary_key=True),
     sa.Column("digest", sa.String(64), nullable=False),  # of the request
-    # A response or conversation. No foreign key: the key is taken before they are stored.
+    # A response or conversation. No foreign key: the key is claimed before they are stored.
     sa.Column("result_id", Id, nullable=False),
     sa.Column("created_at", sa.Double, nullable=False),
     sa.Index(None, "created_at"),
@@ -325,5 +319,11 @@ items = sa.Table(
     sa.Column("status", sa.String(16), nullable=False),
     sa.Column("created_at", sa.Double, nullable=False),
     sa.UniqueConstraint("turn_id", "position"),
-    sa.Index(None, "session_id"),  # a session that goes is looked for here
+    sa.Index(None, "session_id"),  # used when a session is deleted
 )
+
+
+def is_running(some: sa.FromClause) -> sa.ColumnElement[bool]:
+    """Whether turns run, with the same text as the condition of their index."""
+    found: sa.ColumnElement[bool] = some.c.status == sa.literal_column("'running'")
+    return found

@@ -1,4 +1,4 @@
-"""SQL of sessions, the system prefixes of their contexts, and the turns that they start from."""
+"""SQL of sessions and their system prefixes."""
 
 from collections.abc import Sequence
 from heapq import nlargest
@@ -24,6 +24,29 @@ from sessiond.store.schema import is_running, sessions, system_prompts, turns, u
 from sessiond.store.text_padding import padded
 from sessiond.store.token_ids import pack
 from sessiond.store.user_salt import new_salt
+
+_SOME_FORKS = 64  # candidates of which the caller closes one that is not held
+_IDS_AT_ONCE = 1000
+_FIRST, _PARENT, _RUNNING = (turns.alias(name) for name in ("first", "parent", "running"))
+_LATEST_FIRST = (sessions.c.last_active_at.desc(), sessions.c.id.desc())
+_STANDING: dict[Standing, tuple[sa.ColumnElement[bool], ...]] = {
+    "open": (sessions.c.closed_at.is_(None),),
+    "new": (sessions.c.closed_at.is_(None), sessions.c.tip_id.is_(None)),
+    "begun": (sessions.c.closed_at.is_(None), sessions.c.tip_id.is_not(None)),
+    "closed": (sessions.c.closed_at.is_not(None),),
+}
+_RECORD = (
+    sa.select(
+        sessions,
+        system_prompts.c.text.label("prompt_text"),
+        system_prompts.c.opening_text,
+        system_prompts.c.tokens.label("prompt_tokens"),
+        sa.func.coalesce(turns.c.awaits_reply, sa.false()).label("awaits_reply"),
+        turns.c.messages_digest,
+    )
+    .join(system_prompts, system_prompts.c.id == sessions.c.system_prompt_id)
+    .outerjoin(turns, turns.c.id == sessions.c.tip_id)
+)
 
 
 async def hold(
@@ -60,32 +83,8 @@ def _user(user_id: str) -> sa.Select[tuple[str]]:
     return sa.select(users.c.id).where(users.c.id == user_id)
 
 
-_SOME_FORKS = 64  # of which one is looked for that nobody holds
-_IDS_AT_ONCE = 1000
-_FIRST, _PARENT, _RUNNING = (turns.alias(name) for name in ("first", "parent", "running"))
-_LATEST_FIRST = (sessions.c.last_active_at.desc(), sessions.c.id.desc())
-_STANDING: dict[Standing, tuple[sa.ColumnElement[bool], ...]] = {
-    "open": (sessions.c.closed_at.is_(None),),
-    "new": (sessions.c.closed_at.is_(None), sessions.c.tip_id.is_(None)),
-    "begun": (sessions.c.closed_at.is_(None), sessions.c.tip_id.is_not(None)),
-    "closed": (sessions.c.closed_at.is_not(None),),
-}
-_RECORD = (
-    sa.select(
-        sessions,
-        system_prompts.c.text.label("prompt_text"),
-        system_prompts.c.opening_text,
-        system_prompts.c.tokens.label("prompt_tokens"),
-        sa.func.coalesce(turns.c.awaits_reply, sa.false()).label("awaits_reply"),
-        turns.c.messages_digest,
-    )
-    .join(system_prompts, system_prompts.c.id == sessions.c.system_prompt_id)
-    .outerjoin(turns, turns.c.id == sessions.c.tip_id)
-)
-
-
 async def ensure_user(connection: AsyncConnection, user_id: str, now: float) -> None:
-    """Store the user unless it is known."""
+    """Store the user unless it is stored."""
     dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
     await connection.execute(
         dialect.insert(users)
@@ -95,7 +94,7 @@ async def ensure_user(connection: AsyncConnection, user_id: str, now: float) -> 
 
 
 async def insert_prompt(connection: AsyncConnection, user_id: str, prompt: NewPrompt) -> None:
-    """Store a front."""
+    """Store a system prefix."""
     await connection.execute(
         system_prompts.insert().values(
             id=prompt.id,
@@ -147,14 +146,14 @@ async def find(connection: AsyncConnection, user_id: str, session_id: str) -> Se
 async def page(
     connection: AsyncConnection, which: SessionChoice, *, limit: int, after: str | None
 ) -> tuple[tuple[SessionRecord, ...], bool]:
-    """Those sessions, latest activity first, and whether others follow."""
+    """The chosen sessions, latest activity first, and whether more follow."""
     if which.ids is None:
         select = _chosen(_RECORD, which, after).order_by(*_LATEST_FIRST).limit(limit + 1)
     else:
         first = await _first_of(connection, which, which.ids, limit=limit + 1, after=after)
         select = _RECORD.where(sessions.c.id.in_(padded(first)))
     found = [_record(row) for row in await connection.execute(select)]
-    if which.ids is not None:  # SQLite may walk all sessions to have some in their order
+    if which.ids is not None:  # sorted here: for ORDER BY, SQLite may scan all sessions
         found.sort(key=lambda session: (session.last_active_at, session.id), reverse=True)
     return tuple(found[:limit]), len(found) > limit
 
@@ -167,9 +166,9 @@ async def _first_of(
     limit: int,
     after: str | None,
 ) -> list[str]:
-    """The first of the ids, in order, which is found out here.
+    """The first `limit` of the ids, latest activity first.
 
-    A database that is asked for it may rather look at all sessions in that order.
+    Sorted here: with ORDER BY, a database may scan all sessions in that order.
     """
     places: list[tuple[float, str]] = []
     columns = sa.select(sessions.c.last_active_at, sessions.c.id)
@@ -182,29 +181,29 @@ async def _first_of(
 def _chosen(
     select: sa.Select[*tuple[Any, ...]], which: SessionChoice, after: str | None
 ) -> sa.Select[*tuple[Any, ...]]:
-    # of sessions that are named by their ids no index of the user's is to be walked
+    # with given ids, coalesce keeps the database from scanning the index of users instead
     user = sessions.c.user_id if which.ids is None else sa.func.coalesce(sessions.c.user_id, "")
-    is_whose = sa.true() if which.user_id is None else user == which.user_id
-    select = select.where(is_whose, *_STANDING[which.standing])
+    is_of_user = sa.true() if which.user_id is None else user == which.user_id
+    select = select.where(is_of_user, *_STANDING[which.standing])
     if after is None:
         return select
     place = sa.tuple_(sessions.c.last_active_at, sessions.c.id)
     seen = (
         sa.select(sessions.c.last_active_at, sessions.c.id)
-        .where(sessions.c.id == after, is_whose)
+        .where(sessions.c.id == after, is_of_user)
         .subquery("seen")
     )
     return select.join(seen, place < sa.tuple_(seen.c.last_active_at, seen.c.id))
 
 
 def batched(ids: Sequence[str], size: int) -> list[Sequence[str]]:
-    """Parts of so many, for a database takes only so many values in a statement."""
+    """Split ids into batches, as a database limits the values in a statement."""
     return [ids[start : start + size] for start in range(0, len(ids), size)]
 
 
 async def idle_forks(connection: AsyncConnection, user_id: str) -> tuple[str, ...]:
-    """Some open forks of the user in which no turn runs, the one used least recently first."""
-    began_elsewhere = sa.or_(
+    """Some open forks of the user in which no turn runs, least recently used first."""
+    is_fork = sa.or_(
         turns.c.session_id != sessions.c.id,
         sa.exists().where(
             _FIRST.c.session_id == sessions.c.id,
@@ -216,9 +215,7 @@ async def idle_forks(connection: AsyncConnection, user_id: str) -> tuple[str, ..
     rows = await connection.execute(
         sa.select(sessions.c.id)
         .join(turns, turns.c.id == sessions.c.tip_id)
-        .where(
-            sessions.c.user_id == user_id, sessions.c.closed_at.is_(None), began_elsewhere, ~runs
-        )
+        .where(sessions.c.user_id == user_id, sessions.c.closed_at.is_(None), is_fork, ~runs)
         .order_by(sessions.c.last_active_at, sessions.c.id)
         .limit(_SOME_FORKS)
     )
@@ -228,7 +225,10 @@ async def idle_forks(connection: AsyncConnection, user_id: str) -> tuple[str, ..
 async def abandoned(
     connection: AsyncConnection, before: float, limit: int
 ) -> tuple[tuple[str, str], ...]:
-    """Users and ids of open sessions last active before then, oldest first, where no turn runs."""
+    """Users and ids of open sessions last active before `before` without a running turn.
+
+    Oldest first.
+    """
     runs = sa.exists().where(turns.c.session_id == sessions.c.id, is_running(turns))
     rows = await connection.execute(
         sa.select(sessions.c.user_id, sessions.c.id)
@@ -240,10 +240,10 @@ async def abandoned(
 
 
 async def advance(connection: AsyncConnection, turn: CommittedTurn) -> None:
-    """Move the tip of a session that is held to a turn that was built on the present one.
+    """Move the tip of a session from the turn's parent to the turn.
 
     Raises:
-        StaleSessionError: the session is closed, or its tip is another.
+        StaleSessionError: the session is closed, or its tip is not the turn's parent.
     """
     changed = await connection.execute(
         sessions.update()
@@ -262,11 +262,13 @@ async def advance(connection: AsyncConnection, turn: CommittedTurn) -> None:
         )
     )
     if changed.rowcount != 1:
-        raise StaleSessionError(f"session {turn.session_id} has moved on from {turn.parent_id}")
+        raise StaleSessionError(
+            f"the tip of session {turn.session_id} is no longer {turn.parent_id}"
+        )
 
 
 async def tip(connection: AsyncConnection, session_id: str) -> str | None:
-    """The turn that a session stands on."""
+    """The tip of a session."""
     tip_id: str | None = await connection.scalar(
         sa.select(sessions.c.tip_id).where(sessions.c.id == session_id)
     )
@@ -274,7 +276,7 @@ async def tip(connection: AsyncConnection, session_id: str) -> str | None:
 
 
 async def reset(connection: AsyncConnection, user_id: str, session_id: str, now: float) -> bool:
-    """Empty the context but for its front; returns whether the session was there."""
+    """Empty the context except for its system prefix; returns whether the session was open."""
     tokens = (
         sa.select(system_prompts.c.tokens)
         .where(system_prompts.c.id == sessions.c.system_prompt_id)
@@ -291,7 +293,7 @@ async def reset(connection: AsyncConnection, user_id: str, session_id: str, now:
     )
 
 
-async def rewind(  # noqa: PLR0913, PLR0917 -- which session, from where, to where
+async def rewind(  # noqa: PLR0913, PLR0917 -- session, present tip, new tip
     connection: AsyncConnection,
     user_id: str,
     session_id: str,
@@ -299,7 +301,7 @@ async def rewind(  # noqa: PLR0913, PLR0917 -- which session, from where, to whe
     turn: TurnRecord,
     now: float,
 ) -> bool:
-    """Move the tip back from `tip_id` to a turn before it; returns whether it was there."""
+    """Move the tip from `tip_id` back to a turn before it; returns False if the tip differs."""
     changed = await connection.execute(
         sessions.update()
         .where(
@@ -320,12 +322,12 @@ async def rewind(  # noqa: PLR0913, PLR0917 -- which session, from where, to whe
 
 
 async def close(connection: AsyncConnection, user_id: str, session_id: str, now: float) -> bool:
-    """End an open session; returns whether it was there."""
+    """Close a session; returns whether it was open."""
     return await change(connection, user_id, session_id, closed_at=now)
 
 
 async def user_policy(connection: AsyncConnection, user_id: str) -> dict[str, Any] | None:
-    """The user's context policy; None: the server's, as for a user who is not known."""
+    """The context policy of a user; None: the server's, also for an unknown user."""
     policy: dict[str, Any] | None = await connection.scalar(
         sa.select(users.c.context_policy).where(users.c.id == user_id)
     )
@@ -335,14 +337,14 @@ async def user_policy(connection: AsyncConnection, user_id: str) -> dict[str, An
 async def set_user_policy(
     connection: AsyncConnection, user_id: str, policy: dict[str, Any] | None
 ) -> None:
-    """Replace the context policy of a user who is known."""
+    """Replace the context policy of a stored user."""
     await connection.execute(
         users.update().where(users.c.id == user_id).values(context_policy=policy)
     )
 
 
 async def change(connection: AsyncConnection, user_id: str, session_id: str, **values: Any) -> bool:
-    """Change columns of an open session; returns whether it was there."""
+    """Change columns of an open session; returns False if it is not open."""
     changed = await connection.execute(
         sessions.update()
         .where(

@@ -37,14 +37,13 @@ _TOMBSTONE_S = 24 * 3600.0  # a deleted session is reported as closed for this l
 
 
 class Store(StoreReader):
-    """Each method is one transaction: all of it is written, or nothing.
+    """Each method is one transaction, unless it says otherwise. Belongs to one replica.
 
-    It is that of one replica, whose sessions nobody else can add to. `replica_name`: the same for
-    every run of a server, and for no other server; "": nobody else's. `connections`: the most to
-    a Postgres; `timeout_s`: the most that a transaction there may take, 0: as long as it takes.
+    `replica_name`: stable over restarts of a server and unique among servers; "": a random name.
+    `connections`: maximum to Postgres. `timeout_s`: transaction timeout on Postgres (0 = none).
 
     Raises:
-        StoreConfigError: the URL is of no kind that can be used.
+        StoreConfigError: the URL is not supported.
         StoreError: from every method, when the database fails.
     """
 
@@ -66,7 +65,7 @@ class Store(StoreReader):
 
     @property
     def replica_id(self) -> str:
-        """The owner of the sessions that this replica has taken."""
+        """Id of this replica, the owner of the sessions that it has claimed."""
         return self._replica.id
 
     # --- replicas --------------------------------------------------------------------------------
@@ -84,11 +83,11 @@ class Store(StoreReader):
         dead_by: float | None = None,
         even_if_busy: bool = False,
     ) -> SessionRecord | None:
-        """Claim a session, unless a live replica runs a turn in it: then its owner stays.
+        """Claim a session unless a live replica runs a turn in it; returns its row.
 
-        Turns that a dead owner left running are marked as failed. Dead is whose lease was over at
-        `dead_by` (None: is over now). None: there is no such session;
-        a closed one is not taken.
+        Running turns of a dead owner are marked as failed. A replica is dead if its lease had
+        expired at `dead_by` (None: now). A closed session keeps its owner. Returns None if there is
+        no such session.
         """
 
         async def work(connection: AsyncConnection) -> SessionRecord | None:
@@ -115,15 +114,15 @@ class Store(StoreReader):
         prompt: NewPrompt | None,
         reservation: NewReservation | None = None,
     ) -> Account:
-        """Commit 1: a running turn with its items, and what it is the first to use.
+        """Commit 1: a running turn with its items, and its new session and system prefix, if any.
 
-        Returns what its user has left when the turn has reserved its part. Without a reservation
-        the turn is charged only when it ends. Of a volatile turn the reservation is a transaction
-        of its own, that lies with those of all others.
+        Returns the user's account after the reservation. Without a reservation the turn is charged
+        when it ends. The reservation of a volatile turn is a transaction of its own in the main
+        database.
 
         Raises:
-            QuotaExceededError: there is not enough left to reserve.
-            NotOwnerError: the session is closed, or another replica has taken it.
+            QuotaExceededError: the remaining quota is too small.
+            NotOwnerError: the session is closed, or another replica has claimed it.
             BaseGoneError: the base of the new session was deleted.
         """
 
@@ -157,15 +156,15 @@ class Store(StoreReader):
     async def commit_turn(self, turn: CommittedTurn) -> None:
         """Commit 2: the reply, its ids, the usage, and the session's new tip.
 
-        Twice is as good as once: of a commit that raised nobody knows whether it held.
+        Idempotent, as a commit that raised may have succeeded.
 
         Raises:
-            NotOwnerError: the session is closed, or another replica has taken it.
+            NotOwnerError: the session is closed, or another replica has claimed it.
             StaleSessionError: its tip is not the turn's parent.
         """
 
         async def work(connection: AsyncConnection) -> None:
-            if await self._keep(connection, turn):
+            if await self._commit(connection, turn):
                 await quotas.settle(
                     connection,
                     turn.user_id,
@@ -177,8 +176,8 @@ class Store(StoreReader):
         if not is_volatile(turn.session_id):
             await self._database.write(work, adds_rows=True)
             return
-        await self._memory.write(lambda connection: self._keep(connection, turn), adds_rows=True)
-        used = charged_tokens(turn.usage)  # also if it had been kept, and this had failed then
+        await self._memory.write(lambda connection: self._commit(connection, turn), adds_rows=True)
+        used = charged_tokens(turn.usage)  # also on a retry: this step may have failed before
         await self._settle(turn.user_id, turn.id, used, turn.finished_at)
 
     async def abort_turn(self, turn: AbortedTurn) -> None:
@@ -192,17 +191,17 @@ class Store(StoreReader):
         if not is_volatile(turn.id):
             await self._database.write(work)
             return
-        # first, for a turn that has ended is not ended again: what it had reserved would stay so
+        # first: once the row has ended, a retry raises before it could settle the reservation
         await self._settle(turn.user_id, turn.id, used, turn.finished_at)
         await self._memory.write(lambda connection: turns.lose(connection, turn))
 
     async def append_turn(
         self, turn: NewTurn, kept: CommittedTurn, *, prompt: NewPrompt | None
     ) -> None:
-        """Both commits in one: a turn that no engine works on.
+        """Both commits in one, for a turn that no engine runs.
 
         Raises:
-            NotOwnerError: the session is closed, or another replica has taken it.
+            NotOwnerError: the session is closed, or another replica has claimed it.
             StaleSessionError: its tip is not the turn's parent.
         """
 
@@ -225,7 +224,7 @@ class Store(StoreReader):
     # --- contexts --------------------------------------------------------------------------------
 
     async def add_summary(self, summary: NewSummary) -> None:
-        """Store a summary; no context has it until a turn's view names it."""
+        """Store a summary; it enters a context when the view of a turn names it."""
         await self._of(summary.session_id).write(
             lambda connection: summaries.insert(connection, summary), adds_rows=True
         )
@@ -233,10 +232,10 @@ class Store(StoreReader):
     # --- sessions --------------------------------------------------------------------------------
 
     async def create_session(self, session: NewSession, prompt: NewPrompt | None) -> None:
-        """Store a session that has no turn of its own; `prompt`: its front, if that is new.
+        """Store a session without a turn; `prompt`: its system prefix, if new.
 
         Raises:
-            QuotaExceededError: its user has as many as may be open.
+            QuotaExceededError: the user's quota of open sessions is used up.
             BaseGoneError: its base was deleted.
         """
 
@@ -250,10 +249,10 @@ class Store(StoreReader):
         await self._of(session.id).write(work, adds_rows=True)
 
     async def reset_session(self, user_id: str, session_id: str, now: float, *, epoch: int) -> None:
-        """Empty the context but for its front. `epoch`: since when this replica owns the session.
+        """Empty the context except for its system prefix. `epoch`: this replica's ownership epoch.
 
         Raises:
-            NotOwnerError: the session is closed, or another replica has taken it.
+            NotOwnerError: the session is closed, or another replica has claimed it.
         """
 
         async def work(connection: AsyncConnection) -> None:
@@ -265,7 +264,7 @@ class Store(StoreReader):
 
         await self._of(session_id).write(work)
 
-    async def rewind_session(  # noqa: PLR0913 -- which session, from where, to where
+    async def rewind_session(  # noqa: PLR0913 -- session, present tip, new tip
         self,
         user_id: str,
         session_id: str,
@@ -275,10 +274,10 @@ class Store(StoreReader):
         *,
         epoch: int,
     ) -> bool:
-        """Move the tip back to a turn before it; returns whether it was where it was thought.
+        """Move the tip from `tip_id` back to a turn before it; returns False if the tip differs.
 
         Raises:
-            NotOwnerError: the session is closed, or another replica has taken it.
+            NotOwnerError: the session is closed, or another replica has claimed it.
         """
 
         async def work(connection: AsyncConnection) -> bool:
@@ -292,9 +291,9 @@ class Store(StoreReader):
         return await self._of(session_id).write(work)
 
     async def close_session(self, user_id: str, session_id: str, now: float) -> bool:
-        """Close a session; delete its text and ids except rows that open sessions are built on.
+        """Close a session; delete its text and ids, except rows that open sessions need.
 
-        What was left of the user's other closed sessions for its sake goes, too.
+        Rows of other closed sessions that only this one needed are deleted, too.
 
         Returns:
             Whether it was open.
@@ -319,7 +318,7 @@ class Store(StoreReader):
         return await self._change(user_id, session_id, context_policy=policy)
 
     async def set_hints(self, user_id: str, session_id: str, hints: SessionHints) -> bool:
-        """Replace what was said of a session's KV; returns whether it was open."""
+        """Replace the hints about a session's KV; returns whether it was open."""
         return await self._change(
             user_id,
             session_id,
@@ -338,7 +337,7 @@ class Store(StoreReader):
     async def set_user_policy(
         self, user_id: str, policy: dict[str, Any] | None, now: float
     ) -> None:
-        """Replace it; the user need not be known."""
+        """Replace a user's context policy; an unknown user is stored."""
 
         async def work(connection: AsyncConnection) -> None:
             await sessions.ensure_user(connection, user_id, now)
@@ -349,15 +348,15 @@ class Store(StoreReader):
     # --- parts of transactions -------------------------------------------------------------------
 
     async def _settle(self, user_id: str, turn_id: str, used: int, now: float) -> None:
-        """Of a volatile turn, whose row lies elsewhere and can't tell whether this was done."""
+        """Settle a volatile turn at most once: its row is in another database."""
         await self._database.write(
             lambda connection: quotas.settle(
                 connection, user_id, turn_id, used=used, now=now, once=True
             )
         )
 
-    async def _keep(self, connection: AsyncConnection, turn: CommittedTurn) -> bool:
-        """Whether the turn was kept just now: not if it had been before."""
+    async def _commit(self, connection: AsyncConnection, turn: CommittedTurn) -> bool:
+        """Commit the turn; returns False if it was committed before."""
         try:
             await self._hold(connection, turn)
         except NotOwnerError:
@@ -389,4 +388,5 @@ class Store(StoreReader):
 
 
 def _keep_s(session_id: str) -> float:
+    """Seconds that the row of a deleted session stays."""
     return 0.0 if is_volatile(session_id) else _TOMBSTONE_S

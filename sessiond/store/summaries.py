@@ -34,7 +34,7 @@ async def insert(connection: AsyncConnection, summary: NewSummary) -> None:
 async def newest(
     connection: AsyncConnection, user_id: str, tip_id: str | None
 ) -> StoredSummary | None:
-    """The summary of a context that covers the most of it; the later one of equals."""
+    """The summary written from the longest part of a context; of equals the latest."""
     chain = chain_of(user_id, tip_id)
     row = (
         await connection.execute(
@@ -57,7 +57,7 @@ async def newest(
 async def turn_ending_at(
     connection: AsyncConnection, user_id: str, tip_id: str, history_tokens: int
 ) -> str | None:
-    """The last turn of a context's first so many history tokens; None: none ends there."""
+    """The last turn of a context's first `history_tokens`; None: no turn ends there."""
     chain = chain_of(user_id, tip_id)
     rows = await connection.execute(
         sa.select(turns.c.id, _ADDED.label("added_tokens"))
@@ -68,5 +68,5 @@ async def turn_ending_at(
     for row in rows:
         tokens += row.added_tokens
         if tokens == history_tokens:
-            ending = str(row.id)  # the last of those that add nothing, too
+            ending = str(row.id)  # not the first match: later turns may add no tokens
     return ending

@@ -1,7 +1,7 @@
-"""Lists of few lengths for SQL's IN, so that a statement has few texts. Pure.
+"""Pads lists for SQL's IN to few lengths, so that a statement has few texts. Pure.
 
-Each length is a text of its own, and databases, drivers and connections keep what they made of
-each for when it comes again: up to a number of texts, however large these are.
+Each length is a statement text of its own. Databases, drivers and connections cache compiled
+statements up to a number of texts, whatever their size.
 """
 
 from collections.abc import Collection
@@ -13,7 +13,7 @@ _LENGTHS = (0, 1, 4, 16, 64, 256)
 
 
 def padded(values: Collection[T]) -> list[T]:
-    """The values, the last of them repeated: 0, 1, 4, 16, 64 or a multiple of 256 in all."""
+    """The values, the last one repeated up to a length of 0, 1, 4, 16, 64 or a multiple of 256."""
     found = list(values)
     count = len(found)
     most = _LENGTHS[-1]

@@ -1,4 +1,4 @@
-"""Token ids as bytes: unsigned 32 bit, little endian, nothing else. Pure."""
+"""Token ids as bytes: unsigned 32 bit, little endian. Pure."""
 
 import sys
 from array import array
@@ -19,7 +19,7 @@ def unpack(parts: Iterable[bytes]) -> list[int]:
 
 
 def _little_endian(ids: "array[int]") -> "array[int]":
-    """Swap the bytes on a machine that is not; the same swap reads and writes."""
+    """Swap the bytes on a big-endian machine; reading and writing use the same swap."""
     if sys.byteorder == "big":
         ids.byteswap()
     return ids

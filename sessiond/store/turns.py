@@ -1,4 +1,4 @@
-"""SQL of turns: rows, begin and end."""
+"""SQL of turns: insert, commit, abort, queries."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,7 +20,7 @@ from sessiond.store.token_ids import pack
 # the end recorded by the server that runs the turn replaces this mark.
 _INTERRUPTED = TurnError(code="engine_restarted", message="the server stopped during the turn")
 _SUMMED = ("turns", "input", "cached", "output")
-_DIGESTS = 200  # looked up at once, the longest prefixes first
+_DIGESTS = 200  # per query, longest prefixes first
 _USAGE = (
     "reused_tokens",
     "restored_tokens",
@@ -37,7 +37,7 @@ _USAGE = (
     "fidelity",
     "summary_tokens",
 )
-# Everything but the token ids, which only a context needs.
+# Without the token ids, which only a context needs.
 _RECORD: sa.Select[*tuple[Any, ...]] = (
     sa.select(
         *(column for column in turns.c if column.name not in {"input_ids", "reply_ids"}),
@@ -81,10 +81,10 @@ async def keep(connection: AsyncConnection, turn: CommittedTurn) -> bool:
     """Commit a running turn: its ids join the context.
 
     Returns:
-        False when it was kept by just this ending before.
+        False when an earlier call has committed it with the same ending.
 
     Raises:
-        StoreError: the turn is neither running nor kept.
+        StoreError: the turn is neither running nor committed so.
     """
     changed = await _end(
         connection,
@@ -103,7 +103,7 @@ async def keep(connection: AsyncConnection, turn: CommittedTurn) -> bool:
 
 
 async def lose(connection: AsyncConnection, turn: AbortedTurn) -> None:
-    """Abort a running turn: it joins no context.
+    """Abort a running turn; contexts stay unchanged.
 
     Raises:
         StoreError: the turn is not running.
@@ -147,7 +147,7 @@ def _has_not_ended() -> sa.ColumnElement[bool]:
 
 
 async def is_kept(connection: AsyncConnection, turn: CommittedTurn) -> bool:
-    """Whether the turn was kept by just this ending."""
+    """Whether the turn was committed with this ending."""
     found = await connection.scalar(
         sa.select(turns.c.id).where(
             turns.c.id == turn.id,
@@ -162,19 +162,19 @@ async def is_kept(connection: AsyncConnection, turn: CommittedTurn) -> bool:
 async def fail_running(
     connection: AsyncConnection, now: float, session_id: str | None = None
 ) -> int:
-    """Mark running turns as cut by their server's end; returns how many there were.
+    """Mark running turns as failed by the end of their server; returns their number.
 
-    Those of the session; None: all whose session's owner is not alive.
+    `session_id`: only turns of this session; None: those of all sessions whose owner is dead.
     """
     if session_id is not None:
-        cut: sa.ColumnElement[bool] = turns.c.session_id == session_id
+        interrupted: sa.ColumnElement[bool] = turns.c.session_id == session_id
     else:
-        cut = ~sa.exists().where(
+        interrupted = ~sa.exists().where(
             sessions.c.id == turns.c.session_id, is_alive(sessions.c.owner, now)
         )
     changed = await connection.execute(
         turns.update()
-        .where(is_running(turns), cut)
+        .where(is_running(turns), interrupted)
         .values(
             status="failed",
             error_code=_INTERRUPTED.code,
@@ -197,10 +197,10 @@ async def find(connection: AsyncConnection, user_id: str, turn_id: str) -> TurnR
 async def by_digest(
     connection: AsyncConnection, user_id: str, model: str, digests: Sequence[str]
 ) -> tuple[str, int] | None:
-    """The newest checkpoint of an open session with the last of the digests that there is.
+    """The newest committed turn of an open session with the last digest that any turn has.
 
     Returns:
-        Its id and the digest's place in the sequence.
+        Its id and the digest's index in the sequence.
     """
     found = (
         sa.select(turns.c.id)
@@ -244,7 +244,7 @@ async def chain(
 async def outside_context(
     connection: AsyncConnection, user_id: str, session_id: str
 ) -> tuple[TurnRecord, ...]:
-    """Turns of a session that run, or joined no context, oldest first."""
+    """Running and aborted turns of a session, oldest first."""
     rows = await connection.execute(
         _RECORD.where(
             turns.c.session_id == session_id,
@@ -256,7 +256,7 @@ async def outside_context(
 
 
 async def mark_deleted(connection: AsyncConnection, user_id: str, turn_id: str, now: float) -> bool:
-    """Forget a turn's id; returns whether there was one to forget."""
+    """Mark an ended turn as deleted; returns whether it existed."""
     changed = await connection.execute(
         turns.update()
         .where(
@@ -271,17 +271,17 @@ async def mark_deleted(connection: AsyncConnection, user_id: str, turn_id: str, 
 
 
 async def usage_of(connection: AsyncConnection, user_id: str, session_id: str) -> SessionUsage:
-    """Sums over all turns of a session, whatever became of them, and its summaries' making."""
+    """Sums over all turns of a session, whatever their status, and the writing of its summaries."""
     return (await usage_of_many(connection, {session_id: user_id}))[session_id]
 
 
 async def usage_of_many(
     connection: AsyncConnection, user_of: Mapping[str, str]
 ) -> dict[str, SessionUsage]:
-    """The same of several sessions, given with their users."""
+    """As `usage_of`, for several sessions; `user_of` maps their ids to their users."""
     cached = turns.c.reused_tokens + turns.c.restored_tokens
     computed = turns.c.recomputed_tokens + turns.c.new_tokens
-    taken = sa.select(
+    by_turns = sa.select(
         turns.c.session_id,
         turns.c.user_id,
         sa.literal(1).label("turns"),
@@ -289,7 +289,7 @@ async def usage_of_many(
         cached.label("cached"),
         turns.c.output_tokens.label("output"),
     ).where(turns.c.session_id.in_(padded(user_of)))
-    written = sa.select(
+    by_summaries = sa.select(
         summaries.c.session_id,
         summaries.c.user_id,
         sa.literal(0),
@@ -297,7 +297,7 @@ async def usage_of_many(
         summaries.c.cached_tokens,
         summaries.c.output_tokens,
     ).where(summaries.c.session_id.in_(padded(user_of)))
-    every = taken.union_all(written).subquery("every_row")
+    every = by_turns.union_all(by_summaries).subquery("every_row")
     sums = [sa.func.coalesce(sa.func.sum(every.c[name]), 0) for name in _SUMMED]
     rows = await connection.execute(
         sa.select(every.c.session_id, every.c.user_id, *sums).group_by(

@@ -1,4 +1,4 @@
-"""A user's salt: secret, random, kept as long as the user exists."""
+"""A user's salt: secret, random, never changed."""
 
 import secrets
 
@@ -6,5 +6,5 @@ _BYTES = 32
 
 
 def new_salt() -> bytes:
-    """A salt that no other user has."""
+    """A new random salt."""
     return secrets.token_bytes(_BYTES)

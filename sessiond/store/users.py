@@ -48,7 +48,7 @@ async def find(connection: AsyncConnection, user_id: str) -> UserRecord | None:
 
 
 async def find_named(connection: AsyncConnection, name: str) -> UserRecord | None:
-    """The user who has the name now."""
+    """The active user with this name."""
     return await _one_user(
         connection, _USER.where(users.c.name == name, users.c.revoked_at.is_(None))
     )
@@ -57,7 +57,7 @@ async def find_named(connection: AsyncConnection, name: str) -> UserRecord | Non
 async def page(
     connection: AsyncConnection, *, limit: int, after: str | None
 ) -> tuple[tuple[UserRecord, ...], bool]:
-    """Users in order of creation, removed ones included; whether others follow."""
+    """Users in order of creation, removed ones included; whether more follow."""
     place = sa.tuple_(users.c.created_at, users.c.id)
     select = _USER
     if after is not None:
@@ -69,14 +69,14 @@ async def page(
 
 
 async def ensure_salt(connection: AsyncConnection, user_id: str) -> None:
-    """Give a user a salt who has none: a server of an older version stored it."""
+    """Add a salt to a user that an older version stored without one."""
     await connection.execute(
         users.update().where(users.c.id == user_id, users.c.salt.is_(None)).values(salt=new_salt())
     )
 
 
 async def session_owner(connection: AsyncConnection, session_id: str) -> SessionOwner | None:
-    """Whose a session is, closed ones included; None: there is none, or its user has no salt."""
+    """The owner of a session, closed ones included; None: no session, or its user has no salt."""
     rows = await connection.execute(
         sa.select(users.c.id, users.c.salt)
         .join(sessions, sessions.c.user_id == users.c.id)
@@ -87,7 +87,7 @@ async def session_owner(connection: AsyncConnection, session_id: str) -> Session
 
 
 async def set_role(connection: AsyncConnection, user_id: str, role: UserRole) -> bool:
-    """Replace a user's role; returns whether there is the user."""
+    """Replace a user's role; returns whether the user is active."""
     return await _change_user(connection, user_id, role=role)
 
 
@@ -137,7 +137,7 @@ async def insert_key(connection: AsyncConnection, key: NewKey) -> None:
 
 
 async def key_owner(connection: AsyncConnection, key_id: str) -> KeyOwner | None:
-    """Whose key it is; None: of nobody, or it was revoked, or its user was removed."""
+    """The owner of a key; None: it is unknown or revoked, or its user was removed."""
     rows = await connection.execute(
         sa.select(
             users.c.id,
@@ -161,7 +161,7 @@ async def key_owner(connection: AsyncConnection, key_id: str) -> KeyOwner | None
 
 
 async def keys_of(connection: AsyncConnection, user_id: str) -> tuple[KeyRecord, ...]:
-    """A user's keys, revoked ones included, the oldest first."""
+    """A user's keys, revoked ones included, oldest first."""
     rows = await connection.execute(
         _KEY.where(keys.c.user_id == user_id).order_by(keys.c.created_at, keys.c.id)
     )
@@ -248,7 +248,7 @@ async def insert_audits(connection: AsyncConnection, audits: Iterable[Audit]) ->
 async def audits(
     connection: AsyncConnection, *, limit: int, before: int | None
 ) -> tuple[tuple[AuditRecord, ...], bool]:
-    """The audit log, the newest first; whether older rows follow."""
+    """The audit log, newest first; whether older rows follow."""
     select = sa.select(audit_log).order_by(audit_log.c.id.desc()).limit(limit + 1)
     if before is not None:
         select = select.where(audit_log.c.id < before)

@@ -4,7 +4,7 @@ _MARK = "_mem"
 
 
 def volatile_prefix(prefix: str) -> str:
-    """The prefix of a volatile id: `conv` gives `conv_mem`."""
+    """The prefix of a volatile id: `conv_mem` for `conv`."""
     return prefix + _MARK
 
 

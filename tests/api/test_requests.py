@@ -225,7 +225,7 @@ def test_used_fields_arrive(pairs, field, value):
         ("max_output_tokens", 2**31, "1 to"),
         ("max_output_tokens", "9", "1 to"),
         ("generate", "no", "true or false"),
-        ("truncation", "sometimes", "auto, disabled"),
+        ("truncation", "sometimes", "auto or disabled"),
         ("model", 3, "a string"),
         ("instructions", ["x"], "a string"),
         ("previous_response_id", 3, "a string"),

@@ -45,7 +45,7 @@ def test_it_shows_the_tiers_and_why_one_is_missing():
         TierInfo(name="disk", bytes=2**31, blocks=5761),
     )
     shown.serving(Settings(disk_tier_path="kv"), msgspec.structs.replace(INFO, tiers=tiers), URL)
-    assert "host tier  none, of 1.0 GiB: no memory\n" in out.getvalue()
+    assert "host tier  1.0 GiB, not available: no memory\n" in out.getvalue()
     assert "disk tier  2.0 GiB in kv, 5761 blocks for idle KV" in out.getvalue()
 
 

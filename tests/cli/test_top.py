@@ -174,7 +174,7 @@ class TestPage:
             "2 running, 1 waiting",
             "3 live, 1 idle, 0 parked",
             "sockets 5",
-            "50.0 tokens written",
+            "50.0 tokens generated",
             "conv_b",
             "by active",
         ):

@@ -148,7 +148,7 @@ async def test_an_engine_whose_server_is_gone_is_found(stack):
     ("file", "means"),
     [
         ("data/sessiond/kv/kv-blocks.bin", "KV stored by an earlier server"),
-        ("data/sessiond/kv/kv-blocks.bin.tmp", "no file of the disk tier"),
+        ("data/sessiond/kv/kv-blocks.bin.tmp", "not a file of the disk tier"),
         ("cache/sessiond/models/.pull-abc/model.gguf", "a part of a model"),
     ],
 )

@@ -20,7 +20,6 @@ SMALL_FOR_A_REASON = {
     "policies.priority": "one file per policy",
     "policies.token_budget": "one file per policy",
     "policies.ttl": "one file per policy",
-    "sessiond.cli.simulation_plot": "imports matplotlib, which comes with an extra",
 }
 LONG_FOR_A_REASON: dict[str, str] = {}
 

@@ -140,7 +140,7 @@ class TestLimits:
         engine.begin(turn.accepted.response_id)
         engine.incomplete(turn.accepted.response_id, "max_output_tokens")
         assert (await finish(turn)).reason == "context_length"  # 150 was not what cut it
-        with pytest.raises(RequestError, match="max_tokens allows 200"):
+        with pytest.raises(RequestError, match="max_tokens is 200"):
             await world.begin(ask("d" * 190, conversation=session, policy=capped))
 
     async def test_items_may_be_added_beyond_the_window_and_the_next_turn_makes_room(self, world):

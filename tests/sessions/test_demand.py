@@ -1,4 +1,4 @@
-"""How much memory turns want: counted, warned of, refused."""
+"""How much memory turns need: counted, warned of, refused."""
 
 import logging
 
@@ -48,7 +48,7 @@ def test_beyond_the_high_watermark_turns_are_refused_until_enough_have_ended() -
     admit(wanted, "a", 60)
     admit(wanted, "b", 60)
     assert not wanted.is_high
-    with pytest.raises(RequestError, match="2 turns want 120 tokens of KV and this one 90") as told:
+    with pytest.raises(RequestError, match="2 turns need 120 tokens of KV and this one 90") as told:
         admit(wanted, "c", 90)
     assert (told.value.code, told.value.status) == ("queue_full", 429)
     assert told.value.retry_after_s == 2, "one of them has to end, and one ends every two seconds"
@@ -101,8 +101,8 @@ def test_it_warns_once_with_the_numbers_until_it_is_calm_again(caplog) -> None:
     assert wanted.is_warning
     assert [record.getMessage() for record in caplog.records] == [
         (
-            "memory pressure: 1 turns want 82 of the pool's 100 tokens of KV (82 %); "
-            "above 3 pools new ones are refused"
+            "memory pressure: 1 turns need 82 of the pool's 100 tokens of KV (82 %); "
+            "above 3 pools new turns are refused"
         )
     ]
     wanted.leave("a")
@@ -119,7 +119,7 @@ class TestService:
         engine.auto = False
         turns = [await world.begin(ask("x" * 100), lane=str(number)) for number in range(1)]
         for _ in range(3):
-            with pytest.raises(RequestError, match="turns want"):
+            with pytest.raises(RequestError, match="turns need"):
                 await world.begin(ask("y" * 150))
         name = turns[0].accepted.response_id
         engine.begin(name)

@@ -71,7 +71,7 @@ async def test_nor_do_turns_that_never_began(world_of, engine):
     engine.auto = False
     await world.begin(ask("x" * 100))
     for _ in range(20):
-        with pytest.raises(RequestError, match="turns want") as refused:
+        with pytest.raises(RequestError, match="turns need") as refused:
             await world.begin(ask("y" * 150))
         await world.service.drop(await world.bind(ask("z")))
     assert refused.value.code == "queue_full"

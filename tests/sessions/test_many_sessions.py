@@ -86,7 +86,7 @@ class TestResidency:
 async def test_a_heartbeat_looks_at_some_sessions_and_the_next_at_the_others(
     still, engine, monkeypatch
 ):
-    monkeypatch.setattr(replica, "_LOOKED_AT", 3)
+    monkeypatch.setattr(replica, "_CHECKED_PER_BEAT", 3)
     names = await open_sessions(still)
     asked = []
 

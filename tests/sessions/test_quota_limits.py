@@ -106,7 +106,7 @@ class TestContexts:
         await limit(world, max_context_tokens=60)
         refused = await refusal_of(world, ask("x" * 60))
         assert refused.code == "context_length_exceeded"
-        assert "the quota's max_context_tokens allows 60" in refused.message
+        assert "limit of the quota's max_context_tokens is 60" in refused.message
         with pytest.raises(RequestError, match="max_context_tokens"):
             await world.service.create_conversation(ANN, ask("x" * 60).input, {})
 

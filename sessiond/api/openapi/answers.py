@@ -171,11 +171,11 @@ def _service_stats_schema() -> Json:
 
 def _pool() -> Json:
     letters = "".join(BLOCK_STATES.values())
-    said = ", ".join(f"{letter} {state}" for state, letter in BLOCK_STATES.items())
+    legend = ", ".join(f"{letter} {state}" for state, letter in BLOCK_STATES.items())
     states = {
         "type": "string",
         "pattern": f"^[{letters}]*$",
-        "description": f"One letter per block: {said}.",
+        "description": f"One letter per block: {legend}.",
     }
     owners = {
         "type": "string",
@@ -248,15 +248,20 @@ def _turn_memory() -> Json:
 
 
 def _message() -> Json:
-    said = {"type": const("output_text"), "text": STRING, "annotations": _EMPTY, "logprobs": _EMPTY}
-    asked = {"type": const("input_text"), "text": STRING}
+    output = {
+        "type": const("output_text"),
+        "text": STRING,
+        "annotations": _EMPTY,
+        "logprobs": _EMPTY,
+    }
+    given = {"type": const("input_text"), "text": STRING}
     return answer(
         {
             "id": STRING,
             "type": const("message"),
             "role": words(ROLES),
             "status": words(get_args(MessageStatus)),
-            "content": array({"anyOf": [answer(said), answer(asked)]}),
+            "content": array({"anyOf": [answer(output), answer(given)]}),
         }
     )
 

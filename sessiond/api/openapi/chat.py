@@ -35,11 +35,11 @@ def chat_schemas() -> dict[str, Json]:
 
 def _message() -> Json:
     neutral = {name: neutral_schema(one) for name, one in chat.NEUTRAL_PARTS.items()}
-    said = {
+    used = {
         "role": words(ROLES),
         "content": content(),
     }
-    return body(decided(chat.MESSAGE_KEYS, said | neutral, {}), required=["role", "content"])
+    return body(decided(chat.MESSAGE_KEYS, used | neutral, {}), required=["role", "content"])
 
 
 def _create() -> Json:

@@ -1,1 +1,1 @@
-"""Decodes frames and bodies to requests, encodes facts as events and resources. No I/O."""
+"""Decodes frames and bodies to requests, encodes log entries as events. No I/O."""

@@ -76,7 +76,7 @@ NEUTRAL_PARTS = {
     "annotations": Neutral(values=([],), allowed="an empty array"),
     "audio": Neutral(values=(), allowed="null"),
     "function_call": Neutral(values=(), allowed="null"),
-    "name": Neutral(values=(), allowed="null: the model gets no names"),
+    "name": Neutral(values=(), allowed="null: names are not sent to the model"),
     "refusal": Neutral(values=("",), allowed="null"),
     "tool_calls": Neutral(values=([],), allowed="null: this server runs no tools"),
 }
@@ -140,7 +140,7 @@ class ChatEncoder:
         yield self._chunk({"role": "assistant", "content": "", "refusal": None})
 
     def encode(self, entry: TurnLogEntry) -> Iterator[Json]:
-        """Yield the chunks of a fact; for a failed turn, its error."""
+        """Yield the chunks of a log entry; for a failed turn, its error."""
         match entry:
             case TextDelta():
                 yield from self._delta(entry.text)
@@ -233,7 +233,8 @@ def chat_error(error: TurnError) -> Json:
 def _messages(value: object) -> tuple[InputItem, ...]:
     listed = fields.sequence("messages", value)
     if not 1 <= len(listed) <= MAX_MESSAGES:
-        fields.refuse("messages", f"{len(listed)} messages", f"an array of 1 to {MAX_MESSAGES}")
+        allowed = f"an array of 1 to {MAX_MESSAGES} messages"
+        fields.refuse("messages", f"{len(listed)} messages", allowed)
     return tuple(_message(f"messages[{index}]", one) for index, one in enumerate(listed))
 
 

@@ -1,4 +1,4 @@
-"""Encodes facts of a turn as events of its stream. Pure; one encoder per turn."""
+"""Encodes log entries of a turn as events of its stream. Pure; one encoder per turn."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -63,7 +63,7 @@ class ResponseEncoder:
         return response_object(self._state)
 
     def skip(self, *, deltas: int, others: int, text: str) -> int:
-        """Count the start of the turn as sent: `deltas` pieces of `text`, and `others` facts.
+        """Count the start of the turn as sent: `deltas` pieces of `text` and `others` entries.
 
         Returns:
             The number of the last event that was skipped.
@@ -78,7 +78,7 @@ class ResponseEncoder:
         return self._event("response.created", response=self.response)
 
     def encode(self, entry: TurnLogEntry) -> Iterator[Json]:
-        """Encode one fact; facts come in order, and `TurnFinished` is the last one."""
+        """Encode one log entry; entries come in order, and `TurnFinished` is the last one."""
         match entry:
             case TurnQueued():
                 self._state = replace(self._state, status="queued")

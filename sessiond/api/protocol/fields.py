@@ -65,11 +65,11 @@ def only_neutral(pairs: Mapping[str, object], table: Mapping[str, Neutral]) -> N
 
 
 def only_known(pairs: Mapping[str, object], known: frozenset[str], where: str = "") -> None:
-    """Refuse unknown keys: ignoring one would pretend that it has an effect."""
+    """Refuse unknown keys: a client would expect an ignored one to have an effect."""
     for name in pairs:
         if name not in known:
             path = f"{where}{name[:64]}"
-            unsupported(path, pairs[name], f"absent; known fields are {_listed(known)}")
+            unsupported(path, pairs[name], f"absent; known fields are {', '.join(sorted(known))}")
 
 
 def text(name: str, value: object, *, longest: int | None = None) -> str:
@@ -119,7 +119,7 @@ def one_of(name: str, value: object, choices: Sequence[Choice]) -> Choice:
     for choice in choices:
         if value == choice:
             return choice
-    refuse(name, value, _listed(choices))
+    refuse(name, value, either(choices))
 
 
 def mapping(name: str, value: object) -> dict[str, object]:
@@ -134,7 +134,7 @@ def sequence(name: str, value: object, *, most: int | None = None) -> list[objec
     if not isinstance(value, list):
         refuse(name, value, "an array")
     if most is not None and len(value) > most:
-        refuse(name, f"{len(value)} entries", f"an array of up to {most}")
+        refuse(name, f"{len(value)} entries", f"an array of up to {most} entries")
     return value
 
 
@@ -143,5 +143,7 @@ def _plain(name: str) -> str:
     return name if name.isascii() and name.isprintable() else json.dumps(name)[1:-1]
 
 
-def _listed(words: Sequence[str] | frozenset[str]) -> str:
-    return ", ".join(sorted(words) if isinstance(words, frozenset) else words)
+def either(words: Sequence[str]) -> str:
+    """Format alternatives for a message: `a, b or c`."""
+    *others, last = words
+    return f"{', '.join(others)} or {last}" if others else last

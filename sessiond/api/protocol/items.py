@@ -57,6 +57,6 @@ def _part(name: str, value: object) -> str:
     part = fields.mapping(name, value)
     kind = part.get("type")
     if kind not in TEXT_PARTS:
-        fields.unsupported(f"{name}.type", kind, ", ".join(TEXT_PARTS))
+        fields.unsupported(f"{name}.type", kind, fields.either(TEXT_PARTS))
     fields.only_known(part, PART_KEYS, f"{name}.")
     return fields.text(f"{name}.text", part.get("text"))

@@ -55,7 +55,8 @@ def decode_policy(value: object, name: str = "") -> PolicyChoice:
     """
     pairs, where = fields.mapping(name, value), f"{name}." if name else ""
     if len(pairs) > MAX_PARAMETERS:
-        fields.refuse(name or "policy", f"{len(pairs)} fields", f"at most {MAX_PARAMETERS} fields")
+        allowed = f"an object of at most {MAX_PARAMETERS} fields"
+        fields.refuse(name or "policy", f"{len(pairs)} fields", allowed)
     parameters: dict[str, int | float | str] = {}
     for key, one in pairs.items():
         if key in {"type", "fidelity", "oversize"} or one is None:
@@ -63,10 +64,9 @@ def decode_policy(value: object, name: str = "") -> PolicyChoice:
         if isinstance(one, bool) or not isinstance(one, int | float | str):
             fields.refuse(f"{where}{key[:64]}", one, "a number or a string")
         if len(key) > MAX_PARAMETER_NAME or (isinstance(one, str) and len(one) > MAX_PARAMETER):
-            allowed = f"a name of up to {MAX_PARAMETER_NAME} characters with a number or a string"
-            fields.refuse(
-                f"{where}{key[:64]}", one, f"{allowed} of up to {MAX_PARAMETER} characters"
-            )
+            allowed = f"a number or a string of up to {MAX_PARAMETER} characters, "
+            allowed += f"with a name of up to {MAX_PARAMETER_NAME} characters"
+            fields.refuse(f"{where}{key[:64]}", one, allowed)
         # JSON does not distinguish 1.0 from 1
         parameters[key] = int(one) if isinstance(one, float) and one.is_integer() else one
     fidelity, oversize = pairs.get("fidelity"), pairs.get("oversize")
@@ -89,7 +89,8 @@ def decode_session_update(pairs: dict[str, object]) -> SessionUpdate:
         RequestError: names the invalid field, or states that no change is requested.
     """
     if not UPDATE_KEYS & pairs.keys():
-        fields.refuse("session.update", "no change", " or ".join(sorted(UPDATE_KEYS)))
+        allowed = f"a change of {fields.either(sorted(UPDATE_KEYS))}"
+        fields.refuse("session.update", "no change", allowed)
     retention, ttl_s, priority = (pairs.get(key) for key in ("retention", "ttl_s", "priority"))
     return SessionUpdate(
         policy=decode_context_management(pairs["context_management"])

@@ -268,8 +268,8 @@ def _turn_request(pairs: dict[str, object]) -> TurnRequest:
     store = _store(pairs.get("store"))
     background = fields.boolean("background", pairs.get("background"), default=False)
     if background and store is False:
-        message = "store must be true with background=true (got false): a turn that outlives its"
-        message += " client has to be stored"
+        message = "store must be true with background=true (got false): a background turn has to"
+        message += " be stored"
         raise RequestError("invalid_value", message, param="background")
     return TurnRequest(
         model=fields.optional_text("model", pairs.get("model"), longest=MAX_MODEL),
@@ -304,7 +304,7 @@ def _check_without_effect(pairs: dict[str, object]) -> None:
     listed = fields.sequence("include", [] if include is None else include, most=MAX_INCLUDES)
     for index, part in enumerate(listed):
         if part not in INCLUDABLE:
-            fields.unsupported(f"include[{index}]", part, ", ".join(INCLUDABLE))
+            fields.unsupported(f"include[{index}]", part, fields.either(INCLUDABLE))
 
 
 def _stream_id(value: object) -> str | None:

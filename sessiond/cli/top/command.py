@@ -65,16 +65,16 @@ def _watch(screen: "_Screen", keys: Keys, interval_s: float) -> None:
         keys.unbuffered(),
         Live(console=console, screen=True, auto_refresh=False) as live,
     ):
-        next_look_s = time.monotonic() + interval_s
+        next_poll_s = time.monotonic() + interval_s
         while not screen.state.leaving:
             live.update(screen.page(console.size), refresh=True)
-            left_s = max(0.0, next_look_s - time.monotonic())
+            left_s = max(0.0, next_poll_s - time.monotonic())
             for key in keys.wait(min(left_s, _COLLECT_EVERY_S)):
                 screen.press(key)
             screen.collect()
-            if time.monotonic() >= next_look_s:
+            if time.monotonic() >= next_poll_s:
                 screen.poll()
-                next_look_s = time.monotonic() + interval_s
+                next_poll_s = time.monotonic() + interval_s
 
 
 class _Screen:

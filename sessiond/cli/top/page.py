@@ -115,8 +115,8 @@ def _turns(sample: Sample, between: Between) -> Text:
         f"turns {sample.capacity['running']} running, {sample.capacity['waiting']} waiting   "
         f"sessions {sessions['live']} live, {sessions['idle']} idle, {sessions['parked']} parked   "
         f"sockets {sample.value('sessiond_websocket_connections'):.0f}\n"
-        f"per second {between.rate('sessiond_generated_tokens_total'):.1f} tokens written, "
-        f"{prompt:.0f} read ({_share(reused, prompt)} reused), "
+        f"per second {between.rate('sessiond_generated_tokens_total'):.1f} tokens generated, "
+        f"{prompt:.0f} of input ({_share(reused, prompt)} reused), "
         f"{format_bytes(int(moved['out']))} out, {format_bytes(int(moved['in']))} in"
     )
 

@@ -14,7 +14,7 @@ Session = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopState:
-    """The selection. `asked`: an action that waits for `y`. `search`: a search being typed."""
+    """The selection. `asked`: an action that waits for `y`. `typing`: the search is being typed."""
 
     sort: str = SORTS[0]
     chosen: str | None = None
