@@ -1,4 +1,4 @@
-"""Lets the servers play their turns, one after the other. What fails is told; the rest goes on."""
+"""Runs each server's workloads, one after the other. Failures are reported; the rest runs."""
 
 import asyncio
 import time

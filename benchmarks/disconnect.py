@@ -162,7 +162,7 @@ class CapacityPoll:
 
 
 async def measure(url: str, phase: Phase, times: int, others: int) -> list[Reclaim]:
-    """Drop a client in `phase` so many times. The server has one seat more than `others`."""
+    """Drop `times` clients in `phase`. The server has one running slot more than `others`."""
     poll = CapacityPoll(url)
     try:
         async with Crowd(url).of(others + (phase == "queued"), phase) as crowd:

@@ -212,7 +212,9 @@ def main(  # noqa: PLR0913, PLR0917 -- one for each option
     )
     names = backend_names() or (_ONLY_BACKEND,)
     if unknown := set(attention_backend or ()) - set(names):
-        raise typer.BadParameter(f"{', '.join(sorted(unknown))}: allowed is {', '.join(names)}")
+        raise typer.BadParameter(
+            f"must be among {', '.join(names)} (got {', '.join(sorted(unknown))})"
+        )
     results = []
     for name in attention_backend or names:
         result = run_backend(name, config, sizes, ceilings, seed=seed)

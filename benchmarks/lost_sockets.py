@@ -121,7 +121,7 @@ class NotedLoop:
 
 
 def noted_engine(config: EngineConfig, emit: Emit) -> tuple[Loop, EngineInfo]:
-    """The engine of the settings, with notes: what `WorkerEngine` is told to build."""
+    """The engine of the settings, with notes: what `WorkerEngine` builds."""
     loop, info = build_engine(config, emit, report=lambda _text: None)
     return NotedLoop(loop, Path(os.environ[_NOTES_FILE])), info
 
@@ -233,7 +233,7 @@ async def _serve(
         ours, theirs = context.Pipe()
         process = context.Process(target=clients, args=(url, times, others, theirs))
         process.start()
-        theirs.close()  # the clients' end is told by theirs alone
+        theirs.close()  # only theirs reports the clients' end
         try:
             drops: list[Drop] = await asyncio.to_thread(ours.recv)
         finally:

@@ -2,7 +2,7 @@
 
 A gateway in this process and an engine of the default model in another; clients in a third open
 sessions of one short message each, which hold KV. Then, for some time, `/metrics` is asked
-regularly, and one session writes. What is told of that time:
+regularly, and one session writes. Printed for that time:
 
 - `gateway callback`: each callback of the event loop, garbage collection included; no other client
   is answered while one runs.
@@ -192,7 +192,7 @@ class TimedLoop:
 
 
 def timed_engine(config: EngineConfig, emit: Emit) -> tuple[Loop, EngineInfo]:
-    """The engine of the settings, timed: what `WorkerEngine` is told to build."""
+    """The engine of the settings, timed: what `WorkerEngine` builds."""
     loop, info = build_engine(config, emit, report=lambda _text: None)
     return TimedLoop(loop, Path(os.environ[_TIMES_FILE])), info
 
@@ -270,7 +270,7 @@ async def _attend(url: str, sessions: int, seconds: float, callbacks: Callbacks)
         target=clients, args=(url, sessions, seconds, theirs)
     )
     process.start()
-    theirs.close()  # the clients' end is told by theirs alone
+    theirs.close()  # only theirs reports the clients' end
     try:
         await asyncio.to_thread(ours.recv)
         with callbacks.recorded():

@@ -2,7 +2,7 @@
 
 Two tables, each at idle and at full load:
 
-(a) the release inside the engine: how long after it is told its thread has given back all blocks
+(a) the release inside the engine: how long after the command its thread has freed all blocks
     of a session (`until free`), and has noted all that goes with it (`in all`), by the number of
     tokens that it holds, when the client has gone in its reply (`disconnect`) or at rest
     (`release`). The engine's own loop, pool, prefix cache and a tier, without the model's
@@ -10,8 +10,8 @@ Two tables, each at idle and at full load:
     same user are idle.
 (b) from the drop of a client's socket to its blocks being free, on a server of the default model,
     beside one other stream and beside 31: by the clocks of client, gateway and engine
-    (`benchmarks.lost_sockets`). A step can't be stopped; whoever is lost so shortly before its end
-    that the engine is told after it waits for the next one. `added` counts that.
+    (`benchmarks.lost_sockets`). A step can't be stopped; a socket lost so shortly before its end
+    that the engine hears of it afterwards waits for the next one. `added` counts that.
 """
 
 import gc

@@ -27,7 +27,7 @@ WORDS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fact:
-    """A code word that is told in a chat, and how it is asked for."""
+    """A code word that a chat mentions, and the question for it."""
 
     holder: str
     word: str

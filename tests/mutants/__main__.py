@@ -9,12 +9,15 @@ ring's files of the same areas. A run that does not end counts as a failure.
 """
 
 import argparse
+import contextlib
+import functools
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,27 +54,55 @@ def mutants(seed: int, count: int) -> list[tuple[str, Mutant]]:
 
 
 def first_ring(mutant: Mutant, reach: Reach) -> list[str]:
-    """Test files that run the mutated line, those with most such tests foremost."""
+    """Test files that reach the module: those that run the line, with most such tests foremost.
+
+    Raises:
+        ValueError: none does.
+    """
     if mutant.module.endswith(".c"):
         return list(KERNEL_TESTS)
     lines = reach.get(mutant.module, {})
-    hits: Counter[str] = lines.get(mutant.line, Counter()) or sum(lines.values(), Counter())
-    return [file for file, _ in hits.most_common()]
+    nearest = lines.get(mutant.line, Counter()).most_common()
+    others = sum(lines.values(), Counter()).most_common()
+    files = list(dict.fromkeys(file for file, _ in [*nearest, *others]))
+    if not files:
+        raise ValueError(f"{mutant.module} must be reached by a test: run tests.mutants.reach")
+    return files
 
 
-def judge(name: str, mutant: Mutant, reach: Reach) -> Verdict:
-    """Run one mutant."""
+@contextlib.contextmanager
+def copied_tree() -> Iterator[Path]:
+    """A copy of the repository, with an index: tests of the documentation list the files."""
     with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
         tree = Path(folder) / "tree"
         shutil.copytree(ROOT, tree, ignore=_LEFT_OUT)
-        for words in ("init --quiet", "add ."):  # tests of the documentation list the files
+        for words in ("init --quiet", "add ."):
             subprocess.run(["git", *words.split()], cwd=tree, check=True)
+        yield tree
+
+
+@functools.cache
+def fails_anyway(test: str, ring: str) -> bool:
+    """Whether a test fails without a fault, so that it finds nothing."""
+    with copied_tree() as tree:
+        return bool(_failure(tree, ring, [test]))
+
+
+def judge(name: str, mutant: Mutant, reach: Reach) -> Verdict:
+    """Run one mutant.
+
+    Raises:
+        RuntimeError: a test fails without the fault, too.
+    """
+    with copied_tree() as tree:
         path = tree / mutant.module
         path.write_text(mutant.applied(path.read_text(encoding="utf-8")), encoding="utf-8")
         for library in tree.rglob("*.so") if mutant.module.endswith(".c") else ():
             library.unlink()  # the tests build it anew
         for ring, files in (("first", first_ring(mutant, reach)), ("second", SECOND_RING[name])):
             failure = _failure(tree, ring, files)
+            if "::" in failure and fails_anyway(failure.split(" ")[-1], ring):
+                raise RuntimeError(f"{failure} fails without a fault")
             if failure:
                 return Verdict(name=name, mutant=mutant, ring=ring, test=failure)
     return Verdict(name=name, mutant=mutant, ring="survived", test="")

@@ -46,7 +46,7 @@ def trace() -> None:
         )
         command = [sys.executable, "-m", "coverage", "run", f"--rcfile={config}"]
         ring = ["-m", "pytest", "-m", "not second and not extra", *sys.argv[1:]]
-        subprocess.run([*command, *ring], cwd=ROOT, check=False)
+        subprocess.run([*command, *ring], cwd=ROOT, check=True)  # else what is found is not all
         found = _read(data)
     RECORD.parent.mkdir(parents=True, exist_ok=True)
     RECORD.write_text(json.dumps(found), encoding="utf-8")

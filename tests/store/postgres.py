@@ -191,7 +191,9 @@ def shared_postgres(folder: Path) -> PostgresServer:
             programs, port = _programs(home, user), free_port()
             _make_cluster(programs, home, user)
             options = " ".join(f"-c {name}='{value}'" for name, value in _OPTIONS.items())
-            _control(programs, home, user, "start", "-l", "log", "-o", f"-p {port} {options}")
+            _control(
+                programs, home, user, "start", "-l", "postgres.log", "-o", f"-p {port} {options}"
+            )
             record.write_text(json.dumps({"programs": str(programs), "port": port}))
     address = json.loads(record.read_text())
     return PostgresServer(home, Path(address["programs"]), user, port=address["port"])
