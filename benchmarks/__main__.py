@@ -70,7 +70,7 @@ def _chosen(option: str, text: str, allowed: Sequence[str]) -> list[str]:
     words = [word.strip() for word in text.split(",") if word.strip()]
     for word in words:
         if word not in allowed:
-            raise typer.BadParameter(f"{option}={word!r}: allowed are {', '.join(allowed)}")
+            raise typer.BadParameter(f"{option} must be among {', '.join(allowed)} (got {word})")
     return [word for word in allowed if word in words]
 
 
