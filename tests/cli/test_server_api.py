@@ -47,7 +47,7 @@ def test_a_refusal_carries_the_servers_message_and_status():
 def test_an_answer_that_is_no_object_is_an_error():
     with ScriptedServer([], {("GET", "/v1/models"): (200, [])}).running() as server:
         api = ServerApi(ServerAddress.parse(server.url))
-        with pytest.raises(ServerError, match="no JSON object"):
+        with pytest.raises(ServerError, match="must be a JSON object"):
             api.model()
 
 
