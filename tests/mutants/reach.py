@@ -42,6 +42,7 @@ def trace() -> None:
         sources = "\n    ".join(str(ROOT / name) for name in MODULES.values())
         config.write_text(
             f"[run]\ndata_file = {data}\ndynamic_context = test_function\ncore = ctrace\n"
+            "concurrency = thread, greenlet\n"  # SQLAlchemy runs SQL in greenlets
             f"include =\n    {sources}\n"
         )
         command = [sys.executable, "-m", "coverage", "run", f"--rcfile={config}"]
