@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.mutants.drawing import Mutant, draw
-from tests.mutants.modules import KERNEL_TESTS, MODULES, SECOND_RING
+from tests.mutants.modules import MODULES, SECOND_RING, UNTRACED
 from tests.mutants.reach import ROOT, Reach, load
 
 TABLE = ROOT / "build" / "mutants" / "table.md"
@@ -59,8 +59,8 @@ def first_ring(mutant: Mutant, reach: Reach) -> list[str]:
     Raises:
         ValueError: none does.
     """
-    if mutant.module.endswith(".c"):
-        return list(KERNEL_TESTS)
+    if mutant.module in UNTRACED:
+        return list(UNTRACED[mutant.module])
     lines = reach.get(mutant.module, {})
     nearest = lines.get(mutant.line, Counter()).most_common()
     others = sum(lines.values(), Counter()).most_common()

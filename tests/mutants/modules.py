@@ -13,8 +13,16 @@ MODULES = {
     "attention kernel": "engine/model/kernels/attention.c",
 }
 
-KERNEL_TESTS = ("tests/kernels", "tests/laws/test_native_laws.py")
-"""What reaches the kernel in C, whose lines are not traced."""
+UNTRACED = {
+    "engine/model/kernels/attention.c": ("tests/kernels", "tests/laws/test_native_laws.py"),
+    "sessiond/store/quotas.py": (
+        "tests/store/test_quotas.py",
+        "tests/sessions/test_quotas.py",
+        "tests/sessions/test_quota_limits.py",
+        "tests/api/test_quotas.py",
+    ),
+}
+"""What reaches modules whose lines say nothing of tests: C, and SQL, which runs in greenlets."""
 
 _KV = [
     "tests/laws/test_law_backend.py",
