@@ -137,7 +137,7 @@ class _FullDisk(ModuleType):
 def build(config: EngineConfig, emit: Emit) -> tuple[EngineLoop, EngineInfo]:
     orders = orders_of(config)
     model = ChaosModel(orders)
-    engine.tiers.disk.os = _FullDisk(orders)  # type: ignore[attr-defined]
+    engine.kv.tiers.disk.os = _FullDisk(orders)  # type: ignore[attr-defined]
     tiers, told = open_tiers(config, model, block_bytes=BLOCK_BYTES, fingerprint="chaos")
     info = info_of(
         total_blocks=NUM_BLOCKS,
