@@ -101,7 +101,7 @@ def judge(name: str, mutant: Mutant, reach: Reach) -> Verdict:
             library.unlink()  # the tests build it anew
         for ring, files in (("first", first_ring(mutant, reach)), ("second", SECOND_RING[name])):
             failure = _failure(tree, ring, files)
-            if "::" in failure and fails_anyway(failure.split(" ")[-1], ring):
+            if "::" in failure and fails_anyway(failure.split(" ", 1)[1], ring):
                 raise RuntimeError(f"{failure} fails without a fault")
             if failure:
                 return Verdict(name=name, mutant=mutant, ring=ring, test=failure)
