@@ -1,4 +1,4 @@
-"""Fits a turn into the context limit: policy plan, summary, oversized input. Pure.
+"""Fits a turn into the context limit: policy plan, summary, oversized input.
 
 `Summaries` is the Protocol by which the planner finds a stored summary.
 """
