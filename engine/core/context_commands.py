@@ -27,7 +27,6 @@ from engine.kv.context import Activity, Context
 from engine.kv.executor import Executor
 from engine.kv.history import BadEditsError
 from engine.kv.partition import BadSpansError
-from engine.kv.secure_delete import SecureDelete
 
 _log = logging.getLogger(__name__)
 
@@ -41,24 +40,18 @@ class ContextCommands:
         memory: Executor,
         turns: Turns,
         idle: IdlePrefill,
-        secure_delete: SecureDelete,
         clock: Callable[[], float],
     ) -> None:
         self._memory = memory
         self._turns = turns
+        self._queue = turns.queue
         self._idle = idle
-        self._secure_delete = secure_delete
         self._clock = clock
 
     def handle(self, command: ContextCommand) -> None:
         """See `EngineLoop.handle`."""
         self._execute(command)
-        memory = self._memory
-        context = memory.contexts.get(command.session)
-        if context is None:
-            memory.kv_transfer.parked.forget(command.session)
-        else:
-            memory.kv_transfer.parked.update(context)
+        self._memory.note_changed(command.session)
 
     def _execute(self, command: ContextCommand) -> None:
         match command:
@@ -75,18 +68,17 @@ class ContextCommands:
             case EditContext():
                 self._edit(command)
             case HintContext(session=session, ttl_s=ttl_s, priority=priority):
-                self._memory.eviction.usage.hint(
-                    session, ttl_s=ttl_s, priority=priority, now_s=self._clock()
-                )
+                usage, now_s = self._memory.usage, self._clock()
+                usage.hint(session, ttl_s=ttl_s, priority=priority, now_s=now_s)
             case RaisePriority(session=session):
-                slot = self._turns.queue.of_session(session)
+                slot = self._queue.of_session(session)
                 if slot is not None:
-                    self._turns.queue.raise_priority(slot)
+                    self._queue.raise_priority(slot)
             case _:
                 assert_never(command)
 
     def _set(self, command: SetContext) -> None:
-        context = self._memory.contexts.get(command.session)
+        context = self._memory.context(command.session)
         is_another = context is not None and (context.salt, context.volatile) != (
             command.salt,
             command.volatile,
@@ -113,7 +105,7 @@ class ContextCommands:
         self._memory.extend(context, command.ids[same:], command.computed)
 
     def _edit(self, command: EditContext) -> None:
-        context = self._memory.contexts.get(command.session)
+        context = self._memory.context(command.session)
         if context is None:
             return
         self._end_turn_of(context)
@@ -125,13 +117,13 @@ class ContextCommands:
 
     def _fork(self, command: ForkContext) -> None:
         self._close(command.session)
-        parent = self._memory.contexts.get(command.parent)
+        parent = self._memory.context(command.parent)
         if parent is not None and command.length <= parent.committed:
             self._memory.fork(parent, command.session, command.length)
             self._memory.contexts[command.session].volatile |= command.volatile
 
     def _truncate(self, command: TruncateContext) -> None:
-        context = self._memory.contexts.get(command.session)
+        context = self._memory.context(command.session)
         if context is None:
             return
         self._end_turn_of(context)
@@ -141,31 +133,31 @@ class ContextCommands:
             self._close(command.session)
 
     def _release(self, command: ReleaseContext | ParkContext) -> None:
-        context = self._memory.contexts.get(command.session)
+        context = self._memory.context(command.session)
         # A turn that was submitted after the sender saw the session idle needs its KV.
         if context is not None and context.activity is Activity.IDLE:
             if isinstance(command, ParkContext):
-                self._memory.kv_transfer.swap_out(context)
+                self._memory.write_out(context)
             self._turns.reclaim(context, "released", length=len(context.ids), release=True)
 
     def _close(self, session: SessionId) -> None:
-        context = self._memory.contexts.get(session)
+        context = self._memory.context(session)
         if context is None:
             return
         self._end_turn_of(context)
         # Nothing is cut: a session that is opened again can restore its KV from the tiers.
         self._turns.reclaim(context, "closed", length=len(context.ids), release=True)
         self._idle.forget(session)
-        self._memory.table_stats.deferred_frees.add(self._memory.contexts.pop(session))
+        self._memory.close_context(session)
 
     def _end(self, command: CloseContext) -> None:
-        traces = self._secure_delete.traces(command.session) if command.erase else None
+        traces = self._memory.traces(command.session) if command.erase else None
         self._close(command.session)
         if traces is not None:
-            self._secure_delete.wipe(traces)
-        self._memory.eviction.forget(command.session)
+            self._memory.wipe(traces)
+        self._memory.forget_usage(command.session)
 
     def _end_turn_of(self, context: Context) -> None:
-        slot = self._turns.queue.of_session(context.session)
+        slot = self._queue.of_session(context.session)
         if slot is not None:
             self._turns.cancel(CancelTurn(turn=slot.turn, keep=False))

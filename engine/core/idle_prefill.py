@@ -136,28 +136,28 @@ class IdlePrefill:
 
 
 class Prefetch:
-    """Owns the record of waiting turns whose KV was prefetched."""
+    """Owns the record of waiting turns.
+
+    `prefetched`: those whose KV was prefetched, and whether their session had no block before.
+    `skipped`: those that can't be prefetched now, for so many calls.
+    """
 
     def __init__(self, queue: RunQueue, memory: Executor) -> None:
         self._queue = queue
         self._memory = memory
-        self._prefetched: dict[Slot, bool] = {}  # whether its session had no block before
-        self._skipped: dict[Slot, int] = {}  # for this many calls, since nothing could begin
+        self.prefetched: dict[Slot, bool] = {}
+        self.skipped: dict[Slot, int] = {}
 
     def advance(self) -> None:
         """Begin the prefetches that can begin, and abandon those without a waiting turn."""
-        if not self._memory.kv_transfer.tiers:
+        if not self._memory.has_tiers:
             return
-        for slot in [slot for slot in self._prefetched if self._is_gone(slot)]:
-            self._end(slot, was_empty=self._prefetched.pop(slot))
+        for slot in [slot for slot in self.prefetched if self._is_gone(slot)]:
+            self._end(slot, was_empty=self.prefetched.pop(slot))
         ahead = self._queue.waiting[:AHEAD]
-        self._skipped = {slot: self._skipped[slot] - 1 for slot in ahead if self._skipped.get(slot)}
+        self.skipped = {slot: self.skipped[slot] - 1 for slot in ahead if self.skipped.get(slot)}
         for slot in ahead:
-            if (
-                slot not in self._prefetched
-                and slot not in self._skipped
-                and slot.started_s is None
-            ):
+            if slot not in self.prefetched and slot not in self.skipped and slot.started_s is None:
                 self._begin(slot)
 
     def _begin(self, slot: Slot) -> None:
@@ -165,16 +165,16 @@ class Prefetch:
         was_empty = not context.table.block_count
         keep = _KEPT_BLOCKS * (1 + len(self._queue.running))
         limit = len(context.ids) - slot.command.generate
-        if self._memory.kv_transfer.prefetch(context, limit, keep):
-            self._prefetched[slot] = was_empty
+        if self._memory.prefetch(context, limit, keep):
+            self.prefetched[slot] = was_empty
         else:
-            self._skipped[slot] = _SKIPPED_CALLS
+            self.skipped[slot] = _SKIPPED_CALLS
 
     def _is_gone(self, slot: Slot) -> bool:
         return self._queue.of_turn(slot.turn) is not slot
 
     def _end(self, slot: Slot, *, was_empty: bool) -> None:
         context = slot.context
-        is_there = self._memory.contexts.get(context.session) is context
+        is_there = self._memory.context(context.session) is context
         if is_there and was_empty and slot.started_s is None and context.activity is Activity.IDLE:
             self._memory.release(context)

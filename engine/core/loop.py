@@ -17,7 +17,7 @@ from engine.core.run_queue import RunQueue
 from engine.core.scheduler import StepView, TurnLoad, Work, plan_step
 from engine.core.slot import Slot
 from engine.core.speculation import Speculation
-from engine.core.step_cost import Pace, StepCost, StepLoad
+from engine.core.step_cost import Pace, StepCost, StepLoad, StepPrice
 from engine.core.turns import TokenText, Turns
 from engine.counters import Counters
 from engine.errors import DeviceLostError
@@ -34,10 +34,10 @@ from engine.ipc.queries import (
     QueryResult,
 )
 from engine.kv.auditor import audit
+from engine.kv.context import Activity
 from engine.kv.eviction import PlacementConfig
 from engine.kv.executor import Executor
 from engine.kv.page_table import MovePages
-from engine.kv.secure_delete import SecureDelete
 from engine.kv.step import NOT_FINITE, ModelRunner, SequenceStep
 from engine.kv.tiers.tiers import Tiers, no_tiers
 from engine.system.process_memory import process_memory
@@ -86,12 +86,14 @@ class EngineLoop:
         self._clock = clock
         self._counters = Counters()
         self._cost = StepCost()
-        self._speculation = Speculation(
-            num_speculative_tokens=config.num_speculative_tokens,
-            max_num_seqs=config.max_num_seqs,
-            max_num_batched_tokens=config.max_num_batched_tokens,
-            target_s=config.target_inter_token_ms / 1000,
-        )
+        self._speculation: Speculation | None = None
+        if config.num_speculative_tokens:
+            self._speculation = Speculation(
+                num_speculative_tokens=config.num_speculative_tokens,
+                max_num_seqs=config.max_num_seqs,
+                max_num_batched_tokens=config.max_num_batched_tokens,
+                target_s=config.target_inter_token_ms / 1000,
+            )
         self._memory = Executor(
             num_blocks=num_blocks,
             block_size=config.block_size,
@@ -99,6 +101,7 @@ class EngineLoop:
             caching=config.enable_prefix_caching,
             max_replay_tokens=config.max_replay_tokens,
             copy_block=runner.copy_block,
+            zero_block=runner.zero_block,
             placement=PlacementConfig(
                 name=config.placement_policy,
                 policy=placement_policy(config.placement_policy),
@@ -112,7 +115,6 @@ class EngineLoop:
             recompute_s=self._block_s,
             move_pages=move_pages,
         )
-        self._kv_transfer = self._memory.kv_transfer
         self._idle = IdlePrefill(
             config=config, memory=self._memory, max_model_len=max_model_len, clock=clock
         )
@@ -132,14 +134,10 @@ class EngineLoop:
             config=config, memory=self._memory, turns=self._turns, counters=self._counters
         )
         self._prefetch = Prefetch(self._queue, self._memory)
-        self._secure_delete = SecureDelete(self._memory, zero_block=runner.zero_block)
         self._contexts = ContextCommands(
-            memory=self._memory,
-            turns=self._turns,
-            idle=self._idle,
-            secure_delete=self._secure_delete,
-            clock=clock,
+            memory=self._memory, turns=self._turns, idle=self._idle, clock=clock
         )
+        self._step_times = self._counters.step_times
 
     @property
     def memory(self) -> Executor:
@@ -159,15 +157,14 @@ class EngineLoop:
     @property
     def rest_s(self) -> float | None:
         """See `engine.ipc.command_reader.Loop`."""
-        rest_s = self._idle.rest_s
-        if self._kv_transfer.has_work and (not rest_s or self._kv_transfer.tiers.in_flight):
+        rest_s, transfer_due = self._idle.rest_s, self._memory.transfer_due
+        if transfer_due == "now" or (transfer_due == "when_idle" and not rest_s):
             return _POLL_S
         return rest_s
 
     def close(self) -> None:
         """Write pending KV to the tiers, for a few seconds at most, and close them."""
-        self._memory.stale_copies.forget()
-        self._kv_transfer.close(_FLUSH_S, self._clock)
+        self._memory.close(_FLUSH_S)
 
     def answer(self, query: Query) -> QueryResult:  # noqa: PLR0911 -- a table of queries
         """Answer a query about the engine's state."""
@@ -191,7 +188,7 @@ class EngineLoop:
             case GetResidency(sessions=sessions):
                 return residency(sessions, memory, self._kv_bytes_per_block)
             case GetPool():
-                return pool_map(memory.contexts, memory.pool, self._kv_transfer.held)
+                return pool_map(memory.contexts, memory.pool, memory.kv_transfer.held)
             case _:
                 assert_never(query)
 
@@ -221,24 +218,24 @@ class EngineLoop:
         `flush` is called before the model computes, so that events emitted up to then (a turn left
         the queue) need not wait for it.
         """
-        self._kv_transfer.poll()
-        self._memory.table_stats.deferred_frees.empty()
-        self._memory.stale_copies.forget()
-        self._secure_delete.resume()
-        self._memory.eviction.relieve()
-        if not self.has_work:
+        self._memory.maintain()
+        queue, prefetch = self._queue, self._prefetch
+        if not (queue.running or queue.waiting):
             return self._step_idle(flush)
         started_s = self._clock()
-        self._turns.restrain_background()
-        self._pressure.share()
+        if queue.background:
+            self._turns.restrain_background()
+        if queue.waiting:
+            self._pressure.share()
         due = self._gather()
-        self._prefetch.advance()  # after turns that may start have their blocks
+        if queue.waiting or prefetch.prefetched or prefetch.skipped:
+            prefetch.advance()  # after turns that may start have their blocks
         if due:
             flush()
             self._run(due)
-            self._counters.step_times.add(self._clock() - started_s)
-        elif self._kv_transfer.is_pressing:
-            self._kv_transfer.tiers.wait(_POLL_S)
+            self._step_times.add(self._clock() - started_s)
+        else:
+            self._memory.await_transfers(_POLL_S)
         return True
 
     def _step_idle(self, flush: Callable[[], None]) -> bool:
@@ -247,7 +244,7 @@ class EngineLoop:
         batch = self._idle.begin()
         if not batch:
             if not self._idle.rest_s:
-                self._kv_transfer.write_through()
+                self._memory.write_through()
             return False
         flush()
         try:
@@ -262,13 +259,14 @@ class EngineLoop:
             self._idle.fail(batch)
         else:
             self._idle.finish(batch)
-        self._counters.step_times.add(self._clock() - started_s)
+        self._step_times.add(self._clock() - started_s)
         return True
 
     def _gather(self) -> list[_DueStep]:
-        plan = plan_step(self._view())
+        price = self._cost.price
+        plan = plan_step(self._view(price))
         preemptions = self._counters.preemptions
-        tokens_of = {item.turn: item.tokens for item in plan.work}
+        tokens_of = dict(plan.work)
         work, all_have_room = [], True
         # In their order: a turn that is preempted for one of them has not been counted yet.
         for slot in list(self._queue.running):
@@ -276,15 +274,26 @@ class EngineLoop:
             tokens = min(tokens_of.get(slot.turn, 0), slot.context.pending)
             if not tokens and slot.context.next_edit is None:
                 continue
-            if not self._pressure.make_room(slot, tokens):
+            if not self._has_room(slot, tokens):
                 all_have_room = False
             elif tokens:
                 work.append((slot, tokens))
         # A turn that lacks blocks or was just preempted holds up those behind it.
-        if all_have_room and self._counters.preemptions == preemptions:
+        if plan.admissions and all_have_room and self._counters.preemptions == preemptions:
             work += self._admit(plan.admissions)
-        drafts = self._speculation.drafts(work, self._cost.price)
-        return [self._begin(slot, tokens, drafts.get(slot.turn, ())) for slot, tokens in work]
+        drafts = self._speculation.drafts(work, price) if self._speculation else {}
+        due = []
+        for slot, tokens in work:
+            due.append(self._begin(slot, tokens, drafts.get(slot.turn, ())))
+        return due
+
+    def _has_room(self, slot: Slot, tokens: int) -> bool:
+        """Whether a turn that has not been preempted in this step has blocks for its tokens."""
+        if slot.context.activity is not Activity.RUNNING:
+            return False
+        if self._memory.try_reserve(slot.context, tokens):
+            return True
+        return self._pressure.make_room(slot, tokens)
 
     def _admit(self, admissions: Sequence[Work]) -> list[tuple[Slot, int]]:
         work = []
@@ -292,7 +301,7 @@ class EngineLoop:
             slot = self._queue.of_turn(item.turn)
             if slot is None:
                 break
-            if self._kv_transfer.restore(slot.context, _limit(slot)):
+            if self._memory.restore(slot.context, _limit(slot)):
                 continue  # other turns run until then
             # A turn that finds too few blocks holds up those behind it, too.
             if not self._memory.try_admit(slot.context, _limit(slot)):
@@ -304,30 +313,38 @@ class EngineLoop:
                 work.append((slot, min(item.tokens, slot.context.pending)))
         return work
 
-    def _view(self) -> StepView:
-        config, queue = self._config, self._queue
-        waiting, most = self._pressure.candidates()
+    def _view(self, price: StepPrice) -> StepView:
+        config, waiting, most = self._config, [], self._config.max_num_seqs
+        if self._queue.waiting:
+            candidates, most = self._pressure.candidates()
+            for slot in candidates:
+                pending = self._memory.outstanding(slot.context, _limit(slot))
+                waiting.append(self._load(slot, pending))
         return StepView(
-            running=[self._load(slot, slot.context.outstanding) for slot in queue.running],
-            waiting=[
-                self._load(slot, self._memory.outstanding(slot.context, _limit(slot)))
-                for slot in waiting
-            ],
+            running=list(map(self._running_load, self._queue.running)),
+            waiting=waiting,
             max_num_seqs=most,
             block_size=config.block_size,
             pace=Pace(
                 max_rows=config.max_num_batched_tokens,
                 target_s=config.target_inter_token_ms / 1000,
-                price=self._cost.price,
+                price=price,
                 trusted_rows=self._cost.trusted_rows,
             ),
         )
 
+    def _running_load(self, slot: Slot) -> TurnLoad:
+        context = slot.context
+        pending = context.outstanding
+        if pending == 1:
+            return TurnLoad(slot.turn, 1, len(context.ids) - 1)  # it decodes, so it has no rank
+        return self._load(slot, pending)
+
     def _load(self, slot: Slot, pending: int) -> TurnLoad:
-        first = max(0, len(slot.context.ids) - pending)
-        key = self._memory.next_key(slot.context, first, _limit(slot)) if pending > 1 else None
-        priority, served = slot.command.terms.priority, self._queue.served(slot)
-        return TurnLoad(slot.turn, pending, first, key, priority, served)
+        context, priority = slot.context, slot.command.terms.priority
+        first = max(0, len(context.ids) - pending)
+        key = self._memory.next_key(context, first, _limit(slot)) if pending > 1 else None
+        return TurnLoad(slot.turn, pending, first, key, priority, self._queue.served(slot))
 
     def _block_s(self) -> float:
         """Seconds to prefill one block of tokens."""
@@ -349,9 +366,7 @@ class EngineLoop:
             shortages = self._counters.memory_shortages
             drawn = execute(self._runner, steps, self._note_shortage)
             if self._counters.memory_shortages == shortages:  # otherwise several steps ran
-                load, seconds = _load_of(due), self._clock() - started_s
-                self._speculation.note(load, seconds, self._cost.price)
-                self._cost.note(load, seconds)
+                self._note_cost(_load_of(due), self._clock() - started_s)
         except DeviceLostError:
             raise  # no later step can succeed: the process ends and is restarted
         except Exception:
@@ -363,6 +378,11 @@ class EngineLoop:
             return
         for (slot, step), true in zip(due, drawn, strict=True):
             self._advance(slot, step, true)
+
+    def _note_cost(self, load: StepLoad, seconds: float) -> None:
+        if self._speculation:
+            self._speculation.note(load, seconds, self._cost.price)
+        self._cost.note(load, seconds)
 
     def _note_shortage(self) -> None:
         self._counters.memory_shortages += 1
@@ -379,7 +399,8 @@ class EngineLoop:
             return
         self._memory.settle(slot.context, step, max(0, len(tokens) - 1))
         if tokens:
-            if self._turns.take_tokens(slot, tokens):
+            goes_on = self._turns.take_tokens(slot, tokens)
+            if goes_on and self._speculation:
                 self._speculation.learn(slot, tokens)
         elif not slot.context.outstanding:
             self._turns.finish_prefill(slot)
@@ -391,9 +412,10 @@ def _limit(slot: Slot) -> int:
 
 
 def _load_of(due: Sequence[_DueStep]) -> StepLoad:
-    counts = [(slot.context.table.kept_len, len(step.token_ids)) for slot, step in due]
-    return StepLoad(
-        rows=sum(count for _, count in counts),
-        kv_tokens=sum(kept for kept, _ in counts),
-        pairs=sum(kept * count - count * (count - 1) // 2 for kept, count in counts),
-    )
+    rows = kv_tokens = pairs = 0
+    for slot, step in due:
+        kept, count = slot.context.table.kept_len, len(step.token_ids)
+        rows += count
+        kv_tokens += kept
+        pairs += kept * count - count * (count - 1) // 2
+    return StepLoad(rows=rows, kv_tokens=kv_tokens, pairs=pairs)

@@ -6,7 +6,6 @@ nothing else is computed.
 """
 
 from collections.abc import Callable, Sequence
-from itertools import islice
 
 from engine.kv.page_table import PageEntry
 from engine.kv.step import ModelRunner, SequenceStep, true_draws
@@ -26,7 +25,7 @@ def execute(
         Exception: any error of the model other than `MemoryError`.
     """
     try:
-        return list(_by_step(runner.execute(steps), steps))
+        return _by_step(runner.execute(steps), steps)
     except MemoryError:
         on_shortage()
     if len(steps) > 1:
@@ -80,13 +79,15 @@ def _without_last(entries: Sequence[PageEntry], count: int) -> list[PageEntry]:
     return left
 
 
-def _by_step(tokens: list[int], steps: Sequence[SequenceStep]) -> list[Sequence[int]]:
+def _by_step(tokens: list[int], steps: Sequence[SequenceStep]) -> list[Draws]:
     """Accepted samples of each sequence; none for a sequence that does not sample."""
-    counts = [0 if step.sample is None else step.sample.drafts + 1 for step in steps]
-    if len(tokens) != sum(counts):
-        raise ValueError(f"the model returned {len(tokens)} tokens instead of {sum(counts)}")
-    draws = iter(tokens)
-    return [
-        true_draws(step, list(islice(draws, count)))
-        for step, count in zip(steps, counts, strict=True)
-    ]
+    ends = [0]
+    for step in steps:
+        ends.append(ends[-1] + (0 if step.sample is None else step.sample.drafts + 1))
+    if len(tokens) != ends[-1]:
+        raise ValueError(f"the model returned {len(tokens)} tokens instead of {ends[-1]}")
+    draws: list[Draws] = []
+    for step, first, end in zip(steps, ends, ends[1:], strict=False):
+        drawn = tokens[first:end]
+        draws.append(true_draws(step, drawn) if len(drawn) > 1 else drawn)
+    return draws

@@ -14,7 +14,7 @@ from engine.config import EngineConfig
 from engine.core.slot import Slot
 from engine.core.turns import Turns
 from engine.counters import Counters
-from engine.kv.context import Activity, Context
+from engine.kv.context import Context
 from engine.kv.executor import Executor
 from engine.kv.partition import blocks_for
 
@@ -165,15 +165,18 @@ class Pressure:
     ) -> None:
         self._config = config
         self._memory = memory
+        self._pool = memory.pool
+        self._usage = memory.usage
         self._turns = turns
         self._queue = turns.queue
+        self._limit = turns.queue.limit
         self._counters = counters
 
     # --- admission ------------------------------------------------------------------------------
 
     def candidates(self) -> tuple[list[Slot], int]:
         """Waiting turns that may start now, in order, and how many turns may run with them."""
-        running, limit = self._queue.running, self._queue.limit
+        running, limit = self._queue.running, self._limit
         if len(running) >= limit.most:
             return [], limit.most
         waiting = self._admissible(limit.most)
@@ -188,7 +191,7 @@ class Pressure:
             running=len(running),
             running_blocks=sum(map(self._worst_case, running)),
             limit=limit.now,
-            total=self._memory.pool.total,
+            total=self._pool.total,
         )
         for slot in waiting[count:free]:
             self._turns.degrade(slot, "limit_running")
@@ -199,15 +202,14 @@ class Pressure:
         waiting = self._queue.in_order()
         if self._queue.foreground_count and self._queue.background:
             waiting = (slot for slot in waiting if not self._queue.is_background(slot))
-        if self._memory.eviction.usage.has_limits:
+        if self._usage.has_limits:
             demands = map(self._demand, waiting)
             waiting = iter(within_limit(demands, map(self._demand, self._queue.running)))
         return list(islice(waiting, most))
 
     def _demand(self, slot: Slot) -> BlockDemand[Slot]:
-        usage = self._memory.eviction.usage
-        owner = usage.of(slot.context.session).owner
-        return BlockDemand(slot, owner, self._worst_case(slot), usage.max_blocks(owner))
+        owner = self._usage.of(slot.context.session).owner
+        return BlockDemand(slot, owner, self._worst_case(slot), self._usage.max_blocks(owner))
 
     def _is_spent(self, slot: Slot) -> bool:
         return slot.preemption_count >= self._config.max_preemptions
@@ -218,19 +220,17 @@ class Pressure:
     # --- blocks for running turns ----------------------------------------------------------------
 
     def make_room(self, slot: Slot, tokens: int) -> bool:
-        """Get blocks for a running turn, from less entitled ones if needed.
+        """Get blocks for a running turn from less entitled ones, after `try_reserve` has failed.
 
         The first turn always gets them in the end, since it fits alone; so some turn always ends.
         False when the turn was preempted itself, or must wait for blocks that become available
         soon.
         """
-        if slot.context.activity is not Activity.RUNNING:
-            return False
-        while not self._memory.try_reserve(slot.context, tokens):
-            # no turn is preempted if blocks are about to become available
-            if self._memory.kv_transfer.is_pressing or not self._step_down(slot):
-                return False
-        return True
+        # no turn is preempted if blocks are about to become available
+        while not self._memory.transfers_press and self._step_down(slot):
+            if self._memory.try_reserve(slot.context, tokens):
+                return True
+        return False
 
     def _step_down(self, needy: Slot) -> bool:
         """Take the next degradation step; return whether to try again to reserve blocks."""
@@ -244,7 +244,7 @@ class Pressure:
             case Preempt(index=index):
                 victim = running[index]
                 self._preempt(victim)
-                self._queue.limit.lower(len(running))
+                self._limit.lower(len(running))
                 return victim is not needy
             case Shorten(index=index, tokens=tokens):
                 self._turns.shorten(running[index], tokens)
@@ -271,7 +271,7 @@ class Pressure:
         tail = context.table.open_tail
         if context.pending != 1 or context.stages:
             return 0  # it would recompute its whole prompt for a few tokens
-        if tail is not None and not self._memory.pool.is_writable(tail):
+        if tail is not None and not self._pool.is_writable(tail):
             return 0
         return context.table.room
 
@@ -285,7 +285,7 @@ class Pressure:
         self._memory.swap_out(slot.context)
         slot.preemption_count += 1
         self._counters.preemptions += 1
-        self._counters.swapped_preemptions += len(self._memory.kv_transfer.tiers) > 0
+        self._counters.swapped_preemptions += self._memory.has_tiers
         self._turns.degrade(slot, "preempt")
 
     # --- fair shares -----------------------------------------------------------------------------
@@ -293,13 +293,15 @@ class Pressure:
     def share(self) -> None:
         """Preempt turns of owners that run several, for the least-served owners that run none.
 
+        At least one turn must wait.
+
         A turn that loses its running slot returns to the queue and keeps its blocks. Blocks are
         freed up to the newcomers' equal shares of the pool.
         """
-        running, limit = self._queue.running, self._queue.limit
+        running, limit = self._queue.running, self._limit
         # In most steps no owner runs several turns, or no waiting turn is entitled to one of their
         # slots. So this is checked before all waiting turns are sorted.
-        if not self._queue.waiting or not self._victims(self._queue.highest_waiting):
+        if not self._victims(self._queue.highest_waiting):
             return
         newcomers = self._newcomers()
         if not newcomers:
@@ -336,13 +338,13 @@ class Pressure:
         return victims
 
     def _share_blocks(self, newcomers: Sequence[Slot]) -> None:
-        pool, queue = self._memory.pool, self._queue
+        pool, queue = self._pool, self._queue
         owners = len({slot.context.salt for slot in queue.running}) + len(newcomers)
         wanted = [self._blocks_wanted(slot) for slot in newcomers]
         offered = [slot for slot in self._victims(_least(newcomers)) if not self._is_spent(slot)]
         if not offered or max(wanted) > pool.total // owners:
             return
-        obtainable = self._memory.eviction.obtainable  # which examines every session
+        obtainable = self._memory.obtainable()  # which examines every session
         victims = []
         for slot in offered:
             if obtainable < sum(wanted):
@@ -352,7 +354,7 @@ class Pressure:
             return  # nothing is preempted when even that would free too few blocks
         for slot in victims:
             self._preempt(slot)
-            queue.limit.lower(len(queue.running) + len(newcomers))
+            self._limit.lower(len(queue.running) + len(newcomers))
 
     def _blocks_wanted(self, slot: Slot) -> int:
         context, limit = slot.context, len(slot.context.ids) - slot.command.generate

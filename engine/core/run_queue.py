@@ -4,14 +4,7 @@ from bisect import insort
 from collections.abc import Iterator
 from itertools import count
 
-from engine.core.fairness import (
-    PROMPT_COST,
-    REPLY_COST,
-    VirtualCounters,
-    WaitingTurn,
-    in_order,
-    newcomers,
-)
+from engine.core.fairness import VirtualCounters, WaitingTurn, in_order, newcomers
 from engine.core.slot import Slot
 from engine.ids import SessionId, TurnId
 from engine.kv.context import Activity
@@ -21,19 +14,20 @@ class RunQueue:
     """Every turn that has not ended is in exactly one of `waiting` and `running`.
 
     Both are in the order of entitlement: by priority, then by arrival. A younger turn may overtake
-    a waiting one, which keeps its place. `limit`: how many may run.
+    a waiting one, which keeps its place. `limit`: how many may run. `background`: the turns that
+    yield to all others. `counters` orders owners; who computes charges it.
     """
 
-    def __init__(self, max_running: int) -> None:
+    def __init__(self, max_running: int, counters: VirtualCounters) -> None:
         self.limit = RunningLimit(max_running)
         self.waiting: list[Slot] = []
         self.running: list[Slot] = []
         self._by_turn: dict[TurnId, Slot] = {}
         self._by_session: dict[SessionId, Slot] = {}
         self._arrival: dict[TurnId, int] = {}
-        self._background: set[TurnId] = set()
+        self.background: dict[TurnId, Slot] = {}
         self._numbers = count()
-        self._counters = VirtualCounters()
+        self._counters = counters
 
     def __len__(self) -> int:
         return len(self._by_turn)
@@ -41,20 +35,19 @@ class RunQueue:
     @property
     def foreground_count(self) -> int:
         """Number of turns that are not in the background."""
-        return len(self._by_turn) - len(self._background)
+        return len(self._by_turn) - len(self.background)
 
-    @property
-    def background(self) -> list[Slot]:
-        """Turns in the background, in no order."""
-        return [self._by_turn[turn] for turn in self._background]
+    def in_background(self) -> list[Slot]:
+        """The turns in the background, the oldest first."""
+        return list(self.background.values())
 
     def is_background(self, slot: Slot) -> bool:
         """Whether a turn yields to all turns that are not in the background."""
-        return slot.turn in self._background
+        return slot.turn in self.background
 
     def raise_priority(self, slot: Slot) -> None:
         """Move a turn to the foreground."""
-        self._background.discard(slot.turn)
+        self.background.pop(slot.turn, None)
 
     def has_turn_of(self, salt: bytes) -> bool:
         """Whether an owner has a foreground turn. O(turns)."""
@@ -101,18 +94,13 @@ class RunQueue:
         """Service that the turn's owner has received, comparable among owners."""
         return self._counters.served(slot.context.salt)
 
-    def charge(self, slot: Slot, *, prompt_tokens: int = 0, reply_tokens: int = 0) -> None:
-        """Charge a turn's owner for tokens that were, or are about to be, computed."""
-        cost = prompt_tokens * PROMPT_COST + reply_tokens * REPLY_COST
-        self._counters.charge(slot.context.salt, cost, slot.command.terms.weight)
-
     def enqueue(self, slot: Slot) -> None:
         """Queue a new turn behind all others of its priority."""
         self._by_turn[slot.turn] = slot
         self._by_session[slot.context.session] = slot
         self._arrival[slot.turn] = next(self._numbers)
         if slot.command.background:
-            self._background.add(slot.turn)
+            self.background[slot.turn] = slot
         self._insert(self.waiting, slot)
         self._counters.join(slot.context.salt)
         slot.context.activity = Activity.WAITING
@@ -145,7 +133,7 @@ class RunQueue:
         """Remove a turn that has ended."""
         del self._by_turn[slot.turn]
         del self._arrival[slot.turn]
-        self._background.discard(slot.turn)
+        self.background.pop(slot.turn, None)
         del self._by_session[slot.context.session]
         if slot.context.activity is Activity.RUNNING:
             self.running.remove(slot)

@@ -82,21 +82,22 @@ def plan_step(view: StepView) -> StepPlan:
     A waiting turn whose next block is about to be computed by another turn keeps waiting, without
     holding up those behind it: it will find the block in the prefix cache.
     """
-    decodes = [load for load in view.running if load.pending == 1]
+    decodes, work = [], []
+    for load in view.running:
+        if load.pending == 1:
+            decodes.append(load)
+            work.append(Work(load.turn, 1))
+    if len(decodes) == len(view.running) and not view.waiting:
+        return StepPlan(work=work, admissions=[])
     prompts = _leaders(view)
-    if prompts:
-        streams = [StepLoad.of(load.first, 1) for load in decodes]
-        waiting = len(view.running) - len(decodes) + len(view.waiting)
-        budget = StepBudget(view.pace, streams, waiting)
-        _share(budget, prompts, view.block_size)
+    streams = [StepLoad.of(load.first, 1) for load in decodes]
+    waiting = len(view.running) - len(decodes) + len(view.waiting)
+    _share(StepBudget(view.pace, streams, waiting), prompts, view.block_size)
     admissions = [prompt for prompt in prompts if not prompt.has_slot]
     while admissions and admissions[-1].load.pending and not admissions[-1].tokens:
         admissions.pop()
     return StepPlan(
-        work=[
-            *(Work(load.turn, 1) for load in decodes),
-            *(prompt.work for prompt in prompts if prompt.has_slot and prompt.tokens),
-        ],
+        work=[*work, *(prompt.work for prompt in prompts if prompt.has_slot and prompt.tokens)],
         admissions=[prompt.work for prompt in admissions],
     )
 

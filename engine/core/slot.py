@@ -1,7 +1,6 @@
 """A submitted turn, from the queue to its ending. Loop thread only."""
 
 from engine.core.draft_budget import TurnDrafts
-from engine.ids import TurnId
 from engine.ipc.messages import Degradation, SubmitTurn, TurnCounts
 from engine.ipc.queries import RestoredFrom
 from engine.kv.context import Context
@@ -28,6 +27,7 @@ class Slot:
         max_output_tokens: int,
         submitted_s: float,
     ) -> None:
+        self.turn = command.turn
         self.command = command
         self.context = context
         self.stream = stream
@@ -48,11 +48,6 @@ class Slot:
         self.shortened = False
         self.reported: set[Degradation] = set()
         self.turn_drafts: TurnDrafts | None = None  # from the second token on, where allowed
-
-    @property
-    def turn(self) -> TurnId:
-        """The turn's id."""
-        return self.command.turn
 
     @property
     def tokens_left(self) -> int:

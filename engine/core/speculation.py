@@ -19,7 +19,7 @@ _HALF_LIFE = 256  # samples after which the weight of a row count's sample is ha
 
 
 class Speculation:
-    """Drafts for turns that decode; off with `num_speculative_tokens` 0.
+    """Drafts for turns that decode, at most `num_speculative_tokens` each.
 
     `target_s` bounds steps that hold prompts; 0: no bound (see engine.core.step_cost.Pace).
     """
@@ -75,8 +75,6 @@ class Speculation:
 
     def learn(self, slot: Slot, tokens: Sequence[int]) -> None:
         """Record the sampled tokens of a continuing turn; they are in its context."""
-        if not self._limit:
-            return
         if slot.turn_drafts is None:
             slot.turn_drafts = TurnDrafts(slot.context.ids)
         else:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Literal, Protocol, assert_never
 
 from engine.config import EngineConfig
+from engine.core.fairness import PROMPT_COST, REPLY_COST, VirtualCounters
 from engine.core.idle_prefill import IdlePrefill
 from engine.core.run_queue import RunQueue
 from engine.core.slot import Slot
@@ -48,7 +49,7 @@ class TokenText(Protocol):
 
 
 class Turns:
-    """Owns the run queue; reports the turns' events to `emit`."""
+    """Owns the run queue, and charges owners for tokens. Reports the turns' events to `emit`."""
 
     def __init__(  # noqa: PLR0913 -- the dependencies of a turn
         self,
@@ -63,7 +64,8 @@ class Turns:
         emit: Callable[[TurnEvent], None],
         clock: Callable[[], float],
     ) -> None:
-        self.queue = RunQueue(config.max_num_seqs)
+        self._service = VirtualCounters()
+        self.queue = RunQueue(config.max_num_seqs, self._service)
         self._config = config
         self._memory = memory
         self._idle = idle
@@ -78,7 +80,7 @@ class Turns:
 
     def submit(self, command: SubmitTurn) -> None:
         """Queue a turn, or refuse it before any work."""
-        context = self._memory.contexts.get(command.session)
+        context = self._memory.context(command.session)
         refused = refusal(command, self._admission_view(command, context))
         if refused is not None:
             self._emit(
@@ -96,7 +98,7 @@ class Turns:
         """Start a waiting turn that has its blocks. A preempted one resumes without an event."""
         self.queue.admit(slot)
         context, counters = slot.context, self._counters
-        self._memory.kv_transfer.parked.update(context)
+        self._memory.note_changed(context.session)
         if slot.started_s is not None:
             restored, _ = context.take_restored()
             counters.restored_tokens += restored
@@ -109,7 +111,9 @@ class Turns:
         counters.restored_tokens += slot.restored_tokens
         counters.recomputed_tokens += slot.recomputed_tokens
         counters.new_tokens += slot.new_tokens
-        self.queue.charge(slot, prompt_tokens=slot.recomputed_tokens + slot.new_tokens)
+        prompt_tokens = slot.recomputed_tokens + slot.new_tokens
+        weight = slot.command.terms.weight
+        self._service.charge(context.salt, prompt_tokens * PROMPT_COST, weight)
         self._emit(
             TurnStarted(
                 turn=slot.turn,
@@ -148,7 +152,7 @@ class Turns:
         still be hit. Otherwise a background turn fails if it would take blocks from an idle
         session.
         """
-        for slot in self.queue.background:
+        for slot in self.queue.in_background():
             if slot.context.activity is Activity.RUNNING:
                 if self.queue.foreground_count:
                     self.queue.preempt(slot)
@@ -172,10 +176,8 @@ class Turns:
         self._memory.leave_room(context, more)
         context.append(command.ids)
         self._memory.claim_drafts(context)
-        self._memory.eviction.note_turn(context, len(command.ids))
-        if not command.background:  # a background turn sets no terms
-            self._memory.eviction.usage.set_limits(command.session, command.terms)
-            self._memory.kv_transfer.set_limits(context.owner, command.terms)
+        terms = None if command.background else command.terms  # which then sets none
+        self._memory.note_turn(context, len(command.ids), terms)
         tokenizer = self._tokenizer
         slot = Slot(
             command=command,
@@ -218,7 +220,8 @@ class Turns:
         dropped with their KV.
         """
         slot.context.append(tokens[-1:])
-        self.queue.charge(slot, reply_tokens=len(tokens))
+        weight = slot.command.terms.weight
+        self._service.charge(slot.context.salt, len(tokens) * REPLY_COST, weight)
         slot.drew(len(tokens), self._clock(), self._counters.token_times)
         text = ""
         for token in tokens:
@@ -347,7 +350,7 @@ class Turns:
         context.append(reply[same:])
         context.append(slot.command.close_ids)
         context.commit()
-        self._memory.kv_transfer.parked.update(context)
+        self._memory.note_changed(context.session)
         context.draft_ids = slot.command.draft_ids
         self._expect_next(context, cause)
         return counts
@@ -375,9 +378,9 @@ class Turns:
         slot = self.queue.of_session(context.session)
         if slot is not None:
             self.queue.remove(slot)
-            self._memory.table_stats.deferred_frees.add(slot)  # it refers to long lists of ids
-            self._memory.eviction.note_idle(context)
-        self._memory.kv_transfer.parked.update(context)
+            self._memory.free_later(slot)
+            self._memory.note_turn_end(context)
+        self._memory.note_changed(context.session)
 
     def _counts(self, slot: Slot, blocks: int) -> TurnCounts:
         return slot.counts(

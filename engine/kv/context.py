@@ -95,13 +95,14 @@ class Context:
     @property
     def pending(self) -> int:
         """Ids without KV, up to the next edit if one is due."""
-        return len(self.stage_ids) - self.table.kept_len
+        ids = self.stages[0].ids if self.stages else self.ids
+        return len(ids) - self.table.kept_len
 
     @property
     def outstanding(self) -> int:
         """All ids to be computed before all of `ids` have KV."""
         if not self.stages:
-            return self.pending
+            return len(self.ids) - self.table.kept_len
         lengths = [*(len(stage.ids) for stage in self.stages[1:]), len(self.ids)]
         ahead = 0
         for stage, length in zip(self.stages, lengths, strict=True):
@@ -288,7 +289,7 @@ class Context:
         """
         if not self._partition.is_edited:
             return array("i")
-        plain = self.history.plain.copy()
+        plain = self.history.plain_copy()
         kept = 0
         if not self.stages:
             fixed = self._partition.fixed_count

@@ -1,5 +1,6 @@
 """Applies edits to the page table once all ids before them have KV. Loop thread only.
 
+Edits whose KV is lost are replayed, or forgotten where that takes too long or too many blocks.
 Where K is rotated by its slot only, an edit writes nothing. Where K is rotated by its position, KV
 behind the first dropped id moves to lower positions and is rotated once from its original, so that
 all pages but the last stay full. It moves into the context's own blocks where no other context
@@ -12,7 +13,7 @@ from engine.ids import BlockId
 from engine.kv.context import Context
 from engine.kv.history import Stage
 from engine.kv.page_table import MovePages, PageMove
-from engine.kv.partition import first_dropped, kept_count, kept_spans
+from engine.kv.partition import blocks_for, first_dropped, kept_count, kept_spans
 from engine.kv.prefixes import Prefixes
 
 
@@ -27,6 +28,7 @@ class Edits:
         move_pages: MovePages | None,
     ) -> None:
         self._prefixes = prefixes
+        self._pool = prefixes.pool
         self._take = take
         self._move_pages = move_pages
 
@@ -39,14 +41,52 @@ class Edits:
                 return False
         return True
 
+    def is_whole(self, context: Context, limit: int, find: Callable[[Context, int], int]) -> bool:
+        """Whether KV from before the last edit is present, on its way, or can be hit.
+
+        False if a sealed id must be recomputed because its logits are needed.
+        """
+        sealed = context.sealed_len
+        if not sealed:
+            return True
+        if limit < sealed:
+            return False
+        if context.stages or context.table.kept_len >= sealed:
+            return True
+        return find(context, min(limit, context.sealed_end)) > 0
+
+    def rebuild(self, context: Context, limit: int) -> None:
+        """KV from before an edit is lost: replay the edits, or forget them."""
+        stages = context.history.stages() if limit >= context.sealed_len else None
+        if stages is None or any(
+            blocks_for(len(stage.ids), stage.partition.block_size) > self._pool.total
+            for stage in stages
+        ):
+            self.forget(context)
+            context.rebuilt_exact = True
+            return
+        there = [index for index, stage in enumerate(stages) if self._prefixes.has_sealed(stage)]
+        context.stages = stages[there[-1] :]
+
+    def leave_room(self, context: Context, more: int) -> None:
+        """Forget edits if their partial blocks leave no room in the pool for `more` ids."""
+        needed = context.page_count(len(context.ids) + more)
+        if context.sealed_len and needed > self._pool.total:
+            self.forget(context)
+            context.rebuilt_exact = True
+
+    def forget(self, context: Context) -> None:
+        """Treat a context's visible ids as a context without edits."""
+        self._pool.free(context.forget_edits())
+
     def _rearrange(self, context: Context) -> None:
         gained, lost = context.apply_edit()
-        self._prefixes.pool.share(gained)
-        self._prefixes.pool.free(lost)
+        self._pool.share(gained)
+        self._pool.free(lost)
         self._prefixes.hash_sealed(context)
 
     def _compact(self, context: Context, stage: Stage, move_pages: MovePages) -> bool:
-        size, pool = stage.partition.block_size, self._prefixes.pool
+        size, pool = stage.partition.block_size, self._pool
         first = first_dropped(len(stage.ids), stage.edit.dropped) // size
         kept_len = kept_count(len(stage.ids), stage.edit.dropped)
         own = context.table.blocks[first : -(-kept_len // size)]
@@ -74,7 +114,7 @@ class Edits:
         return list(own)
 
     def _shared(self, blocks: Sequence[BlockId]) -> list[BlockId]:
-        return [block for block in blocks if self._prefixes.pool.references(block) > 1]
+        return [block for block in blocks if self._pool.references(block) > 1]
 
 
 def _moves(

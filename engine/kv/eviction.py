@@ -6,7 +6,7 @@ sessions re-arrive.
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, assert_never
 
@@ -78,40 +78,32 @@ class TierView(Protocol):
         ...
 
 
-class Holder(Protocol):
-    """Interface to the owner of the contexts."""
-
-    contexts: dict[SessionId, Context]
-    pool: BlockPool
-
-    @property
-    def kv_transfer(self) -> TierView:
-        """KV transfer to the tiers below the device."""
-        ...
-
-    def release(self, context: Context) -> None:
-        """Free all KV of a context."""
-        ...
-
-    def swap_out(self, context: Context) -> None:
-        """Free all KV of a context once a tier has it."""
-        ...
-
-
 class Eviction:
-    """Owns the usage of sessions, and decides from it which contexts are evicted."""
+    """Owns the usage of sessions, and decides from it which contexts are evicted.
 
-    def __init__(
+    `release` frees all KV of a context, `swap_out` does so once a tier has it.
+    """
+
+    def __init__(  # noqa: PLR0913 -- what is decided about, and who acts
         self,
-        holder: Holder,
+        contexts: Mapping[SessionId, Context],
         *,
+        pool: BlockPool,
+        tiers: TierView,
+        release: Callable[[Context], None],
+        swap_out: Callable[[Context], None],
         config: PlacementConfig,
         counters: Counters,
         clock: Callable[[], float],
     ) -> None:
         self.usage = UsageBook(config.max_user_blocks)
-        self._holder = holder
+        self._contexts = contexts
+        self._pool = pool
+        self._tiers = tiers
+        self._release = release
+        self._swap_out = swap_out
         self._config = config
+        self._policy = config.policy
         self._counters = counters
         self._clock = clock
         self._arrivals = ReArrivalStats()
@@ -143,7 +135,7 @@ class Eviction:
         """
         if self.usage.has_limits:
             self._make_room_for_user(count, receiver)
-        pool = self._holder.pool
+        pool = self._pool
         blocks = pool.try_take(count)
         if blocks is not None:
             return blocks
@@ -163,7 +155,7 @@ class Eviction:
 
         Contexts with a queued turn keep their KV: that turn will need it.
         """
-        pool = self._holder.pool
+        pool = self._pool
         if pool.total - self._available_soon <= self._config.high_watermark * pool.total:
             return
         idle = [context for context in self._evictable(None) if context.activity is Activity.IDLE]
@@ -175,7 +167,7 @@ class Eviction:
         most = self.usage.max_blocks(owner)
         if most is None:
             return
-        contexts = self._holder.contexts
+        contexts = self._contexts
         owned = [contexts[name] for name in self.usage.sessions_of(owner) if name in contexts]
         held = sum(context.table.block_count for context in owned)
         excess = held + count - most
@@ -192,23 +184,20 @@ class Eviction:
 
     @property
     def _available_soon(self) -> int:
-        return (
-            self._holder.pool.available_count
-            + self._holder.kv_transfer.tier_state().transferring_blocks
-        )
+        return self._pool.available_count + self._tiers.tier_state().transferring_blocks
 
     @property
     def _above_low(self) -> int:
-        total = self._holder.pool.total
+        total = self._pool.total
         return int(total - self._available_soon - self._config.low_watermark * total)
 
     def _evictable(self, receiver: Context | None) -> list[Context]:
-        contexts = self._holder.contexts.values()
+        contexts = self._contexts.values()
         return [context for context in contexts if _is_evictable(context, receiver)]
 
     def _evict(self, needed: int, offered: Sequence[Context]) -> list[Context]:
         """Evict some of the contexts; return those that may still be evicted."""
-        tiers = self._holder.kv_transfer.tier_state()
+        tiers = self._tiers.tier_state()
         now_s = self._clock()
         view = PlacementView(
             now_s=now_s,
@@ -231,7 +220,7 @@ class Eviction:
 
     def _plan(self, view: PlacementView) -> PlacementPlan:
         try:
-            plan = self._config.policy.plan(view)
+            plan = self._policy.plan(view)
             check_placement(view, plan)
         except Exception:
             # A policy may come from a plugin. Its failure must not stop turns.
@@ -240,27 +229,27 @@ class Eviction:
         return plan
 
     def _apply(self, action: PlacementAction) -> None:
-        context = self._holder.contexts[SessionId(action.session)]
+        context = self._contexts[SessionId(action.session)]
         context.was_evicted = True
         self._counters.degradations["evict"] += 1
         match action:
             case ReleaseKv():
-                self._holder.release(context)
+                self._release(context)
                 self._counters.evictions["drop"] += 1
             case SwapOut():
-                self._holder.swap_out(context)
+                self._swap_out(context)
                 self._counters.evictions["swap"] += 1
             case _:
                 assert_never(action)
 
     def _context_facts(self, context: Context) -> ContextFacts:
-        pool, usage = self._holder.pool, self.usage.of(context.session)
+        pool, usage = self._pool, self.usage.of(context.session)
         blocks = context.table.blocks
         return ContextFacts(
             session=context.session,
             blocks=len(blocks),
             shared_blocks=sum(pool.references(block) > 1 for block in blocks),
-            stored_blocks=self._holder.kv_transfer.stored_blocks(context),
+            stored_blocks=self._tiers.stored_blocks(context),
             last_used_s=context.last_used_s,
             waiting=context.activity is Activity.WAITING,
             turns=usage.turns,

@@ -1,13 +1,11 @@
-"""Applies decisions to memory: the only mutator of pool, prefix cache and page tables.
-
-Loop thread only.
-"""
+"""Applies decisions to memory: the only mutator of pool, cache and tables. Loop thread only."""
 
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 from engine.counters import Counters
 from engine.ids import BlockId, SessionId
-from engine.ipc.messages import Edit
+from engine.ipc.messages import Edit, Terms
 from engine.kv.context import Context
 from engine.kv.edits import Edits
 from engine.kv.eviction import Eviction, PlacementConfig
@@ -15,14 +13,15 @@ from engine.kv.hashing import ChainHasher, KeyExtras
 from engine.kv.history import BadEditsError, History, without
 from engine.kv.offload import KvTransfer, StaleCopies
 from engine.kv.page_table import MovePages, PageTableStats
-from engine.kv.partition import DensePartition, Partition, blocks_for, kept_count
+from engine.kv.partition import DensePartition, Partition, kept_count
 from engine.kv.prefixes import Prefixes
+from engine.kv.secure_delete import SecureDelete, Traces
 from engine.kv.step import SampleAt, SequenceStep
 from engine.kv.tiers.tiers import Tiers
 
 
 class Executor:
-    """Owns the contexts and their blocks."""
+    """Owns the contexts and their blocks. Its public attributes are for readers, such as audits."""
 
     def __init__(  # noqa: PLR0913 -- dependencies of memory, from one place
         self,
@@ -33,6 +32,7 @@ class Executor:
         caching: bool,
         max_replay_tokens: int,
         copy_block: Callable[[BlockId, BlockId], None],
+        zero_block: Callable[[BlockId], None],
         placement: PlacementConfig,
         tiers: Tiers,
         counters: Counters,
@@ -42,9 +42,9 @@ class Executor:
     ) -> None:
         self.contexts: dict[SessionId, Context] = {}
         self.table_stats = PageTableStats()
-        self.prefixes = Prefixes(num_blocks, caching=caching, tiers=tiers)
-        self.cache = self.prefixes.cache
-        self.pool = self.prefixes.pool
+        self._prefixes = Prefixes(num_blocks, caching=caching, tiers=tiers)
+        self.cache = self._prefixes.cache
+        self.pool = self._prefixes.pool
         self._block_size = block_size
         self._fingerprint = fingerprint
         self._max_replay_tokens = max_replay_tokens
@@ -52,18 +52,97 @@ class Executor:
         self._counters = counters
         self._clock = clock
         self._partition = Partition if move_pages is None else DensePartition
-        self.eviction = Eviction(self, config=placement, counters=counters, clock=clock)
+        self._tiers = tiers
         self.kv_transfer = KvTransfer(
-            prefixes=self.prefixes,
+            prefixes=self._prefixes,
             tiers=tiers,
-            take=self.eviction.take,
+            take=self._take,
             attach=self._attach_hits,
             recompute_s=recompute_s,
         )
-        self._edits = Edits(prefixes=self.prefixes, take=self.eviction.take, move_pages=move_pages)
-        self.stale_copies = StaleCopies(
-            self.contexts, usage=self.eviction.usage, kv_transfer=self.kv_transfer
+        self._eviction = Eviction(
+            self.contexts,
+            pool=self.pool,
+            tiers=self.kv_transfer,
+            release=self.release,
+            swap_out=self.swap_out,
+            config=placement,
+            counters=counters,
+            clock=clock,
         )
+        self.usage = self._eviction.usage
+        self._parked = self.kv_transfer.parked
+        self._edits = Edits(prefixes=self._prefixes, take=self._take, move_pages=move_pages)
+        transfer = self.kv_transfer
+        self._stale_copies = StaleCopies(self.contexts, usage=self.usage, kv_transfer=transfer)
+        self._secure_delete = SecureDelete(
+            self.contexts,
+            prefixes=self._prefixes,
+            stale_copies=self._stale_copies,
+            kv_transfer=transfer,
+            zero_block=zero_block,
+        )
+        self._deferred_frees = self.table_stats.deferred_frees
+        self._least_available = num_blocks - placement.high_watermark * num_blocks
+
+    # --- between steps -------------------------------------------------------------------------
+
+    def maintain(self) -> None:
+        """Do what is due between two steps; return at once when nothing is.
+
+        Finished transfers free their blocks, discarded objects are freed, tier copies of cut pages
+        and pending secure deletes are erased. Above the high watermark idle contexts are evicted.
+        """
+        deletes = self._secure_delete
+        if self._tiers.in_flight:
+            self.kv_transfer.poll()
+        if self._deferred_frees.objects:
+            self._deferred_frees.empty()
+        if self._stale_copies.cut:
+            self._stale_copies.forget()
+        if deletes.pending or deletes.shared:
+            deletes.resume()
+        if self.pool.available_count < self._least_available:
+            self._eviction.relieve()
+
+    @property
+    def has_tiers(self) -> bool:
+        """Whether KV can be written to a tier below the device."""
+        return len(self._tiers) > 0
+
+    @property
+    def transfers_press(self) -> bool:
+        """Whether transfers are about to make blocks available, or a waiting turn runnable."""
+        return self.kv_transfer.is_pressing
+
+    @property
+    def transfer_due(self) -> Literal["now", "when_idle"] | None:
+        """Whether a transfer is in flight, or KV is to be written once the engine is idle."""
+        if self._tiers.in_flight:
+            return "now"
+        return "when_idle" if self.kv_transfer.has_work else None
+
+    def await_transfers(self, timeout_s: float) -> None:
+        """Sleep until a transfer that a turn waits for has ended, or the time is over."""
+        if self.kv_transfer.is_pressing:
+            self._tiers.wait(timeout_s)
+
+    def write_through(self) -> None:
+        """Begin to write KV that tiers lack, while the engine is idle."""
+        self.kv_transfer.write_through()
+
+    def restore(self, context: Context, limit: int) -> bool:
+        """Restore KV of a waiting turn from the tiers; whether it is still on its way."""
+        return self.kv_transfer.restore(context, limit)
+
+    def prefetch(self, context: Context, limit: int, keep: int) -> bool:
+        """Begin to restore KV of a turn that can't run yet, leaving `keep` blocks available."""
+        return self.kv_transfer.prefetch(context, limit, keep)
+
+    def close(self, timeout_s: float) -> None:
+        """Write pending KV to the tiers, for this long at most, and close them."""
+        self._stale_copies.forget()
+        self.kv_transfer.close(timeout_s, self._clock)
 
     # --- contexts ------------------------------------------------------------------------------
 
@@ -95,7 +174,27 @@ class Executor:
         )
         context.computed_len = max(0, min(computed, len(ids)) - len(ids) + len(context.ids))
         context.last_used_s = self._clock()
-        self.eviction.usage.open(session, salt)
+        self.usage.open(session, salt)
+
+    def context(self, session: SessionId) -> Context | None:
+        """The context of a session; None: it is not open."""
+        return self.contexts.get(session)
+
+    def close_context(self, session: SessionId) -> None:
+        """Remove a context that holds no block. Its usage is kept until `forget_usage`."""
+        self.free_later(self.contexts.pop(session))
+
+    def note_changed(self, session: SessionId) -> None:
+        """Record that a session's blocks or ids have changed, or that it was closed."""
+        context = self.contexts.get(session)
+        if context is None:
+            self._parked.forget(session)
+        else:
+            self._parked.update(context)
+
+    def free_later(self, old: object) -> None:
+        """Keep an object that refers to long lists until there is time to free it."""
+        self._deferred_frees.add(old)
 
     def extend(self, context: Context, ids: Sequence[int], computed: int) -> None:
         """Commit more ids to the session; `computed` of all its ids had KV before."""
@@ -131,14 +230,11 @@ class Executor:
 
         An admitted turn fits the pool in whole blocks, so it can always finish when it runs alone.
         """
-        needed = context.page_count(len(context.ids) + more)
-        if context.sealed_len and needed > self.pool.total:
-            self.forget_edits(context)
-            context.rebuilt_exact = True
+        self._edits.leave_room(context, more)
 
     def forget_edits(self, context: Context) -> None:
         """Treat a context's visible ids as a context without edits."""
-        self.pool.free(context.forget_edits())
+        self._edits.forget(context)
 
     def fork(self, parent: Context, session: SessionId, length: int) -> None:
         """Open a context of the first `length` ids of another, on the same blocks."""
@@ -146,24 +242,57 @@ class Executor:
         self.pool.share(child.table.blocks)
         self.contexts[session] = child
         child.last_used_s = self._clock()
-        self.eviction.usage.fork(parent.session, session)
+        self.usage.fork(parent.session, session)
 
     def cut(self, context: Context, length: int) -> None:
         """Keep the first `length` ids and their KV."""
         self.kv_transfer.abandon(context)
-        self.stale_copies.note(context, length)
+        self._stale_copies.note(context, length)
         self.pool.free(context.cut(length))
 
     def release(self, context: Context) -> None:
         """Free all KV of a context; its ids stay."""
         self.kv_transfer.abandon(context)
         self.pool.free(context.release())
-        self.kv_transfer.parked.update(context)
+        self._parked.update(context)
 
     def swap_out(self, context: Context) -> None:
         """Free all KV of a context once the tiers have what they accept of it."""
-        self.kv_transfer.swap_out(context)
+        self.write_out(context)
         self.release(context)
+
+    def write_out(self, context: Context) -> None:
+        """Begin to write KV that no tier has; its blocks may be freed at once."""
+        self.kv_transfer.swap_out(context)
+
+    def traces(self, session: SessionId) -> Traces | None:
+        """Where KV of a session lies that is about to be closed; None: the session is not open."""
+        return self._secure_delete.traces(session)
+
+    def wipe(self, traces: Traces) -> None:
+        """Overwrite KV of a closed session that no other of its user holds; unhash it."""
+        self._secure_delete.wipe(traces)
+
+    # --- use of a session, seen by the placement policy -------------------------------------------
+
+    def note_turn(self, context: Context, new_tokens: int, terms: Terms | None) -> None:
+        """Record a submitted turn of this many new tokens, and its owner's terms; None: none."""
+        self._eviction.note_turn(context, new_tokens)
+        if terms is not None:
+            self.usage.set_limits(context.session, terms)
+            self.kv_transfer.set_limits(context.owner, terms)
+
+    def note_turn_end(self, context: Context) -> None:
+        """Record that the session's turn has ended."""
+        self._eviction.note_idle(context)
+
+    def forget_usage(self, session: SessionId) -> None:
+        """Record that the session has ended."""
+        self._eviction.forget(session)
+
+    def obtainable(self) -> int:
+        """Blocks available now or shortly without preempting a running turn."""
+        return self._eviction.obtainable
 
     # --- KV of a turn --------------------------------------------------------------------------
 
@@ -173,12 +302,12 @@ class Executor:
         At most `limit` ids count as computed. For KV that is rebuilt by replaying edits the number
         is an upper bound.
         """
-        if not self._is_whole(context, limit, self.prefixes.reach):
+        if not self._edits.is_whole(context, limit, self._prefixes.reach):
             return context.history.length + len(context.ids)
         if context.stages:
             return context.outstanding
         partition, kept = context.partition, context.table.kept_len
-        hits = self.prefixes.reach(context, limit)
+        hits = self._prefixes.reach(context, limit)
         if hits:
             kept = partition.end(partition.complete_count(kept) + hits)
         return len(context.ids) - min(kept, limit)
@@ -190,7 +319,7 @@ class Executor:
         """
         partition = context.partition
         index = partition.complete_count(first)
-        if not self.prefixes.caching or context.stages or index >= partition.complete_count(limit):
+        if not self._prefixes.caching or context.stages or index >= partition.complete_count(limit):
             return None
         return context.keys(index + 1)[index]
 
@@ -201,8 +330,8 @@ class Executor:
         its logits are needed. False when there are not enough blocks; hits are kept.
         """
         before = context.table.kept_len
-        if not self._is_whole(context, limit, self.prefixes.hit_count):
-            self._rebuild(context, limit)
+        if not self._edits.is_whole(context, limit, self._prefixes.hit_count):
+            self._edits.rebuild(context, limit)
         self._attach_hits(context, limit)
         if context.next_edit is not None:
             return False
@@ -224,7 +353,7 @@ class Executor:
 
         A due edit is applied first.
         """
-        if not self._edits.apply_due(context):
+        if context.stages and not self._edits.apply_due(context):
             return False
         table = context.table
         tail = table.open_tail
@@ -233,7 +362,7 @@ class Executor:
         needed = table.blocks_needed(count) + copied
         if not needed:
             return True
-        blocks = self.eviction.take(needed, context)
+        blocks = self._eviction.take(needed, context)
         if blocks is None:
             return False
         if tail is not None and copied:
@@ -266,18 +395,20 @@ class Executor:
         The fault may lie in any block: a chunk of a prompt is hashed before logits show that they
         are not finite, and a prefill-only turn has no logits.
         """
-        self.prefixes.distrust(context)
+        self._prefixes.distrust(context)
         self.release(context)
 
     def settle(self, context: Context, step: SequenceStep, accepted: int) -> None:
         """After a step: keep the first `accepted` drafts, drop the others."""
-        drafts = step.drafts
-        rejected = len(drafts) - accepted
-        context.append(drafts[:accepted])
-        if rejected:
-            self.pool.free(context.table.truncate(context.table.kept_len - rejected))
-        self._counters.accepted_drafts += accepted
-        self._counters.rejected_drafts += rejected
+        rejected = 0
+        if step.sample is not None and step.sample.drafts:
+            drafts = step.drafts
+            rejected = len(drafts) - accepted
+            context.append(drafts[:accepted])
+            if rejected:
+                self.pool.free(context.table.truncate(context.table.kept_len - rejected))
+            self._counters.accepted_drafts += accepted
+            self._counters.rejected_drafts += rejected
         self.note_computed(context, len(step.token_ids) - rejected)
 
     def note_computed(self, context: Context, count: int) -> None:
@@ -287,8 +418,10 @@ class Executor:
         drafts. If the turn is rolled back they are still the KV of a valid prefix.
         """
         context.note_computed()
-        self.prefixes.hash_last(context, count)
-        self._edits.apply_due(context)
+        if not context.table.ends_open(count):
+            self._prefixes.hash_last(context, count)
+        if context.stages:
+            self._edits.apply_due(context)
 
     # --- idle prefill ---------------------------------------------------------------------------
 
@@ -314,7 +447,7 @@ class Executor:
         """Record that the step of `begin_idle` has run: the `owed` ids and the drafts have KV."""
         context.idle_len = context.table.kept_len
         context.drafted = drafts
-        self.prefixes.hash_last(context, owed)
+        self._prefixes.hash_last(context, owed)
 
     def drop_idle(self, context: Context, owed: int) -> None:
         """Remove the slots of `owed` ids: the step of `begin_idle` ran out of memory."""
@@ -328,10 +461,10 @@ class Executor:
         if drafted and context.ids[first : first + drafted] == context.draft_ids[:drafted]:
             table.append(drafted)
             context.idle_len = table.kept_len
-            self.prefixes.hash_last(context, drafted)
+            self._prefixes.hash_last(context, drafted)
 
     def _attach_hits(self, context: Context, limit: int) -> None:
-        hits = self.prefixes.hits(context, limit)
+        hits = self._prefixes.hits(context, limit)
         if hits:
             table, partition = context.table, context.partition
             self.pool.share(hits)  # first: a block that is freed below may be one of them
@@ -341,6 +474,9 @@ class Executor:
             table.seal(partition.closed_count)
         if context.next_edit is not None and self._edits.apply_due(context):
             self._attach_hits(context, limit)
+
+    def _take(self, count: int, receiver: Context) -> list[BlockId] | None:
+        return self._eviction.take(count, receiver)
 
     def _reserve_all(self, context: Context) -> bool:
         if self.try_reserve(context, context.pending):
@@ -355,35 +491,7 @@ class Executor:
         if end >= partition.sealed_len:
             self.pool.free(table.truncate(end))
         elif self.pool.references(tail) == 1:  # impossible, but losing it is harmless
-            self.prefixes.unhash(tail)
+            self._prefixes.unhash(tail)
         else:
             return False
         return self.try_reserve(context, context.pending)
-
-    # --- edits ---------------------------------------------------------------------------------
-
-    def _is_whole(self, context: Context, limit: int, find: Callable[[Context, int], int]) -> bool:
-        """Whether KV from before the last edit is present, on its way, or can be hit.
-
-        False if a sealed id must be recomputed because its logits are needed.
-        """
-        sealed = context.sealed_len
-        if not sealed:
-            return True
-        if limit < sealed:
-            return False
-        if context.stages or context.table.kept_len >= sealed:
-            return True
-        return find(context, min(limit, context.sealed_end)) > 0
-
-    def _rebuild(self, context: Context, limit: int) -> None:
-        """KV from before an edit is lost: replay the edits, or forget them."""
-        stages = context.history.stages() if limit >= context.sealed_len else None
-        if stages is None or any(
-            blocks_for(len(stage.ids), self._block_size) > self.pool.total for stage in stages
-        ):
-            self.forget_edits(context)
-            context.rebuilt_exact = True
-            return
-        there = [index for index, stage in enumerate(stages) if self.prefixes.has_sealed(stage)]
-        context.stages = stages[there[-1] :]

@@ -44,6 +44,10 @@ class History:
         self._ids: list[int] | None = []
         self._edits: list[Edit] = []
 
+    def plain_copy(self) -> Partition:
+        """The partition of ids without edits, to be extended by another owner."""
+        return self.plain.copy()
+
     @property
     def length(self) -> int:
         """Number of ids to replay; 0 when the history was discarded."""

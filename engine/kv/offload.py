@@ -38,7 +38,7 @@ class KvTransfer:
     ) -> None:
         self.tiers = tiers
         self.parked = Parked(tiers)
-        self._prefixes = prefixes
+        self._cache = prefixes.cache
         self._attach = attach
         self._recompute_s = recompute_s
         self._swap = Swap(pool=prefixes.pool, cache=prefixes.cache, tiers=tiers)
@@ -91,7 +91,7 @@ class KvTransfer:
         """Delete pages that no session holds any more, and cancel their copies in progress."""
         erased = list(keys)
         for key in erased:
-            block = self._prefixes.cache.block_of(key)
+            block = self._cache.block_of(key)
             if block is not None:
                 self._swap.note_taken(block)
         self.tiers.erase(erased)
@@ -118,7 +118,7 @@ class KvTransfer:
         """Number of a context's blocks that a tier has a copy of."""
         if not self.tiers:
             return 0
-        keys = map(self._prefixes.cache.key_of, context.table.blocks)
+        keys = map(self._cache.key_of, context.table.blocks)
         return sum(key is not None and self.tiers.has(key) for key in keys)
 
     def blocks_in(self, context: Context) -> dict[str, int]:
@@ -334,7 +334,7 @@ PageKey = tuple[int, bytes]
 
 
 class StaleCopies:
-    """Collects the pages that were cut since the last `forget`."""
+    """Collects the pages that were cut since the last `forget`: a slice of the keys per cut."""
 
     def __init__(
         self, contexts: Mapping[SessionId, Context], *, usage: UsageBook, kv_transfer: KvTransfer
@@ -342,7 +342,7 @@ class StaleCopies:
         self._contexts = contexts
         self._usage = usage
         self._kv_transfer = kv_transfer
-        self._cut: list[tuple[bytes, int, int, list[bytes]]] = []  # one slice of the keys each
+        self.cut: list[tuple[bytes, int, int, list[bytes]]] = []
 
     def note(self, context: Context, length: int) -> None:
         """Record the pages that a context is about to lose: it is cut to its first `length` ids."""
@@ -350,14 +350,14 @@ class StaleCopies:
             return
         first, stop = map(context.partition.complete_count, (length, context.computed_len))
         if first < stop:
-            self._cut.append((context.salt, first, stop, context.keys(stop)))
+            self.cut.append((context.salt, first, stop, context.keys(stop)))
 
     def forget(self) -> None:
         """Drop tier copies of cut pages, unless a session of the same user holds them again.
 
         See `KvTransfer.erase`.
         """
-        cut, self._cut = self._cut, []
+        cut, self.cut = self.cut, []
         for salt, first, stop, keys in cut:
             self._kv_transfer.erase(self.unwanted(salt, enumerate(keys[first:stop], first)))
 

@@ -44,23 +44,20 @@ class WrongSpace(Corruption):
 
 
 class DeferredFreeList:
-    """Owns the objects added since it was last emptied."""
+    """Owns the `objects` added since it was last emptied."""
 
     def __init__(self) -> None:
-        self._objects: list[object] = []
-
-    def __len__(self) -> int:
-        return len(self._objects)
+        self.objects: list[object] = []
 
     def add(self, old: object) -> None:
         """Keep an unused object alive until the list is emptied."""
-        if len(self._objects) >= _MOST:
+        if len(self.objects) >= _MOST:
             self.empty()
-        self._objects.append(old)
+        self.objects.append(old)
 
     def empty(self) -> None:
         """Free all of them."""
-        self._objects.clear()
+        self.objects.clear()
 
 
 @dataclass(slots=True)
@@ -75,6 +72,10 @@ class PageTableStats:
     blocks: int = 0
     holding: int = 0
     deferred_frees: DeferredFreeList = field(default_factory=DeferredFreeList)
+
+    def free_later(self, old: object) -> None:
+        """Keep an unused object alive until there is time to free it."""
+        self.deferred_frees.add(old)
 
 
 class PageTable:
@@ -136,6 +137,13 @@ class PageTable:
         """
         return self._entries[-1].block if self._tail_room else None
 
+    def ends_open(self, count: int) -> bool:
+        """Whether the last `count` valid slots lie in a tail with room: they filled no block."""
+        if not self._tail_room:
+            return False
+        _, first, last, _ = self._entries[-1]
+        return last - first >= count - 1
+
     @property
     def _tail_room(self) -> int:
         if len(self._entries) == self._sealed:  # none, or a sealed one
@@ -162,11 +170,17 @@ class PageTable:
         Raises:
             WrongSpace: fewer slots are reserved. The table is left unchanged.
         """
-        if count > self.room:
+        tail_room = self._tail_room
+        if count > tail_room + len(self._reserved) * self.block_size:
             raise WrongSpace(count, self.room)
         self.kept_len += count
+        if added := min(count, tail_room):
+            block, first, last, base = self._entries[-1]
+            self._entries[-1] = PageEntry(block, first, last + added, base)
+            self.next_pos += added
+            count -= added
         while count:
-            count -= self._append_to_tail(count) or self._open_block(count)
+            count -= self._open_block(count)
         self._count()
 
     def attach(self, blocks: Sequence[BlockId], pages: Sequence[tuple[int, int, int]]) -> None:
@@ -290,23 +304,15 @@ class PageTable:
             return array("i")
         gone, self._entries = self._entries, self._entries[:count]
         dropped, self._blocks = self._blocks[count:], self._blocks[:count]
-        self.table_stats.deferred_frees.add(gone)
+        self.table_stats.free_later(gone)
         return dropped
 
     def _count(self) -> None:
-        table_stats, blocks = self.table_stats, self.block_count
+        table_stats, blocks = self.table_stats, len(self._entries) + len(self._reserved)
         table_stats.tokens += self.kept_len - self._counted_tokens
         table_stats.blocks += blocks - self._counted_blocks
         table_stats.holding += (blocks > 0) - (self._counted_blocks > 0)
         self._counted_tokens, self._counted_blocks = self.kept_len, blocks
-
-    def _append_to_tail(self, count: int) -> int:
-        added = min(count, self._tail_room)
-        if added:
-            block, first, last, base = self._entries[-1]
-            self._entries[-1] = PageEntry(block, first, last + added, base)
-            self.next_pos += added
-        return added
 
     def _open_block(self, count: int) -> int:
         added = min(count, self.block_size)

@@ -52,6 +52,7 @@ class Restores:
         pays: Callable[[], bool],
     ) -> None:
         self._prefixes = prefixes
+        self._pool = prefixes.pool
         self._tiers = tiers
         self._take = take
         self._pays = pays
@@ -100,7 +101,7 @@ class Restores:
         count = sum(tier is not None for _, _, tier in pages)
         if not count or not self._pays() or any(key in self._coming for key, _, _ in pages):
             return False
-        take = self._prefixes.pool.try_take
+        take = self._pool.try_take
         return self._begin(
             context,
             limit,
@@ -111,7 +112,7 @@ class Restores:
 
     def _are_spare(self, count: int) -> bool:
         """Whether the next blocks to be taken are empty or have a copy in a tier."""
-        pool, key_of = self._prefixes.pool, self._prefixes.cache.key_of
+        pool, key_of = self._pool, self._prefixes.cache.key_of
         needed = count - pool.free_count
         if needed <= 0:
             return True
@@ -140,7 +141,7 @@ class Restores:
             del self._of[context.session]
             attach(context, restore.limit)
             self._count(restore)
-        self._prefixes.pool.free(restore.blocks)
+        self._pool.free(restore.blocks)
 
     def _pages(
         self, context: Context, limit: int
@@ -163,7 +164,7 @@ class Restores:
         pages: Sequence[tuple[bytes, BlockId | None, Tier | None]],
         take: Callable[[], list[BlockId] | None],
     ) -> bool:
-        pool = self._prefixes.pool
+        pool = self._pool
         there = [block for _, block, _ in pages if block is not None]
         pool.share(there)  # first: cached ones could be taken otherwise
         taken = take()

@@ -55,6 +55,7 @@ class DecodeGraphs:
         if not isinstance(llama.attention, CapturableBackend):
             raise TypeError(f"{llama.attention.name} attention has no step with fixed tensors")
         self._llama = llama
+        self._rotations = llama.arithmetic.table
         self._attention = llama.attention
         self._store = store
         self._device = device
@@ -137,7 +138,7 @@ class DecodeGraphs:
         table = torch.zeros((4, rows), dtype=torch.int64, device=self._store.device)
         table[3] = self._store.spare_row
         # the table may grow into another tensor; the graph keeps reading this one
-        lines = self._llama.arithmetic.table.from_zero(self._max_position)
+        lines = self._rotations.from_zero(self._max_position)
         inputs = FixedInputs(table=table, lines=lines)
         graph = device.capture(lambda: self._llama.forward_fixed(inputs, attention, self._store))
         staged = device.pinned(table.nbytes).view(torch.int64).view(4, rows)

@@ -54,6 +54,7 @@ class Llama:
     ) -> None:
         self.spec = spec
         self.weights = weights
+        self._layers = weights.layers
         self.attention = attention
         self.arithmetic = arithmetic
 
@@ -91,7 +92,7 @@ class Llama:
     ) -> Tensor:
         ops, eps = self.arithmetic.ops, self.spec.rms_norm_eps
         x = self._embed(token_ids)
-        for layer, weights in enumerate(self.weights.layers.walk(num_layers)):
+        for layer, weights in enumerate(self._layers.walk(num_layers)):
             normed = ops.rms_norm(x, weights.attention_norm, eps)
             x = x + self._attend(layer, weights, normed, step)
             normed = ops.rms_norm(x, weights.mlp_norm, eps)

@@ -31,7 +31,6 @@ from engine.model.kernels.library import (
 from engine.model.native_step import StepBuffers, raise_refusal
 from engine.model.native_weights import NativeWeights, has_quantized, load_native_weights
 from engine.model.sampler import draw
-from engine.model.thread_count import ThreadCountController
 from engine.planning.native_sizes import (
     BLOCK_TOKENS,
     native_activation_bytes,
@@ -42,6 +41,10 @@ from engine.system.limits import usable_processors
 from engine.system.process_memory import keep_out_of_dumps
 
 _ROTATION_CHUNK = 2048  # positions
+
+_WINDOW_S = 0.02  # several time slices of the scheduler
+_SHORTEST_PAUSE_S = 0.1
+_LONGEST_PAUSE_S = 1.6  # between trials of one more thread; a trial costs about a window
 
 
 class NativeModel:
@@ -210,12 +213,13 @@ class NativeRunner:
                 return
 
     def _run(self, batch: Sequence[SequenceStep], *, every_token: bool) -> None:
-        last = max(one.first_position + len(one.token_ids) for one in batch)
-        if last + BLOCK_TOKENS > len(self._rotation):
-            self._grow_rotation(last + BLOCK_TOKENS)
-        self._buffers.fill(batch, every_token=every_token)
+        buffers = self._buffers
+        buffers.fill(batch, every_token=every_token)
+        if buffers.end_position + BLOCK_TOKENS > len(self._rotation):
+            self._grow_rotation(buffers.end_position + BLOCK_TOKENS)
         self._library.engine_set_threads(self._engine, self._thread_count.threads)
-        raise_refusal(self._library.engine_step(self._engine, self._buffers.step))
+        if outcome := self._library.engine_step(self._engine, buffers.step):
+            raise_refusal(outcome)
         effort = self._effort
         self._library.engine_effort(self._engine, effort)
         self._thread_count.note(wall_s=effort.wall, cpu_s=effort.cpu, waiting_s=effort.waiting)
@@ -224,6 +228,61 @@ class NativeRunner:
         larger = rotation_table(self._spec, -(-rows // _ROTATION_CHUNK) * _ROTATION_CHUNK)
         self._library.engine_set_rotation(self._engine, address_of(larger), len(larger))
         self._rotation = larger
+
+
+class ThreadCountController:
+    """Chooses the thread count of the next step from the timings of the last ones.
+
+    The threads of a step pass hundreds of barriers, and each barrier waits for the last thread.
+    When another process shares a core, all threads wait for the descheduled one, and fewer threads
+    are faster.
+
+    Args:
+        most: initial and maximum number of threads.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.threads = most
+        self._most = most
+        self._pause_s = _SHORTEST_PAUSE_S
+        self._since_change_s = 0.0
+        self._wall_s = self._cpu_s = self._waiting_s = 0.0  # of the window
+
+    def note(self, *, wall_s: float, cpu_s: float, waiting_s: float) -> None:
+        """Record one step.
+
+        Args:
+            wall_s: its wall time.
+            cpu_s: CPU time of its threads together.
+            waiting_s: the part of `cpu_s` spent waiting for late threads.
+        """
+        self._since_change_s += wall_s
+        self._wall_s += wall_s
+        self._cpu_s += cpu_s
+        self._waiting_s += waiting_s
+        if self._wall_s < _WINDOW_S:
+            return
+        if self.threads > 1 and not self._pays():
+            self._change(self.threads - 1)
+            self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
+        elif self.threads < self._most and self._since_change_s >= self._pause_s:
+            self._change(self.threads + 1)  # a trial: its core may be free again
+        elif self.threads == self._most:
+            self._pause_s = max(self._pause_s / 2, _SHORTEST_PAUSE_S)
+        self._wall_s = self._cpu_s = self._waiting_s = 0.0
+
+    def _pays(self) -> bool:
+        """Whether the last thread contributes at least half of what it would on a free core.
+
+        Without it the other threads would get the same CPU time, but at most one core each.
+        """
+        work_s = self._cpu_s - self._waiting_s
+        given_s = min(self._cpu_s, (self.threads - 1) * self._wall_s)
+        return work_s >= given_s * (1 + 0.5 / self.threads)
+
+    def _change(self, threads: int) -> None:
+        self.threads = threads
+        self._since_change_s = 0.0
 
 
 def rotation_table(spec: ModelSpec, rows: int) -> npt.NDArray[np.float32]:

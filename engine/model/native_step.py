@@ -5,7 +5,6 @@ batch remembers the entries that it wrote, and writes only new ones.
 """
 
 from collections.abc import Sequence
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -30,10 +29,11 @@ _REFUSALS = {
 
 
 class StepBuffers:
-    """Owns the arrays that a `Step` points at."""
+    """Owns the arrays that a `Step` points at. `end_position`: the highest of a step, plus one."""
 
     def __init__(self, vocab_size: int) -> None:
         self.step = Step(logits_stride=-(-vocab_size // 16) * 16)
+        self.end_position = 0
         self._rows = 0
         self._sequences = 0
         self._outputs = 0
@@ -51,39 +51,40 @@ class StepBuffers:
 
     def fill(self, batch: Sequence[SequenceStep], *, every_token: bool) -> None:
         """Lay out a step. The library validates it."""
-        counts = [len(one.token_ids) for one in batch]
-        ends = np.cumsum(counts)
-        self._grow_rows(int(ends[-1]))
-        self._grow_sequences(len(batch))
+        tokens: list[int] = []
+        rows: list[int] = []
+        ends, first_positions = [], []
+        self.end_position = 0
+        for one in batch:
+            start = len(tokens)
+            tokens += one.token_ids
+            ends.append(len(tokens))
+            first_positions.append(one.first_position)
+            self.end_position = max(self.end_position, one.first_position + len(tokens) - start)
+            if every_token:
+                rows += range(start, len(tokens))
+            elif one.sample is not None:
+                rows += range(len(tokens) - 1 - one.sample.drafts, len(tokens))
+        self._grow(rows=len(tokens), sequences=len(batch), outputs=len(rows))
         step = self.step
-        step.rows, step.sequences = int(ends[-1]), len(batch)
-        self._tokens[: step.rows] = list(chain.from_iterable(one.token_ids for one in batch))
+        step.rows, step.sequences, step.outputs = len(tokens), len(batch), len(rows)
+        self._tokens[: len(tokens)] = tokens
         self._row_starts[1 : len(batch) + 1] = ends
-        self._first_positions[: len(batch)] = [one.first_position for one in batch]
-        self._write_entries([one.entries for one in batch])
-        if every_token:
-            rows = list(range(step.rows))
-        else:
-            rows = [
-                row
-                for one, end in zip(batch, ends.tolist(), strict=True)
-                if one.sample
-                for row in range(end - 1 - one.sample.drafts, end)
-            ]
-        self._grow_outputs(len(rows))
-        step.outputs = len(rows)
+        self._first_positions[: len(batch)] = first_positions
         self._output_rows[: len(rows)] = rows
+        self._write_entries(batch)
 
-    def _write_entries(self, tables: Sequence[Sequence[PageEntry]]) -> None:
+    def _write_entries(self, batch: Sequence[SequenceStep]) -> None:
         moved = False
-        for place, table in enumerate(tables):
-            if len(table) > self._rooms[place]:
-                self._rooms[place] = len(table) + _ROOM
+        for place, one in enumerate(batch):
+            if len(one.entries) > self._rooms[place]:
+                self._rooms[place] = len(one.entries) + _ROOM
                 moved = True
         if moved:
             self._move_entries()
         starts = self._entry_starts
-        for place, table in enumerate(tables):
+        for place, one in enumerate(batch):
+            table = one.entries
             before = self._written[place]
             kept = max(0, min(len(before), len(table)) - 1)
             if before[:kept] != table[:kept]:
@@ -101,14 +102,19 @@ class StepBuffers:
             self._entries = self._ints("entries", int(ends[-1]) * 2, 4)
         self._written = [()] * len(self._written)
 
-    def _grow_rows(self, rows: int) -> None:
+    def _grow(self, *, rows: int, sequences: int, outputs: int) -> None:
         if rows > self._rows:
             self._rows = rows
             self._tokens = self._ints("tokens", rows)
+        if sequences > self._sequences:
+            self._grow_sequences(sequences)
+        if outputs > self._outputs:
+            self._outputs = outputs
+            self._output_rows = self._ints("output_rows", outputs)
+            self.choices = self._ints("choices", outputs)
+            self.logits = self._array("logits", np.float32, (outputs, self.step.logits_stride))
 
     def _grow_sequences(self, sequences: int) -> None:
-        if sequences <= self._sequences:
-            return
         self._written += [()] * (sequences - self._sequences)
         self._rooms += [0] * (sequences - self._sequences)
         self._sequences = sequences
@@ -117,13 +123,6 @@ class StepBuffers:
         self._entry_starts = self._ints("entry_starts", sequences)
         self._entry_counts = self._ints("entry_counts", sequences)
         self._move_entries()
-
-    def _grow_outputs(self, outputs: int) -> None:
-        if outputs > self._outputs:
-            self._outputs = outputs
-            self._output_rows = self._ints("output_rows", outputs)
-            self.choices = self._ints("choices", outputs)
-            self.logits = self._array("logits", np.float32, (outputs, self.step.logits_stride))
 
     def _ints(self, name: str, *shape: int) -> Ints:
         return self._array(name, np.int32, shape)

@@ -161,6 +161,7 @@ class TorchRunner:
         self._llama = llama
         self.store = store
         self._device = device
+        self._compute = None if device is None else device.compute
         self._graphs = graphs
         self.move_pages = self._move if store.position_form == "absolute" else None
 
@@ -184,10 +185,10 @@ class TorchRunner:
             logits = self.logits(batch)
             with torch.inference_mode():
                 drawn = sample(logits, wanted) if wanted else []
-            if self._device is not None:
+            if self._compute is not None:
                 # A step without samples reads nothing back. Without this call its time and its
                 # errors would count as the next step's.
-                self._device.compute.synchronize()
+                self._compute.synchronize()
             return drawn
 
     def logits(self, batch: Sequence[SequenceStep], *, every_token: bool = False) -> Tensor:

@@ -67,8 +67,9 @@ class _Memory(Executor):
     """Records contexts that lost KV, so that empty ones can be dropped."""
 
     def __init__(self, capacity: int, config: PlacementConfig, clock: _Clock) -> None:
-        self.emptied: list[SessionId] = []
-        self.counters = Counters()
+        self._emptied: list[SessionId] = []
+        counters = Counters()
+        self._evictions = counters.evictions
         super().__init__(
             num_blocks=capacity,
             block_size=1,
@@ -76,16 +77,31 @@ class _Memory(Executor):
             caching=True,
             max_replay_tokens=0,
             copy_block=_copy_nothing,
+            zero_block=_zero_nothing,
             placement=config,
             tiers=no_tiers(),
-            counters=self.counters,
+            counters=counters,
             clock=clock,
         )
 
     def release(self, context: Context) -> None:
         """Free all KV of a context."""
         super().release(context)
-        self.emptied.append(context.session)
+        self._emptied.append(context.session)
+
+    @property
+    def eviction_count(self) -> int:
+        """Number of evictions so far."""
+        return self._evictions.total()
+
+    def take_emptied(self) -> list[SessionId]:
+        """Return the sessions that lost their KV since the last call."""
+        emptied, self._emptied = self._emptied, []
+        return emptied
+
+    def drop(self, session: SessionId) -> None:
+        """Remove a context, if it is open. Its usage is kept."""
+        self.contexts.pop(session, None)
 
     def discard(self, blocks: Sequence[BlockId]) -> None:
         """Free unshared blocks on release instead of caching them."""
@@ -97,6 +113,10 @@ class _Memory(Executor):
 
 def _copy_nothing(_source: BlockId, _target: BlockId) -> None:
     pass  # blocks of one token are never written twice
+
+
+def _zero_nothing(_block: BlockId) -> None:
+    pass  # blocks have no contents
 
 
 class TraceReplay:
@@ -115,7 +135,7 @@ class TraceReplay:
         now_s = self._clock.now_s = max(request.at_s, self._clock.now_s + _TICK_S)
         session = SessionId(request.session)
         context = self._context(session, request.blocks)
-        self._memory.eviction.note_turn(context, request.new_tokens)
+        self._memory.note_turn(context, request.new_tokens, None)
         context.activity = Activity.RUNNING
         admitted = self._memory.try_admit(context, len(context.ids))
         self._count(request, context.table.kept_len, admitted=admitted)
@@ -125,7 +145,7 @@ class TraceReplay:
             self._memory.release(context)
         context.activity = Activity.IDLE
         context.last_used_s = now_s
-        self._memory.eviction.note_idle(context)
+        self._memory.note_turn_end(context)
         self._silent.note(session, now_s)
         for cut in said:
             self._cut(cut)
@@ -159,31 +179,30 @@ class TraceReplay:
         stats.hits += hits
         stats.refused += not admitted
         stats.returned_blocks += max(0, request.known_blocks - hits)
-        stats.evictions = self._memory.counters.evictions.total()
-        stats.most_sessions = max(stats.most_sessions, len(self._memory.eviction.usage))
+        stats.evictions = self._memory.eviction_count
+        stats.most_sessions = max(stats.most_sessions, len(self._memory.usage))
 
     def _cut(self, cut: Cut) -> None:
         session = SessionId(cut.session)
-        context = self._memory.contexts.get(session)
+        context = self._memory.context(session)
         if context is not None and cut.blocks < len(context.ids):
             if cut.dead:
                 self._memory.discard(context.table.blocks[cut.blocks :])
             self._memory.cut(context, cut.blocks)
         if not cut.blocks:
-            self._memory.contexts.pop(session, None)
-            self._memory.eviction.forget(session)
+            self._memory.drop(session)
+            self._memory.forget_usage(session)
 
     def _forget(self) -> None:
         """Drop contexts without KV (a request has all its ids), and those silent for too long."""
-        for session in self._memory.emptied:
-            self._memory.contexts.pop(session, None)
+        for session in self._memory.take_emptied():
+            self._memory.drop(session)
             if session not in self._silent.last_s:
-                self._memory.eviction.forget(session)
-        self._memory.emptied.clear()
+                self._memory.forget_usage(session)
         before_s = self._clock.now_s - NOTHING_SEEN.ages_s[-1]
         while (silent := self._silent.pop(before_s)) is not None:
             if silent not in self._memory.contexts:
-                self._memory.eviction.forget(silent)
+                self._memory.forget_usage(silent)
 
 
 def replay(

@@ -21,6 +21,7 @@ class Tokenizer:
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
+        self._added = vocabulary.added
         self._names = {token_id: name for name, token_id in vocabulary.added.items()}
 
     @property
@@ -31,7 +32,7 @@ class Tokenizer:
     @property
     def ordinary_end(self) -> int:
         """One above the largest id that ordinary text encodes to; added tokens may lie beyond."""
-        added = set(self._vocabulary.added.values())
+        added = set(self._added.values())
         return max((i + 1 for i in range(self.vocab_size) if i not in added), default=0)
 
     @property
@@ -75,7 +76,7 @@ class Tokenizer:
         Raises:
             KeyError: the model has no such token.
         """
-        return self._vocabulary.added[name]
+        return self._added[name]
 
     def special_name(self, token_id: int) -> str | None:
         """Spelling of an added token; None for all other ids."""
@@ -84,7 +85,7 @@ class Tokenizer:
     @property
     def special_names(self) -> Iterable[str]:
         """Spellings of all added tokens."""
-        return self._vocabulary.added.keys()
+        return self._added.keys()
 
     def token_bytes(self, token_id: int) -> bytes:
         """Bytes of an id's text; b"" for control tokens and unknown ids."""

@@ -23,6 +23,7 @@ class Memory(Executor):
             caching=True,
             max_replay_tokens=1000,
             copy_block=lambda _source, _target: None,
+            zero_block=lambda _block: None,
             placement=PlacementConfig(name="test", policy=LeastRecentlyUsed()),
             tiers=no_tiers(),
             counters=Counters(),
@@ -30,7 +31,7 @@ class Memory(Executor):
             move_pages=self.moves.extend,
         )
 
-    def context(self, session: str, tokens: int) -> Context:
+    def computed(self, session: str, tokens: int) -> Context:
         self.open(session, b"", [ord(session[0]), *range(1, tokens)], tokens)
         context = self.contexts[session]
         assert self.try_reserve(context, tokens)
@@ -49,7 +50,7 @@ def places(move: PageMove, blocks: list[int]) -> list[int]:
 
 def test_what_is_behind_the_first_dropped_id_moves_up_in_its_own_blocks() -> None:
     memory = Memory(8)
-    context = memory.context("a", 18)
+    context = memory.computed("a", 18)
     blocks = context.table.blocks
     memory.drop(context, 6, 9)
     assert [move.target for move in memory.moves] == blocks[1:4]
@@ -67,7 +68,7 @@ def test_what_is_behind_the_first_dropped_id_moves_up_in_its_own_blocks() -> Non
 
 def test_keys_of_what_moved_are_forgotten_and_made_anew() -> None:
     memory = Memory(8)
-    context = memory.context("a", 16)
+    context = memory.computed("a", 16)
     blocks = context.table.blocks
     before = [memory.cache.key_of(block) for block in blocks]
     memory.drop(context, 5, 6)
@@ -82,7 +83,7 @@ def test_keys_of_what_moved_are_forgotten_and_made_anew() -> None:
 
 def test_the_end_of_a_context_leaves_without_a_move() -> None:
     memory = Memory(8)
-    context = memory.context("a", 16)
+    context = memory.computed("a", 16)
     memory.drop(context, 8, 16)
     assert memory.moves == []
     assert context.table.block_count == 2
@@ -90,7 +91,7 @@ def test_the_end_of_a_context_leaves_without_a_move() -> None:
 
 def test_shared_pages_are_copied_to_new_blocks() -> None:
     memory = Memory(8)
-    context = memory.context("a", 12)
+    context = memory.computed("a", 12)
     memory.fork(context, "b", 12)
     shared = context.table.blocks
     memory.drop(context, 5, 7)
@@ -103,7 +104,7 @@ def test_shared_pages_are_copied_to_new_blocks() -> None:
 
 def test_for_want_of_blocks_nothing_moves_until_the_turn_gets_them() -> None:
     memory = Memory(4)
-    context = memory.context("a", 12)
+    context = memory.computed("a", 12)
     memory.fork(context, "b", 12)
     other = memory.contexts["b"]
     other.activity = Activity.RUNNING
@@ -125,7 +126,7 @@ def test_for_want_of_blocks_nothing_moves_until_the_turn_gets_them() -> None:
 
 def test_a_second_edit_waits_behind_one_that_is_due() -> None:
     memory = Memory(4)
-    context = memory.context("a", 12)
+    context = memory.computed("a", 12)
     memory.fork(context, "b", 12)
     memory.contexts["b"].activity = Activity.RUNNING
     memory.drop(context, 1, 2)
@@ -141,7 +142,7 @@ def test_a_second_edit_waits_behind_one_that_is_due() -> None:
 
 def test_a_rewound_tail_of_moved_ids_is_written_where_it_lies_when_the_pool_is_full() -> None:
     memory = Memory(3)
-    context = memory.context("a", 12)
+    context = memory.computed("a", 12)
     memory.drop(context, 1, 2)
     context.append([7])
     assert memory.try_admit(context, 12)

@@ -68,7 +68,7 @@ def test_a_hint_can_be_changed_after_the_fact(make_engine) -> None:
     newcomer(engine)
     assert kept(engine, "ab") == "a"
     engine.hint("a", priority=1)
-    assert engine.loop.memory.eviction.usage.of("a").priority == 1
+    assert engine.loop.memory.usage.of("a").priority == 1
 
 
 def test_a_time_to_live_begins_anew_with_each_turn(make_engine) -> None:
@@ -84,7 +84,7 @@ def test_a_time_to_live_begins_anew_with_each_turn(make_engine) -> None:
 
 def test_hints_survive_a_context_that_is_set_anew_but_not_a_close(make_engine) -> None:
     engine = make_engine(**QUIET)
-    usage = engine.loop.memory.eviction.usage
+    usage = engine.loop.memory.usage
     engine.hint("a", priority=2)
     assert len(usage) == 0, "nothing is kept of sessions that were never opened"
     engine.open("a")

@@ -24,6 +24,7 @@ class Memory(Executor):
             caching=True,
             max_replay_tokens=1000,
             copy_block=lambda source, target: self.copies.append((source, target)),
+            zero_block=lambda _block: None,
             placement=PlacementConfig(name="test", policy=policy),
             tiers=no_tiers(),
             counters=self.counters,

@@ -237,7 +237,7 @@ class TestTerms:
         engine = make_engine(**QUIET)
         users(engine, a=1)
         engine.turn("a0", [1] * 20, terms=Terms(max_blocks=9))
-        usage = engine.loop.memory.eviction.usage
+        usage = engine.loop.memory.usage
         assert usage.max_blocks(b"a") == 9
         engine.close("a0")
         assert not usage.has_limits

@@ -7,12 +7,17 @@ import pytest
 
 from engine.kv.context import Context
 from engine.kv.eviction import UsageBook
+from engine.kv.executor import Executor
 from engine.kv.offload import StaleCopies
 from tests.harness.loop import Engine
 
 PAGES = 64
 LONG = [number % 250 for number in range(16 * PAGES)]
 OTHERS = 20
+
+
+def stale_copies_of(memory: Executor) -> StaleCopies:
+    return StaleCopies(memory.contexts, usage=memory.usage, kv_transfer=memory.kv_transfer)
 
 
 @pytest.fixture
@@ -31,10 +36,10 @@ def test_pages_that_another_has_are_wanted_whatever_comes_behind(crowd: Engine) 
     memory = crowd.loop.memory
     context = memory.contexts["long"]
     keys = context.keys(PAGES)[:PAGES]
-    unwanted = memory.stale_copies.unwanted(context.salt, enumerate(keys), closed=context)
+    unwanted = stale_copies_of(memory).unwanted(context.salt, enumerate(keys), closed=context)
     assert unwanted == keys[2:], "the first 32 ids are everybody's"
-    assert memory.stale_copies.unwanted(context.salt, enumerate(keys)) == []
-    assert memory.stale_copies.unwanted(b"another user", enumerate(keys)) == keys
+    assert stale_copies_of(memory).unwanted(context.salt, enumerate(keys)) == []
+    assert stale_copies_of(memory).unwanted(b"another user", enumerate(keys)) == keys
 
 
 def test_sessions_that_share_nothing_are_looked_at_once_and_not_for_every_page(
@@ -46,7 +51,7 @@ def test_sessions_that_share_nothing_are_looked_at_once_and_not_for_every_page(
     memory = crowd.loop.memory
     context = memory.contexts["long"]
     keys = context.keys(PAGES)[:PAGES]
-    memory.stale_copies.unwanted(context.salt, enumerate(keys), closed=context)
+    stale_copies_of(memory).unwanted(context.salt, enumerate(keys), closed=context)
     assert len(looks) <= 2 * 3 * OTHERS
 
 

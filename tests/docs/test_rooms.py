@@ -67,3 +67,23 @@ def test_no_class_name_stands_twice():
             if isinstance(node, ast.ClassDef):
                 places[node.name].append(name)
     assert {name: where for name, where in places.items() if len(where) > 1} == {}
+
+
+def test_no_call_of_the_engine_reaches_through_two_objects():
+    """`self.memory.pool.free(...)` knows what memory is made of: ask `memory`, or hold `pool`."""
+    chains = [
+        f"{name}:{call.lineno} {ast.unparse(call.func)}"
+        for name, path in modules()
+        if name.startswith("engine.")
+        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(call, ast.Call) and links(call.func) > 2
+    ]
+    assert chains == []
+
+
+def links(called):
+    """Attributes from `self` to what is called: 1 for `self.run()`; 0 for other calls."""
+    names = 0
+    while isinstance(called, ast.Attribute):
+        called, names = called.value, names + 1
+    return names if isinstance(called, ast.Name) and called.id == "self" else 0

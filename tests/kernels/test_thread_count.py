@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.model.thread_count import ThreadCountController
+from engine.model.native import ThreadCountController
 
 WORK_S = 0.004  # CPU time of a step
 

@@ -97,6 +97,7 @@ class StreamMover:
         import torch
 
         self._pool = pool
+        self._compute = pool.device.compute
         self._host = host
         self._slots = None if host is None else torch.from_numpy(host.slots)
         self._threads = threads
@@ -191,7 +192,7 @@ class StreamMover:
 
     def _put(self, direction: _Direction, copies: Iterator[Copy], then: Callable[[], None]) -> None:
         """Order copies behind all earlier work of the model's stream."""
-        direction.stream.wait(self._pool.device.compute.record())
+        direction.stream.wait(self._compute.record())
         for target, source in copies:
             direction.stream.copy(target, source)
         direction.copies.append(_Copies(direction.stream.record(), then))

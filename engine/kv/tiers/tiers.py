@@ -63,7 +63,7 @@ class Tiers:
         self._device = device
         self._mover = mover
         self.block_bytes = block_bytes
-        self._in_flight = 0
+        self.in_flight = 0  # transfers
         self._unwanted: set[tuple[str, bytes]] = set()
         self._most: dict[tuple[TierName, bytes], int] = {}
         self._closed = False
@@ -73,11 +73,6 @@ class Tiers:
 
     def __iter__(self) -> Iterator[Tier]:
         return iter(self._tiers)
-
-    @property
-    def in_flight(self) -> int:
-        """Number of transfers in flight."""
-        return self._in_flight
 
     @property
     def block_restore_s(self) -> float:
@@ -153,15 +148,15 @@ class Tiers:
 
     def finished(self) -> list[Transfer]:
         """Record finished transfers, and return them."""
-        transfers = self._mover.finished() if self._in_flight else []
+        transfers = self._mover.finished() if self.in_flight else []
         for transfer in transfers:
-            self._in_flight -= 1
+            self.in_flight -= 1
             self._finish(transfer, self._named(transfer.tier))
         return transfers
 
     def wait(self, timeout_s: float) -> None:
         """Sleep until a transfer has ended, or the time is over."""
-        if self._in_flight:
+        if self.in_flight:
             self._mover.wait(timeout_s)
 
     def close(self) -> list[Transfer]:
@@ -179,7 +174,7 @@ class Tiers:
         for tier in self._tiers:
             for text in tier.index.violations():
                 yield f"{tier.name} tier: {text}"
-            if tier.index.in_transfer and not self._in_flight:
+            if tier.index.in_transfer and not self.in_flight:
                 yield f"{tier.name} tier: {tier.index.in_transfer} slots are in no transfer"
 
     def _named(self, name: str) -> Tier:
@@ -219,7 +214,7 @@ class Tiers:
             other=other,
             blocks=[block for block, _ in pairs],
         )
-        self._in_flight += 1
+        self.in_flight += 1
         self._mover.begin(transfer)
         return transfer
 

@@ -78,6 +78,7 @@ class GatherAttention:
         self._attend_part = attend_part
         self._spec = spec
         self._arithmetic = arithmetic
+        self._rotations = arithmetic.table
 
     def prepare(self, batch: Batch, store: KvStore) -> GatherStep:
         """See AttentionBackend."""
@@ -112,7 +113,7 @@ class GatherAttention:
             window_mask = self._mask(seen & (distance < self._spec.sliding_window))
         rotation = None
         if rotates:
-            by_base = self._arithmetic.table.at(contexts.bases[places.ravel()])
+            by_base = self._rotations.at(contexts.bases[places.ravel()])
             rotation = by_base.view(*places.shape, 1, -1, 2)
         return GatherPart(
             queries=self._index(queries),

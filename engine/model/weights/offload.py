@@ -47,7 +47,7 @@ class OffloadedLayers:
         resident: Mapping[int, LayerWeights],
         packed: Mapping[int, PackedLayer],
     ) -> None:
-        self._device = device
+        self._compute = device.compute
         self._resident = resident
         self._packed = packed
         self._order = sorted(packed)
@@ -79,7 +79,7 @@ class OffloadedLayers:
                 # the previous step ended early
                 self._begin(self._order.index(layer))
             here = self._ahead.popleft()
-            self._device.compute.wait(here.copied)
+            self._compute.wait(here.copied)
             yield self._views[layer, here.buffer]
             self._fetch(self._after(layer, BUFFERS), here.buffer)
 
@@ -91,7 +91,7 @@ class OffloadedLayers:
 
     def _fetch(self, layer: int, buffer: int) -> None:
         """Copy a layer, after all work that was enqueued so far and may read the buffer."""
-        self._copies.wait(self._device.compute.record())
+        self._copies.wait(self._compute.record())
         data = self._packed[layer].data
         self._copies.copy(self._buffers[buffer][: len(data)], data)
         self._ahead.append(_Ahead(layer=layer, buffer=buffer, copied=self._copies.record()))

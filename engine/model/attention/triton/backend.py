@@ -56,6 +56,7 @@ class TritonAttention:
         self.name = name
         self._spec = spec
         self._arithmetic = arithmetic
+        self._rotations = arithmetic.table
         self._shared_bytes = shared_bytes(arithmetic.device)
         self._is_warm = arithmetic.device.type != "cuda"  # interpreted kernels are not compiled
 
@@ -141,7 +142,7 @@ class TritonAttention:
         )
 
     def _launcher(self, store: KvStore, shapes: Shapes, max_position: int) -> Launcher:
-        rotations = self._arithmetic.table.from_zero(max_position)
+        rotations = self._rotations.from_zero(max_position)
         return Launcher(spec=self._spec, store=store, shapes=shapes, rotations=rotations)
 
     def _tiles(self, batch: Batch, members: Ints, tiling: Tiling) -> Tiles:
