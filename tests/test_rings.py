@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests import databases, rings
+from tests.e2e.support import wait_until
 
 ROOT = Path(__file__).parents[1]
 
@@ -73,3 +74,38 @@ def test_the_first_ring_fails_when_it_starts_too_much(run, servers, status):
     run.pytest_sessionfinish(session)
     assert session.exitstatus == status
     assert run.too_many() == ({} if status == 0 else {"server": 7})
+
+
+def first_ring_of(file):
+    command = [sys.executable, "-m", "tests", "first", str(file), "-n", "0"]
+    own = ["-c", str(ROOT / "pyproject.toml"), "-p", "tests.rings", "-p", "no:cacheprovider"]
+    return [*command, *own]
+
+
+def test_sigterm_ends_a_run_with_all_it_has_started(tmp_path):
+    """As Ctrl-C does: pytest stops its Postgres, then the run ends."""
+    waits = tmp_path / "test_waits.py"
+    text = "import pathlib, signal\n\n\ndef test_it(request):\n"
+    text += f"    pathlib.Path({str(tmp_path / 'began')!r}).touch()\n"
+    text += "    try:\n        signal.pause()\n    finally:\n"
+    text += f"        pathlib.Path({str(tmp_path / 'cleaned')!r}).touch()\n"
+    waits.write_text(text)
+    with subprocess.Popen(first_ring_of(waits), cwd=ROOT, stdout=subprocess.DEVNULL) as run:
+        wait_until((tmp_path / "began").exists, within_s=60)
+        run.terminate()
+        assert run.wait(60) != 0
+    assert (tmp_path / "cleaned").exists()
+
+
+def test_a_mark_of_ones_own_joins_the_parts_mark(tmp_path):
+    marked = tmp_path / "test_marked.py"
+    marked.write_text(
+        "import pytest\n\n\n@pytest.mark.serial\ndef test_alone():\n    pass\n\n\n"
+        "def test_beside():\n    pass\n"
+    )
+    command = [*first_ring_of(marked), "-m", "not serial"]
+    done = subprocess.run(command, check=False, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0
+    assert [line for line in done.stdout.splitlines() if " passed" in line] == [
+        line for line in done.stdout.splitlines() if line.startswith("1 passed")
+    ]

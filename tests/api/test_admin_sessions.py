@@ -49,8 +49,10 @@ async def test_an_admin_inspects_and_steers_them_and_each_act_is_on_record(peopl
         session = first["conversation"]["id"]
         await line.turn("and more", conversation=session)
         path = f"/v1/sessions/{session}"
+        before = (await hers.get(f"{path}?include=page_table")).json()
         view = (await http.get(f"{path}?include=page_table")).json()
-        assert view == (await hers.get(f"{path}?include=page_table")).json()
+        after = (await hers.get(f"{path}?include=page_table")).json()
+        assert view in (before, after)  # idle prefill may come once in between
         assert (view["user"], view["page_table"] != []) == (ann.id, True)
         policy = (await http.put(f"{path}/policy", json={"type": "last_turns", "turns": 1})).json()
         assert policy["policy"] == (await hers.get(path)).json()["policy"] == "last_turns"
