@@ -43,14 +43,14 @@ def build_app(
     allowed_origins: Iterable[str] = (),
     traced: bool = False,
 ) -> Starlette:
-    """Build the ASGI application. Its lifespan starts and stops the service, not the engine.
+    """Build the ASGI application. Its lifespan starts and stops the sessions, not the engine.
 
     `traced`: traces are exported, so trace headers of callers are read.
     """
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        await gateway.service.start()
+        await gateway.sessions.start()
         gateway.key_watch.start()
         gateway.audit_watch.start()
         try:
@@ -58,7 +58,7 @@ def build_app(
         finally:
             await gateway.audit_watch.stop()
             await gateway.key_watch.stop()
-            await gateway.service.stop()
+            await gateway.sessions.stop()
 
     return Starlette(
         routes=[
@@ -123,7 +123,7 @@ def _middleware(
 async def drain(gateway: Gateway) -> None:
     """Refuse new work, let running turns end, then close the sockets with 1012."""
     gateway.connections.begin_drain()
-    await gateway.service.drain()
+    await gateway.sessions.drain()
     await gateway.connections.close_all()
 
 

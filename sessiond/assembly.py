@@ -30,7 +30,8 @@ from sessiond.domain import PolicyChoice
 from sessiond.observability.metrics import Metrics
 from sessiond.observability.span_export import spans_to
 from sessiond.sessions.hooks import Hooks
-from sessiond.sessions.service import ServiceLimits, SessionService
+from sessiond.sessions.layer import SessionLayer
+from sessiond.sessions.limits import ServiceLimits
 from sessiond.sessions.transcript import TextFormat
 from sessiond.settings import Settings
 from sessiond.store.store import Store
@@ -90,7 +91,7 @@ def build_server(
     )
     metrics = Metrics()
     spans = spans_to(settings.otlp_traces_endpoint) if settings.otlp_traces_endpoint else None
-    service = SessionService(
+    sessions = SessionLayer(
         store=store,
         engine=engine,
         text=text,
@@ -111,11 +112,11 @@ def build_server(
     )
     key_watch = KeyWatch(
         store.accounts.unusable if settings.auth == "keys" else None,
-        at_work=service.cancelling.keys_at_work,
-        on_revoked=service.cancelling.end_work_of_key,
+        at_work=sessions.followers.keys_at_work,
+        on_revoked=sessions.followers.end_work_of_key,
     )
     gateway = Gateway(
-        service=service,
+        sessions=sessions,
         engine=engine,
         auth=KeyAuth(store.accounts) if settings.auth == "keys" else NoAuth(),
         limits=_gateway_limits(settings),

@@ -30,7 +30,9 @@ class AdminApi:
     def __init__(
         self, gateway: Gateway, accounts: Accounts, *, drain: Callable[[], Awaitable[None]]
     ) -> None:
-        self._gateway = gateway
+        self._limits = gateway.limits
+        self._connections = gateway.connections
+        self._quotas = gateway.sessions.quotas
         self._accounts = accounts
         self._drain = drain
         self._draining: asyncio.Task[None] | None = None
@@ -74,7 +76,7 @@ class AdminApi:
     async def read_user(self, request: Request) -> Response:
         """`GET /admin/users/{id}`, with the user's usage."""
         user = await self._accounts.user(_user_id(request))
-        account = await self._gateway.service.quotas.account(user.id)
+        account = await self._quotas.account(user.id)
         return json_response(user_object(user) | {"usage": usage_object(account)})
 
     async def change_user(self, request: Request) -> Response:
@@ -141,7 +143,7 @@ class AdminApi:
         await self._body(request, frozenset())
         await self._accounts.write_down(_actor(request), "drain", None)
         if self._draining is None:
-            self._gateway.connections.begin_drain()
+            self._connections.begin_drain()
             self._draining = asyncio.create_task(self._run_drain())
         return json_response(self._drain_object(), 202)
 
@@ -152,7 +154,7 @@ class AdminApi:
             logger.exception("the drain failed")
 
     def _drain_object(self) -> Json:
-        connections = self._gateway.connections
+        connections = self._connections
         return {
             "object": "drain",
             "draining": connections.draining,
@@ -161,7 +163,7 @@ class AdminApi:
         }
 
     async def _body(self, request: Request, known: frozenset[str]) -> dict[str, object]:
-        body = await read_body(request, self._gateway.limits.max_body_bytes)
+        body = await read_body(request, self._limits.max_body_bytes)
         pairs = parse_object(body) if body.strip() else {}
         fields.only_known(pairs, known)
         return pairs

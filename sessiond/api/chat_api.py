@@ -18,8 +18,10 @@ class ChatApi:
     """Create completions."""
 
     def __init__(self, gateway: Gateway) -> None:
-        self._gateway = gateway
-        self._service = gateway.service
+        self._limits = gateway.limits
+        self._engine = gateway.engine
+        self._turns = gateway.sessions.turns
+        self._drain_rate = gateway.sessions.drain_rate
 
     def routes(self) -> list[BaseRoute]:
         """List the routes."""
@@ -27,17 +29,16 @@ class ChatApi:
 
     async def create(self, request: Request) -> Response | ASGIApp:
         """`POST /v1/chat/completions`: JSON, or chunks with `stream`."""
-        limits = self._gateway.limits
         caller = caller_of(request)
-        body = decode_chat_body(await read_body(request, limits.max_body_bytes))
-        bound = await self._service.bind_chat(caller, body.request)
-        turn = await self._service.run(bound)
+        body = decode_chat_body(await read_body(request, self._limits.max_body_bytes))
+        bound = await self._turns.bind_chat(caller, body.request)
+        turn = await self._turns.run(bound)
         encoder = ChatEncoder(
             turn.accepted,
-            fingerprint=self._gateway.engine.info.fingerprint,
+            fingerprint=self._engine.info.fingerprint,
             include_usage=body.include_usage,
         )
         if body.stream:
-            return EventStream(turn, limits, encoder, write=data_only, last=DONE)
-        await play(turn, encoder, request, self._service.drain_rate)
+            return EventStream(turn, self._limits, encoder, write=data_only, last=DONE)
+        await play(turn, encoder, request, self._drain_rate)
         return json_response(encoder.completion(), headers=response_headers(turn, request))

@@ -21,8 +21,9 @@ class ConversationsApi:
     """Create, read, change and delete conversations; append and read their items."""
 
     def __init__(self, gateway: Gateway) -> None:
-        self._gateway = gateway
-        self._service = gateway.service
+        self._limits = gateway.limits
+        sessions = gateway.sessions
+        self._conversations, self._openings = sessions.conversations, sessions.openings
 
     def routes(self) -> list[BaseRoute]:
         """List the routes."""
@@ -42,7 +43,7 @@ class ConversationsApi:
     async def create(self, request: Request) -> Response:
         """`POST /v1/conversations`."""
         pairs = await self._body(request, frozenset({"id", "items", "metadata"}))
-        view = await self._service.create_conversation(
+        view = await self._openings.create(
             caller_of(request),
             _items(pairs.get("items")),
             decode_metadata(pairs.get("metadata")),
@@ -54,13 +55,13 @@ class ConversationsApi:
     async def read(self, request: Request) -> Response:
         """`GET /v1/conversations/{id}`."""
         caller = caller_of(request)
-        view = await self._service.conversations.get(caller, request.path_params["session_id"])
+        view = await self._conversations.get(caller, request.path_params["session_id"])
         return json_response(_conversation(view))
 
     async def update(self, request: Request) -> Response:
         """`POST /v1/conversations/{id}`: replace its metadata."""
         pairs = await self._body(request, frozenset({"metadata"}))
-        view = await self._service.conversations.update(
+        view = await self._conversations.update(
             caller_of(request),
             request.path_params["session_id"],
             decode_metadata(pairs.get("metadata")),
@@ -70,13 +71,13 @@ class ConversationsApi:
     async def delete(self, request: Request) -> Response:
         """`DELETE /v1/conversations/{id}`."""
         session_id = request.path_params["session_id"]
-        await self._service.close_session(caller_of(request), session_id)
+        await self._conversations.close(caller_of(request), session_id)
         deleted = {"id": session_id, "object": "conversation.deleted", "deleted": True}
         return json_response(deleted)
 
     async def list_items(self, request: Request) -> Response:
         """`GET /v1/conversations/{id}/items`."""
-        page = await self._service.conversations.list_items(
+        page = await self._conversations.list_items(
             caller_of(request),
             request.path_params["session_id"],
             limit=page_limit(request),
@@ -88,7 +89,7 @@ class ConversationsApi:
     async def add_items(self, request: Request) -> Response:
         """`POST /v1/conversations/{id}/items`."""
         pairs = await self._body(request, frozenset({"items"}))
-        items = await self._service.conversations.add_items(
+        items = await self._conversations.add_items(
             caller_of(request),
             request.path_params["session_id"],
             _items(pairs.get("items")),
@@ -97,7 +98,7 @@ class ConversationsApi:
 
     async def read_item(self, request: Request) -> Response:
         """`GET /v1/conversations/{id}/items/{item_id}`."""
-        item = await self._service.conversations.get_item(
+        item = await self._conversations.get_item(
             caller_of(request),
             request.path_params["session_id"],
             request.path_params["item_id"],
@@ -108,14 +109,12 @@ class ConversationsApi:
         """`DELETE /v1/conversations/{id}/items/{item_id}`."""
         caller = caller_of(request)
         session_id = request.path_params["session_id"]
-        await self._service.conversations.delete_item(
-            caller, session_id, request.path_params["item_id"]
-        )
-        view = await self._service.conversations.get(caller, session_id)
+        await self._conversations.delete_item(caller, session_id, request.path_params["item_id"])
+        view = await self._conversations.get(caller, session_id)
         return json_response(_conversation(view))
 
     async def _body(self, request: Request, known: frozenset[str]) -> dict[str, object]:
-        body = await read_body(request, self._gateway.limits.max_body_bytes)
+        body = await read_body(request, self._limits.max_body_bytes)
         pairs = parse_object(body) if body.strip() else {}
         fields.only_known(pairs, known)
         return pairs

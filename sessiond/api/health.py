@@ -27,7 +27,12 @@ class HealthApi:
     """Answers from the engine's statistics, queried on each request."""
 
     def __init__(self, gateway: Gateway) -> None:
-        self._gateway = gateway
+        sessions = gateway.sessions
+        self._replica, self._demand = sessions.replica, sessions.demand
+        self._housekeeping = sessions.housekeeping
+        self._connections, self._metrics = gateway.connections, gateway.metrics
+        self._audit_watch = gateway.audit_watch
+        self._ask_timeout_s = gateway.limits.ask_timeout_s
         self._engine = gateway.engine
         self._started_at = gateway.clock()
 
@@ -49,25 +54,28 @@ class HealthApi:
 
     async def ready(self, request: Request) -> Response:  # noqa: ARG002 -- the same
         """`GET /health/ready`: 200 if a turn would be accepted now, else 503 with the reason."""
-        if self._gateway.connections.draining:
+        if self._connections.draining:
             return json_response({"status": "draining"}, 503)
         if not await self._engine_answers():
             return json_response({"status": "engine_unavailable"}, 503)
-        if self._gateway.service.database_failure is not None:  # the reason goes to the log only
+        if self._replica.database_failure is not None:  # the reason goes to the log only
             return json_response({"status": "database_unavailable"}, 503)
         return json_response({"status": "ok"})
 
     async def capacity(self, request: Request) -> Response:  # noqa: ARG002 -- the same
         """`GET /health/capacity`: free + cached + active = total."""
-        demand = self._gateway.service.demand
         accepting = (
-            self._engine.available and not self._gateway.connections.draining and not demand.is_high
+            self._engine.available and not self._connections.draining and not self._demand.is_high
         )
         capacity = capacity_object(await self._stats(), self._engine.info, accepting)
         pressure = {
-            "level": "high" if demand.is_high else "warning" if demand.is_warning else "none",
-            "demand_tokens": demand.tokens,
-            "demand_ratio": round(demand.ratio, 3),
+            "level": "high"
+            if self._demand.is_high
+            else "warning"
+            if self._demand.is_warning
+            else "none",
+            "demand_tokens": self._demand.tokens,
+            "demand_ratio": round(self._demand.ratio, 3),
         }
         return json_response({**capacity, "pressure": pressure})
 
@@ -85,7 +93,7 @@ class HealthApi:
 
     async def memory(self, request: Request) -> Response:  # noqa: ARG002 -- the same
         """`GET /admin/memory`: the leak audit, for admins."""
-        report, stats = await self._gateway.audit_watch.audit(), await self._stats()
+        report, stats = await self._audit_watch.audit(), await self._stats()
         engine = await self._process()
         return json_response(
             {
@@ -125,21 +133,21 @@ class HealthApi:
             stats=stats,
             restarts=self._engine.restarts,
             hangs=self._engine.hangs,
-            sockets=self._gateway.connections.open_count,
-            demand=self._gateway.service.demand.ratio,
-            warnings=self._gateway.service.demand.warnings,
+            sockets=self._connections.open_count,
+            demand=self._demand.ratio,
+            warnings=self._demand.warnings,
             leaked_blocks=max(
-                self._gateway.audit_watch.leaked_blocks, stats.leaked_references if stats else 0
+                self._audit_watch.leaked_blocks, stats.leaked_references if stats else 0
             ),
         )
-        return Response(self._gateway.metrics.render(poll), media_type=CONTENT_TYPE)
+        return Response(self._metrics.render(poll), media_type=CONTENT_TYPE)
 
     def _load(self) -> Json:
         """Counts of the objects that the gateway keeps."""
         return {
-            "sockets": self._gateway.connections.open_count,
+            "sockets": self._connections.open_count,
             "tasks": len(asyncio.all_tasks()),
-            **asdict(self._gateway.service.service_stats()),
+            **asdict(self._housekeeping.service_stats()),
         }
 
     def _model(self) -> Json:
@@ -156,11 +164,11 @@ class HealthApi:
         return True
 
     async def _process(self) -> ProcessMemory:
-        timeout_s = self._gateway.limits.ask_timeout_s
+        timeout_s = self._ask_timeout_s
         return cast("ProcessMemory", await ask_in_time(self._engine, GetProcess(), timeout_s))
 
     async def _stats(self) -> EngineStats:
-        timeout_s = self._gateway.limits.ask_timeout_s
+        timeout_s = self._ask_timeout_s
         return cast("EngineStats", await ask_in_time(self._engine, GetStats(), timeout_s))
 
 

@@ -9,8 +9,8 @@ from sessiond.api.protocol.resources import Json
 from sessiond.api.replay import ResponseEventEncoder, too_slow
 from sessiond.domain import TurnError, TurnFinished, TurnUsage
 from sessiond.errors import RequestError
-from sessiond.sessions.event_log import EntriesLostError, LogReplay
-from sessiond.sessions.service import BoundTurn, SessionService, Turn
+from sessiond.sessions.bind import Turns
+from sessiond.sessions.turn import EntriesLostError, LogReplay, Turn
 from sessiond.store.errors import StoreError
 
 logger = logging.getLogger(__name__)
@@ -38,10 +38,8 @@ class EventJob:
 class TurnJob:
     """Runs one turn that was bound when its frame was received."""
 
-    def __init__(
-        self, service: SessionService, bound: BoundTurn, stream_id: str | None, emit: Emit
-    ) -> None:
-        self._service = service
+    def __init__(self, turns: Turns, bound: Turn, stream_id: str | None, emit: Emit) -> None:
+        self._turns = turns
         self._bound = bound
         self._stream_id = stream_id
         self._emit = emit
@@ -56,7 +54,7 @@ class TurnJob:
         """Run the turn and send its events up to the terminal one."""
         self._started = True
         try:
-            turn = await self._service.run(self._bound)
+            turn = await self._turns.run(self._bound)
         except RequestError as error:
             await self._emit(error_event(error, self._stream_id))
         except StoreError as error:
@@ -70,7 +68,7 @@ class TurnJob:
     async def abandon(self) -> None:
         """Release the turn lock if the turn never ran."""
         if not self._started:
-            await self._service.drop(self._bound)
+            await self._turns.drop(self._bound)
 
     async def _send_events(self, turn: Turn) -> None:
         encoder = ResponseEncoder(turn.accepted, self._stream_id)

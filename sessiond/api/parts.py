@@ -11,7 +11,7 @@ from sessiond.api.connections import Connections
 from sessiond.api.key_watch import KeyWatch
 from sessiond.api.limits import GatewayLimits
 from sessiond.observability.metrics import Metrics
-from sessiond.sessions.service import SessionService
+from sessiond.sessions.layer import SessionLayer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +21,7 @@ class Gateway:
     `accounts` is None if there are no users to administer.
     """
 
-    service: SessionService
+    sessions: SessionLayer
     engine: EngineClient
     auth: Authenticator
     limits: GatewayLimits

@@ -17,7 +17,7 @@ class PoolApi:
     """Sends one query to the engine per request, for any number of blocks and sessions."""
 
     def __init__(self, gateway: Gateway) -> None:
-        self._gateway = gateway
+        self._engine, self._ask_timeout_s = gateway.engine, gateway.limits.ask_timeout_s
 
     def routes(self) -> list[BaseRoute]:
         """List the route."""
@@ -25,14 +25,14 @@ class PoolApi:
 
     async def read(self, request: Request) -> Response:  # noqa: ARG002 -- Starlette's signature
         """`GET /admin/pool`: a letter and the owner's index per block, packed."""
-        engine = self._gateway.engine
-        answer = await ask_in_time(engine, GetPool(), self._gateway.limits.ask_timeout_s)
+        answer = await ask_in_time(self._engine, GetPool(), self._ask_timeout_s)
         pool = cast("PoolMap", answer)
         return json_response(
             {
                 "object": "pool",
-                "block_size": engine.info.block_size,
-                "kv_bytes_per_block": engine.info.kv_bytes_per_token * engine.info.block_size,
+                "block_size": self._engine.info.block_size,
+                "kv_bytes_per_block": self._engine.info.kv_bytes_per_token
+                * self._engine.info.block_size,
                 "total_blocks": len(pool.states),
                 "states": pool.states.decode(),
                 "owners": b64encode(pool.owners).decode(),

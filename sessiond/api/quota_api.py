@@ -17,8 +17,8 @@ class QuotaApi:
     """Read and change the quota of any user."""
 
     def __init__(self, gateway: Gateway) -> None:
-        self._gateway = gateway
-        self._quotas = gateway.service.quotas
+        self._limits = gateway.limits
+        self._quotas = gateway.sessions.quotas
         self._accounts = gateway.accounts
 
     def routes(self) -> list[BaseRoute]:
@@ -38,7 +38,7 @@ class QuotaApi:
     async def change(self, request: Request) -> Response:
         """`PUT /admin/users/{id}/quota`: changes the given fields; null is no limit."""
         caller = self._admin(request)
-        body = await read_body(request, self._gateway.limits.max_body_bytes)
+        body = await read_body(request, self._limits.max_body_bytes)
         limits = decode_limits(parse_object(body))
         user_id = await self._user(caller, request)
         account = await self._quotas.set(caller, user_id, limits)

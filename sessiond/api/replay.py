@@ -6,7 +6,7 @@ from sessiond.api.protocol.events import ResponseEncoder
 from sessiond.api.protocol.resources import Json
 from sessiond.domain import TurnAccepted, TurnLogEntry
 from sessiond.errors import RequestError
-from sessiond.sessions.event_log import LogReplay
+from sessiond.sessions.turn import LogReplay
 
 
 class ResponseEventEncoder:

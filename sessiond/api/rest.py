@@ -30,16 +30,17 @@ from sessiond.api.refusal import json_response
 from sessiond.api.replay import ResponseEventEncoder
 from sessiond.api.turn_stream import EventStream, whole_response
 from sessiond.domain import Caller, ItemPage, ItemView, ResponseView, TurnRequest
-from sessiond.sessions.event_log import LogReplay
-from sessiond.sessions.service import Turn
+from sessiond.sessions.turn import LogReplay, Turn
 
 
 class ResponsesApi:
     """Create, read, cancel and delete responses."""
 
     def __init__(self, gateway: Gateway) -> None:
-        self._gateway = gateway
-        self._service = gateway.service
+        self._limits = gateway.limits
+        sessions = gateway.sessions
+        self._turns, self._followers = sessions.turns, sessions.followers
+        self._inspector, self._drain_rate = sessions.inspector, sessions.drain_rate
 
     def routes(self) -> list[BaseRoute]:
         """List the routes."""
@@ -54,27 +55,26 @@ class ResponsesApi:
 
     async def create(self, request: Request) -> Response | ASGIApp:
         """`POST /v1/responses`: JSON, or events with `stream`."""
-        limits = self._gateway.limits
         caller = caller_of(request)
-        body = decode_create_body(await read_body(request, limits.max_body_bytes))
+        body = decode_create_body(await read_body(request, self._limits.max_body_bytes))
         turn = await self._begin(caller, body.request, idempotency_key(request))
         if body.stream:
-            return EventStream(turn, limits)
+            return EventStream(turn, self._limits)
         if body.request.background:
             return json_response(ResponseEncoder(turn.accepted, None).response)
-        return await whole_response(turn, request, self._service.drain_rate)
+        return await whole_response(turn, request, self._drain_rate)
 
     async def _begin(
         self, caller: Caller, request: TurnRequest, key: str | None
     ) -> Turn | LogReplay:
         """Start the turn, or replay it if the request repeats an earlier one."""
         if key is None:
-            bound = await self._service.bind(caller, request, attachment=None, lane=None)
-            return await self._service.run(bound)
-        once = await self._service.bind_once(caller, request, key, attachment=None, lane=None)
+            bound = await self._turns.bind(caller, request, attachment=None, lane=None)
+            return await self._turns.run(bound)
+        once = await self._turns.bind_once(caller, request, key, attachment=None, lane=None)
         if isinstance(once, str):
-            return await self._service.follow(caller, once)
-        return await self._service.run(once)
+            return await self._followers.follow(caller, once)
+        return await self._turns.run(once)
 
     async def read(self, request: Request) -> Response | ASGIApp:
         """`GET /v1/responses/{id}`; with `?stream=true&starting_after=N` as events after N."""
@@ -85,36 +85,36 @@ class ResponsesApi:
         is_stream = query_flag(request, "stream")
         starting_after = query_integer(request, "starting_after")
         if is_stream:
-            replay = await self._service.follow(caller, response_id)
+            replay = await self._followers.follow(caller, response_id)
             event_encoder = ResponseEventEncoder.again(replay, None, starting_after)
-            return EventStream(replay, self._gateway.limits, event_encoder)
+            return EventStream(replay, self._limits, event_encoder)
         if starting_after is not None:
             fields.refuse("starting_after", starting_after, "absent without stream=true")
-        view = await self._service.get_response(caller, response_id)
+        view = await self._inspector.response(caller, response_id)
         return json_response(stored_response(view))
 
     async def delete(self, request: Request) -> Response:
         """`DELETE /v1/responses/{id}`."""
         caller = caller_of(request)
         response_id = request.path_params["response_id"]
-        await self._service.delete_response(caller, response_id)
+        await self._followers.forget(caller, response_id)
         return json_response({"id": response_id, "object": "response", "deleted": True})
 
     async def cancel(self, request: Request) -> Response:
         """`POST /v1/responses/{id}/cancel`, with `{"keep": false}` or without a body."""
         caller = caller_of(request)
         response_id = request.path_params["response_id"]
-        body = await read_body(request, self._gateway.limits.max_body_bytes)
+        body = await read_body(request, self._limits.max_body_bytes)
         pairs = parse_object(body) if body.strip() else {}
         fields.only_known(pairs, frozenset({"keep"}))
         keep = fields.boolean("keep", pairs.get("keep"), default=True)
-        await self._service.cancel(caller, response_id, attachment=None, keep=keep)
-        view = await self._service.get_response(caller, response_id)
+        await self._followers.cancel(caller, response_id, attachment=None, keep=keep)
+        view = await self._inspector.response(caller, response_id)
         return json_response(stored_response(view))
 
     async def input_items(self, request: Request) -> Response:
         """`GET /v1/responses/{id}/input_items`."""
-        page = await self._service.input_items(
+        page = await self._inspector.input_items(
             caller_of(request),
             request.path_params["response_id"],
             limit=page_limit(request),

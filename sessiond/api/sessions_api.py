@@ -27,8 +27,12 @@ class SessionsApi:
     """List, inspect, fork, reset, park and close sessions; admins also other users'."""
 
     def __init__(self, gateway: Gateway) -> None:
-        self._gateway = gateway
-        self._service = gateway.service
+        self._limits = gateway.limits
+        self._accounts = gateway.accounts
+        sessions = gateway.sessions
+        self._inspector, self._openings = sessions.inspector, sessions.openings
+        self._conversations, self._settings = sessions.conversations, sessions.settings
+        self._policies = sessions.policies
         self._reach = SessionReach(gateway.accounts, clock=gateway.clock)
 
     def routes(self) -> list[BaseRoute]:
@@ -49,7 +53,7 @@ class SessionsApi:
 
     async def list_all(self, request: Request) -> Response:
         """`GET /v1/sessions`: latest activity first; filters are `?state=` and `?user=`."""
-        page = await self._service.list_sessions(
+        page = await self._inspector.page(
             caller_of(request),
             page_limit(request),
             request.query_params.get("after"),
@@ -66,7 +70,7 @@ class SessionsApi:
         for name in names:
             fields.one_of("include", name, INCLUDABLE)
         reached = await self._reached(request)
-        view = await self._service.get_session(
+        view = await self._inspector.session(
             reached.owner, reached.session_id, include_page_table="page_table" in names
         )
         await self._reach.write_down_look(reached)
@@ -75,7 +79,7 @@ class SessionsApi:
     async def fork(self, request: Request) -> Response:
         """`POST /v1/sessions/{id}/fork`: a new session, from `{"response_id"}` or the last one."""
         caller = caller_of(request)
-        view = await self._service.fork_session(
+        view = await self._openings.fork(
             caller, request.path_params["session_id"], await self._read_response_id(request)
         )
         return json_response(session_object(view))
@@ -84,14 +88,14 @@ class SessionsApi:
         """`POST /v1/sessions/{id}/reset`: to `{"response_id"}`, or to the instructions alone."""
         response_id = await self._read_response_id(request)
         reached = await self._reached(request)
-        view = await self._service.reset_session(reached.owner, reached.session_id, response_id)
+        view = await self._conversations.reset(reached.owner, reached.session_id, response_id)
         await self._reach.write_down(reached, "user.session.reset", response=response_id)
         return json_response(session_object(view))
 
     async def park(self, request: Request) -> Response:
         """`POST /v1/sessions/{id}/park`: move the session's KV from the device to lower tiers."""
         reached = await self._reached(request)
-        view = await self._service.park_session(reached.owner, reached.session_id)
+        view = await self._settings.park(reached.owner, reached.session_id)
         await self._reach.write_down(reached, "user.session.park")
         return json_response(session_object(view))
 
@@ -105,7 +109,7 @@ class SessionsApi:
 
     async def _replace_policy(self, request: Request, policy: PolicyChoice | None) -> Response:
         reached = await self._reached(request)
-        view = await self._service.set_policy(reached.owner, reached.session_id, policy)
+        view = await self._settings.set_policy(reached.owner, reached.session_id, policy)
         name = policy.type if policy else None
         await self._reach.write_down(reached, "user.session.policy", policy=name)
         return json_response(session_object(view))
@@ -115,7 +119,7 @@ class SessionsApi:
         caller, user_id = self._admin(request), request.path_params["user_id"]
         policy = await self._read_policy(request)
         await self._check_user(caller, user_id)
-        await self._service.set_user_policy(caller, user_id, policy)
+        await self._policies.set_of_user(caller, user_id, policy)
         await self._write_down(caller, user_id, policy.type)
         return json_response({"user": user_id, "policy": policy_object(policy)})
 
@@ -123,20 +127,18 @@ class SessionsApi:
         """`DELETE /admin/users/{id}/policy`: revert to the server's policy."""
         caller, user_id = self._admin(request), request.path_params["user_id"]
         await self._check_user(caller, user_id)
-        await self._service.set_user_policy(caller, user_id, None)
+        await self._policies.set_of_user(caller, user_id, None)
         await self._write_down(caller, user_id, None)
         return json_response({"user": user_id, "policy": None})
 
     async def _check_user(self, caller: Caller, user_id: str) -> None:
         """Check the user id: a mistyped one must not create a user; one's own may be unstored."""
-        if self._gateway.accounts is not None and user_id != caller.user_id:
-            await self._gateway.accounts.user(user_id)
+        if self._accounts is not None and user_id != caller.user_id:
+            await self._accounts.user(user_id)
 
     async def _write_down(self, caller: Caller, user_id: str, policy: str | None) -> None:
-        if self._gateway.accounts is not None:
-            await self._gateway.accounts.write_down(
-                caller.user_id, "user.policy", user_id, policy=policy
-            )
+        if self._accounts is not None:
+            await self._accounts.write_down(caller.user_id, "user.policy", user_id, policy=policy)
 
     def _admin(self, request: Request) -> Caller:
         caller = caller_of(request)
@@ -145,19 +147,19 @@ class SessionsApi:
         return caller
 
     async def _read_response_id(self, request: Request) -> str | None:
-        body = await read_body(request, self._gateway.limits.max_body_bytes)
+        body = await read_body(request, self._limits.max_body_bytes)
         pairs = parse_object(body) if body.strip() else {}
         fields.only_known(pairs, frozenset({"response_id"}))
         return fields.optional_text("response_id", pairs.get("response_id"), longest=MAX_ID)
 
     async def _read_policy(self, request: Request) -> PolicyChoice:
-        body = await read_body(request, self._gateway.limits.max_body_bytes)
+        body = await read_body(request, self._limits.max_body_bytes)
         return decode_policy(parse_object(body))
 
     async def close(self, request: Request) -> Response:
         """`DELETE /v1/sessions/{id}`."""
         reached = await self._reached(request)
-        await self._service.close_session(reached.owner, reached.session_id)
+        await self._conversations.close(reached.owner, reached.session_id)
         await self._reach.write_down(reached, "user.session.close")
         session_id = request.path_params["session_id"]
         return json_response({"id": session_id, "object": "session.deleted", "deleted": True})

@@ -35,8 +35,7 @@ from sessiond.api.protocol.resources import Json
 from sessiond.api.refusal import error_response
 from sessiond.domain import AttachmentId
 from sessiond.errors import RequestError
-from sessiond.sessions.event_log import LogReplay
-from sessiond.sessions.service import BoundTurn
+from sessiond.sessions.turn import LogReplay, Turn
 from sessiond.store.errors import StoreError
 
 logger = logging.getLogger(__name__)
@@ -67,12 +66,14 @@ class SocketEndpoint:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
+        self._connections = gateway.connections
+        self._quotas = gateway.sessions.quotas
 
     async def serve(self, websocket: WebSocket) -> None:
         """Serve one socket from handshake to close."""
         offered = websocket.scope["subprotocols"]
         try:
-            self._gateway.connections.refuse_if_draining()
+            self._connections.refuse_if_draining()
             subprotocol = choose_subprotocol(offered)
             admission = admission_of(websocket.scope)
         except RequestError as error:
@@ -85,7 +86,7 @@ class SocketEndpoint:
     async def _rate_headers(self, user_id: str) -> list[tuple[bytes, bytes]]:
         """Build the rate-limit headers; none if the quota can't be read: no reason to refuse."""
         try:
-            headers = await self._gateway.service.quotas.headers(user_id)
+            headers = await self._quotas.headers(user_id)
         except Exception:
             logger.exception("a caller's quota can't be read")
             return []
@@ -96,8 +97,12 @@ class SocketConnection:
     """One accepted socket: its tasks, its queue of events, its sessions' attachment."""
 
     def __init__(self, gateway: Gateway, websocket: WebSocket, admission: Admission) -> None:
-        self._gateway = gateway
-        self._service = gateway.service
+        self._limits = gateway.limits
+        self._connections = gateway.connections
+        sessions = gateway.sessions
+        self._turns, self._followers = sessions.turns, sessions.followers
+        self._conversations, self._settings = sessions.conversations, sessions.settings
+        self._housekeeping, self._drain_rate = sessions.housekeeping, sessions.drain_rate
         self._websocket = websocket
         self._caller = admission.caller
         self._revoked = admission.revoked
@@ -111,12 +116,12 @@ class SocketConnection:
 
     async def run(self) -> None:
         """Serve until either side ends the socket, then detach its sessions and close it."""
-        with self._gateway.connections.joined() as leave:
-            self._service.attach(self._attachment)
+        with self._connections.joined() as leave:
+            self._housekeeping.attach(self._attachment)
             try:
                 ended = await self._serve(leave)
             finally:
-                await self._service.detach(self._attachment)
+                await self._housekeeping.detach(self._attachment)
             if ended.close_code is not None:
                 await self._close(ended.close_code, ended.reason)
 
@@ -124,7 +129,7 @@ class SocketConnection:
         lanes: Lanes[Job] | None = None
         try:
             async with asyncio.TaskGroup() as tasks:
-                limits = self._gateway.limits
+                limits = self._limits
                 lanes = Lanes(tasks, max_lanes=limits.max_lanes, max_jobs=limits.max_lane_frames)
                 others = [self._write(), self._leave(leave, lanes), self._watch_key()]
                 self._lanes, self._others = lanes, [tasks.create_task(other) for other in others]
@@ -164,7 +169,7 @@ class SocketConnection:
         while True:
             message = await self._websocket.receive()
             if message["type"] == "websocket.disconnect":
-                self._service.leave(self._attachment)  # before tasks end and rows are written
+                self._housekeeping.leave(self._attachment)  # before tasks end and rows are written
                 self._end(None, f"closed by the peer: {message.get('code')}")
                 return
             await self._handle(message.get("text"), lanes)
@@ -201,26 +206,26 @@ class SocketConnection:
             case UpdateFrame():
                 await self._update(frame)
             case CloseFrame():
-                await self._service.close_session(self._caller, frame.session)
+                await self._conversations.close(self._caller, frame.session)
                 await self._outbound.put(session_closed_event(frame.session, frame.stream_id))
             case _:
                 assert_never(frame)
 
     def _check_room(self, stream_id: str | None, lanes: Lanes[Job]) -> None:
         if not lanes.has_room(stream_id):
-            limits = self._gateway.limits
+            limits = self._limits
             message = (
                 f"frames waiting in one lane must be at most {limits.max_lane_frames}, "
                 f"and lanes with waiting frames at most {limits.max_lanes}"
             )
-            retry_after_s = self._service.drain_rate.retry_after_s()
+            retry_after_s = self._drain_rate.retry_after_s()
             raise RequestError("queue_full", message, retry_after_s=retry_after_s)
 
     def _resume(self, frame: ResumeFrame, lanes: Lanes[Job]) -> None:
         self._check_room(frame.stream_id, lanes)
 
         def follow() -> Awaitable[LogReplay]:
-            return self._service.follow(
+            return self._followers.follow(
                 self._caller, frame.response_id, attachment=self._attachment
             )
 
@@ -229,24 +234,24 @@ class SocketConnection:
     async def _create(self, frame: CreateFrame, lanes: Lanes[Job]) -> None:
         self._check_room(frame.stream_id, lanes)
         lane, key = frame.stream_id, frame.idempotency_key
-        bound: BoundTurn | str
+        bound: Turn | str
         if key is None:
-            bound = await self._service.bind(
+            bound = await self._turns.bind(
                 self._caller, frame.request, attachment=self._attachment, lane=lane
             )
         else:
-            bound = await self._service.bind_once(
+            bound = await self._turns.bind_once(
                 self._caller, frame.request, key, attachment=self._attachment, lane=lane
             )
         if isinstance(bound, str):  # a repeated request
             again = ResumeFrame(stream_id=lane, response_id=bound, starting_after=None)
             self._resume(again, lanes)
         else:
-            lanes.put(lane, TurnJob(self._service, bound, lane, self._outbound.put))
+            lanes.put(lane, TurnJob(self._turns, bound, lane, self._outbound.put))
 
     async def _update(self, frame: UpdateFrame) -> None:
         update = frame.update
-        view = await self._service.update_session(
+        view = await self._settings.update(
             self._caller,
             frame.session,
             policy=update.policy,
@@ -263,7 +268,7 @@ class SocketConnection:
             response_id = next((found for found in waiting if found is not None), None)
             if response_id is None:
                 return
-        await self._service.cancel(
+        await self._followers.cancel(
             self._caller, response_id, attachment=self._attachment, keep=frame.keep
         )
 
@@ -272,13 +277,13 @@ class SocketConnection:
         while True:
             event = await self._outbound.get()
             try:
-                async with asyncio.timeout(self._gateway.limits.send_timeout_s):
+                async with asyncio.timeout(self._limits.send_timeout_s):
                     await self._websocket.send_text(encode(event).decode())
             except TimeoutError:
                 self._end(TRY_AGAIN_LATER, "the client reads events too slowly")
                 return
             except WebSocketDisconnect as gone:
-                self._service.leave(self._attachment)
+                self._housekeeping.leave(self._attachment)
                 self._end(None, f"the peer is gone: {gone.code}")
                 return
             self._outbound.task_done()
@@ -286,7 +291,7 @@ class SocketConnection:
     async def _leave(self, leave: asyncio.Event, lanes: Lanes[Job]) -> None:
         await leave.wait()
         try:
-            async with asyncio.timeout(self._gateway.limits.send_timeout_s):
+            async with asyncio.timeout(self._limits.send_timeout_s):
                 await lanes.idle()
                 await self._outbound.join()
         except TimeoutError:

@@ -23,8 +23,7 @@ from sessiond.api.replay import ResponseEventEncoder, too_slow
 from sessiond.domain import TurnError, TurnFinished, TurnLogEntry
 from sessiond.errors import ErrorCode, RequestError
 from sessiond.sessions.demand import DrainRate
-from sessiond.sessions.event_log import EntriesLostError, LogReplay
-from sessiond.sessions.service import Turn
+from sessiond.sessions.turn import EntriesLostError, LogReplay, Turn
 
 HEARTBEAT = b": still here\n\n"
 _RESTART_S = 1  # the next turn waits if the engine is not ready by then

@@ -1,112 +1,55 @@
-"""Binds a turn to a session at receipt and queues it for the turn lock."""
+"""Binds a turn to a session at receipt and queues it for the turn lock. Asyncio thread only.
 
-import asyncio
-from typing import Literal, Protocol
+A turn with an idempotency key starts once. A client that resends its whole history is matched to
+the longest stored prefix.
+"""
 
-from engine.ids import SessionId
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+from engine.ipc.client import EngineClient
 from sessiond.domain import AttachmentId, Caller, TurnRequest
 from sessiond.errors import RequestError
-from sessiond.sessions.lifecycle import State
-from sessiond.sessions.live import LiveSession, SessionElsewhereError
-from sessiond.sessions.names import session_id_of
-from sessiond.sessions.parts import SessionDeps
-from sessiond.sessions.refusals import busy, conversation_not_found, response_not_found
+from sessiond.sessions.idempotency import IdempotentRequests, turn_digest
+from sessiond.sessions.live import OWN_PREFIX, LiveSessions, SessionElsewhereError
+from sessiond.sessions.live_session import LiveSession, LockTicket
+from sessiond.sessions.refusals import busy, response_not_found
 from sessiond.sessions.retention import Retention
-from sessiond.sessions.turn_queue import LockTicket
-from sessiond.store.records import SessionRecord, TurnRecord
-from sessiond.store.volatile import volatile_prefix
+from sessiond.sessions.run import TurnRunner
+from sessiond.sessions.transcript import of_prefixes
+from sessiond.sessions.turn import Turn
+from sessiond.store.store import Store
 
-CancelReason = Literal["cancelled", "disconnected"]
-StopReason = Literal["cancelled", "disconnected", "deadline", "queue_timeout"]
-
-OWN_PREFIX = "conv"
 RESENT_PREFIX = "conv_chat"  # sessions of clients that resend their history
 
 
-class Cancellable(Protocol):
-    """A turn that the engine runs."""
+class Turns:
+    """Chooses the session of a turn: a new one, the named one, or a fork.
 
-    def cancel(self, keep: bool, reason: CancelReason = "cancelled") -> None:
-        """Stop the turn; a repeated call, or one after the end, has no effect."""
-        ...
-
-
-class BoundTurn:
-    """A turn with its session. Ends in `SessionService.run` or `.drop`, which set `ended`.
-
-    `stopped`: it was cancelled, possibly before the engine got it.
+    Every bound turn ends in `run` or `drop`.
     """
 
-    def __init__(  # noqa: PLR0913 -- a record, passed by keyword
+    def __init__(  # noqa: PLR0913 -- collaborators, passed by keyword
         self,
         *,
-        caller: Caller,
-        request: TurnRequest,
-        attachment: AttachmentId | None,
-        live: LiveSession,
-        ticket: LockTicket,
-        response_id: str,
-        message_id: str,
-        received_at: float,
+        engine: EngineClient,
+        store: Store,
+        sessions: LiveSessions,
+        retention: Retention,
+        runner: TurnRunner,
+        idempotency: IdempotentRequests,
+        ticks: Callable[[], float],
+        new_id: Callable[[str], str],
     ) -> None:
-        self.caller = caller
-        self.request = request
-        self.attachment = attachment
-        self.live = live
-        self.ticket = ticket
-        self.response_id = response_id
-        self.message_id = message_id
-        self.received_at = received_at
-        self.begun = False
-        self.key: str | None = None  # its idempotency key
-        self.ended = asyncio.Event()
-        self.stopped = asyncio.Event()
-        self.is_followable = asyncio.Event()  # its events have started, or it has ended
-        self._turn: Cancellable | None = None
-        self._stop: tuple[bool, CancelReason] | None = None
-
-    @property
-    def session_id(self) -> str:
-        """Id of the turn's session."""
-        return self.live.id
-
-    @property
-    def owner(self) -> str | None:
-        """The user who waits for the turn; None: it runs in the background."""
-        return None if self.request.background else self.caller.user_id
-
-    def stop(self, keep: bool, reason: CancelReason = "cancelled") -> None:
-        """Cancel the turn, now or as soon as the engine has it. The first call wins."""
-        if self._stop is None:
-            self._stop = (keep, reason)
-            self.stopped.set()
-            if self._turn is not None:
-                self._turn.cancel(keep, reason)
-
-    def started(self, turn: Cancellable) -> None:
-        """Record that the engine has the turn; a stop that came earlier is applied."""
-        self._turn = turn
-        self.is_followable.set()
-        if self._stop is not None:
-            turn.cancel(*self._stop)
-
-    def end(self) -> None:
-        """Mark the turn as ended."""
-        self.is_followable.set()
-        self.ended.set()
-        self._turn = None  # breaks a reference cycle
-
-
-class Binder:
-    """Chooses the session of a turn: a new one, the named one, or a fork."""
-
-    def __init__(self, deps: SessionDeps, *, retention: Retention) -> None:
-        self._engine = deps.engine
-        self._store = deps.store
-        self._sessions = deps.sessions
+        self._engine = engine
+        self._store = store
+        self._sessions = sessions
         self._retention = retention
-        self._ticks = deps.ticks
-        self._new_id = deps.new_id
+        self._runner = runner
+        self._idempotency = idempotency
+        self._ticks = ticks
+        self._new_id = new_id
 
     async def bind(
         self,
@@ -116,20 +59,22 @@ class Binder:
         attachment: AttachmentId | None,
         lane: str | None,
         resends: bool = False,
-    ) -> BoundTurn:
+    ) -> Turn:
         """Take the turn lock of the turn's session, or queue for it.
 
         `resends`: the client resends its history and names no session. The turn gets a session made
         for such clients; no other session is changed.
 
         Raises:
-            RequestError: the caller has no such session or turn, or the session is busy.
+            RequestError: the caller has no such session or turn, the session is busy, or the
+                maximum number of turns runs or waits.
         """
+        self._runner.check_room(None if request.background else caller.user_id)
         self._check_model(request.model)
         ticket = LockTicket(None if attachment is None else (attachment, lane))
-        live = await self._claim(caller, request, ticket, resends=resends)
+        live = await self._lock(caller, request, ticket, resends=resends)
         self._retention.join(attachment, live)
-        return BoundTurn(
+        turn = Turn(
             caller=caller,
             request=request,
             attachment=attachment,
@@ -138,36 +83,102 @@ class Binder:
             response_id=self._new_id(live.prefixed("resp")),
             message_id=self._new_id("msg"),
             received_at=self._ticks(),
+            engine=self._engine,
         )
+        self._runner.add(turn)
+        return turn
 
-    async def load(
-        self, caller: Caller, session_id: str, *, even_if_busy: bool = False
-    ) -> LiveSession:
-        """Load an open session of the caller; this replica owns it afterwards.
+    async def bind_once(
+        self,
+        caller: Caller,
+        request: TurnRequest,
+        key: str,
+        *,
+        attachment: AttachmentId | None,
+        lane: str | None,
+    ) -> Turn | str:
+        """Bind the turn, or return the response id of an earlier request with the same key.
+
+        A failed response does not count: the request is run again.
 
         Raises:
-            RequestError: there is none, or another replica runs a turn in it (unless
-                `even_if_busy`).
+            RequestError: the key was used for another request, or the turn is not stored.
         """
-        own_id = session_id_of(caller.user_id, session_id)
-        live = await self._sessions.load(
-            caller, own_id, self._check_session, even_if_busy=even_if_busy
-        )
-        if live is None:
-            raise conversation_not_found(session_id)
-        return live
+        digest = turn_digest(request)
+        while True:
+            known = await self._idempotency.find(
+                caller, key, digest, partial(self.has_response, caller)
+            )
+            if known is not None:
+                return known
+            turn = await self.bind(caller, request, attachment=attachment, lane=lane)
+            try:
+                _check_is_stored(turn)
+                if await self._idempotency.claim(caller, key, digest, turn.response_id):
+                    turn.key = key
+                    return turn
+            except BaseException:
+                self._runner.drop(turn)
+                raise
+            self._runner.drop(turn)  # a concurrent request took the key
 
-    async def _claim(
+    async def bind_chat(self, caller: Caller, request: TurnRequest) -> Turn:
+        """Bind a turn whose input is a whole history; its stored prefix is not computed again.
+
+        Only sessions made for such clients are changed.
+        """
+        messages = request.input
+        digests = [] if request.store is False else of_prefixes(messages)[:-1]
+        model = self._engine.info.model
+        found = await self._store.turn_by_digest(caller.user_id, model, digests)
+        if found is not None:
+            turn_id, place = found
+            rest = messages[place + 1 :]
+            request = replace(request, previous_response_id=turn_id, input=rest)
+        return await self.bind(caller, request, attachment=None, lane=None, resends=True)
+
+    async def run(self, turn: Turn) -> Turn:
+        """Wait for the turn lock, store the turn (commit 1), submit it to the engine.
+
+        An error names what the request named: its response, not the conversation.
+        """
+        try:
+            return await self._runner.run(turn)
+        except RequestError as error:
+            await self._release(turn)
+            named = turn.request.previous_response_id
+            if named is not None and error.code == "conversation_not_found":
+                raise response_not_found(named) from error
+            raise
+
+    async def drop(self, turn: Turn) -> None:
+        """Drop a bound turn that has not run, and release its idempotency key."""
+        self._runner.drop(turn)
+        await self._release(turn)
+
+    async def _release(self, turn: Turn) -> None:
+        if turn.key is not None:
+            await self._idempotency.release(turn.caller, turn.key, turn.response_id)
+
+    async def has_response(self, caller: Caller, response_id: str) -> bool:
+        """Whether a response is running or stored and has not failed."""
+        running = self._runner.find(response_id)
+        if running is not None and running.caller.user_id == caller.user_id:
+            return True
+        turn = await self._store.find_turn(caller.user_id, response_id)
+        return turn is not None and turn.deleted_at is None and turn.status != "failed"
+
+    async def _lock(
         self, caller: Caller, request: TurnRequest, ticket: LockTicket, *, resends: bool
     ) -> LiveSession:
         prefix = RESENT_PREFIX if resends else OWN_PREFIX
         match request.conversation, request.previous_response_id:
             case None, None:
-                live = self._new_session(caller, prefix, volatile=request.store is False)
+                live = self._sessions.add_new(caller, prefix, volatile=request.store is False)
                 live.ticket(ticket)
             case str(session_id), None:
-                live = await self.load(caller, session_id)
-                check_store(request, live)
+                live = await self._sessions.open(caller, session_id)
+                _check_store(request, live)
                 if not live.ticket(ticket):
                     raise busy(session_id)
             case None, str(response_id):
@@ -193,64 +204,23 @@ class Binder:
         if turn is None or not turn.is_checkpoint:
             raise response_not_found(response_id)
         try:
-            live = await self._sessions.load(caller, turn.session_id, self._check_session)
+            live = await self._sessions.load(caller, turn.session_id)
             if live is not None and live.stale:
                 await self._sessions.refresh(live)
-                live = await self._sessions.load(caller, turn.session_id, self._check_session)
+                live = await self._sessions.load(caller, turn.session_id)
         except SessionElsewhereError as elsewhere:  # it can be forked, but not continued here
-            check_store(request, elsewhere.session)
-            live = self.fork(elsewhere.session, turn, prefix)
+            _check_store(request, elsewhere.session)
+            live = self._sessions.add_fork(elsewhere.session, turn, prefix)
             live.ticket(ticket)
             return live
         if live is None:  # the session was closed
             raise response_not_found(response_id)
-        check_store(request, live)
+        _check_store(request, live)
         is_foreign = prefix == RESENT_PREFIX and not live.id.startswith(prefix)
         if live.tip_id != response_id or live.stale or live.turn_lock.is_locked or is_foreign:
             self._retention.join(None, live)
-            live = self.fork(live, turn, prefix)
+            live = self._sessions.add_fork(live, turn, prefix)
         live.ticket(ticket)
-        return live
-
-    def _new_session(self, caller: Caller, prefix: str, *, volatile: bool) -> LiveSession:
-        live = LiveSession(
-            id=SessionId(self._new_id(volatile_prefix(prefix) if volatile else prefix)),
-            user_id=caller.user_id,
-            salt=caller.salt,
-            prompt=None,
-            tip_id=None,
-            tokens=0,
-            awaits_reply=False,
-            state=State.NEW,
-            stored=False,
-        )
-        self._sessions.add(live)
-        return live
-
-    def fork(
-        self, base: LiveSession, turn: TurnRecord | None, prefix: str = OWN_PREFIX
-    ) -> LiveSession:
-        """Create a session that starts with the context after a turn; it is not stored yet.
-
-        None: with the system prefix alone, as `base` has no finished turn.
-        """
-        prompt = turn.prompt if turn else base.prompt
-        live = LiveSession(
-            id=SessionId(self._new_id(base.prefixed(prefix))),
-            user_id=base.user_id,
-            salt=base.salt,
-            prompt=prompt,
-            tip_id=turn.id if turn else None,
-            tokens=turn.context_tokens or 0 if turn else base.tokens,
-            awaits_reply=turn is not None and turn.awaits_reply,
-            state=State.COLD if turn else State.NEW,
-            stored=False,
-            base_session_id=base.id,
-            policy=base.policy,
-            hints=base.hints,
-            digest=turn.digest if turn else None,
-        )
-        self._sessions.add(live)
         return live
 
     def _check_model(self, model: str | None) -> None:
@@ -262,18 +232,18 @@ class Binder:
                 param="model",
             )
 
-    def _check_session(self, record: SessionRecord) -> None:
-        info = self._engine.info
-        if (record.model, record.vocab_size) != (info.model, info.vocab_size):
-            raise RequestError(
-                "model_not_found",
-                f"the conversation's token ids are those of {record.model!r} "
-                f"({record.vocab_size} tokens), which is not served now",
-                param="model",
-            )
+
+def _check_is_stored(turn: Turn) -> None:
+    if turn.live.volatile:
+        raise RequestError(
+            "invalid_value",
+            "idempotency_key must be absent when store is false: "
+            "a response that is not stored can't be repeated",
+            param="idempotency_key",
+        )
 
 
-def check_store(request: TurnRequest, live: LiveSession) -> None:
+def _check_store(request: TurnRequest, live: LiveSession) -> None:
     """Check that `store` of a request agrees with its conversation.
 
     Raises:

@@ -6,13 +6,13 @@ The model writes a summary on a copy-on-write fork of the session's context.
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 from engine.errors import EngineUnavailableError
 from engine.ids import SessionId, TurnId
-from engine.ipc.client import TurnEvents
+from engine.ipc.client import EngineClient, TurnEvents
 from engine.ipc.messages import (
     CancelTurn,
     CloseContext,
@@ -33,12 +33,13 @@ from policies.plan import KeepAll, Summarize
 from sessiond.domain import InputItem
 from sessiond.sessions.finish import usage_of
 from sessiond.sessions.fit import Patience, Summary
-from sessiond.sessions.live import EngineResidency, LiveSession
-from sessiond.sessions.parts import SessionDeps
+from sessiond.sessions.limits import ServiceLimits
+from sessiond.sessions.live_session import EngineResidency, LiveSession
 from sessiond.sessions.transcript import Transcript
 from sessiond.store.context_layout import ContextLayout, Span
 from sessiond.store.errors import StoreError
 from sessiond.store.records import NewSummary, StoredContext
+from sessiond.store.store import Store
 
 REQUEST = (
     "Summarise our conversation so far, and any earlier summary in it, so that it can go on from "
@@ -146,12 +147,20 @@ class SummaryWriter:
     and it could not be deleted with the session: the ids of an unfinished reply are not stored.
     """
 
-    def __init__(self, deps: SessionDeps, *, transcript: Transcript) -> None:
-        self._engine = deps.engine
-        self._store = deps.store
+    def __init__(
+        self,
+        *,
+        engine: EngineClient,
+        store: Store,
+        clock: Callable[[], float],
+        new_id: Callable[[str], str],
+        transcript: Transcript,
+    ) -> None:
+        self._engine = engine
+        self._store = store
         self._transcript = transcript
-        self._clock = deps.clock
-        self._new_id = deps.new_id
+        self._clock = clock
+        self._new_id = new_id
 
     async def plan(
         self, live: LiveSession, layout: ContextLayout, plan: Summarize, covered: int
@@ -329,10 +338,10 @@ class _Work:
 class SummaryService:
     """Owns the tasks that write summaries: one per session at most."""
 
-    def __init__(self, deps: SessionDeps, *, transcript: Transcript) -> None:
-        self._store = deps.store
-        self._limits = deps.limits
-        self._writer = SummaryWriter(deps, transcript=transcript)
+    def __init__(self, *, store: Store, limits: ServiceLimits, writer: SummaryWriter) -> None:
+        self._store = store
+        self._limits = limits
+        self._writer = writer
         self._works: dict[SessionId, _Work] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._retry_at: OrderedDict[SessionId, int] = OrderedDict()  # turns of the session
@@ -472,11 +481,8 @@ class SummaryService:
             stopped.cancel()
             is_cancelled = work.task.cancel()  # False: it is done
         # a stopped turn, or one with a shorter deadline, does not count as a failed summary
-        if (
-            is_cancelled
-            and seconds == self._limits.summary_wait_s
-            and not patience.stopped.is_set()
-        ):
+        waited_all = seconds == self._limits.summary_wait_s and not patience.stopped.is_set()
+        if is_cancelled and waited_all:
             self._fail(work.writing, f"not written within {seconds} s")
 
     # --- failures ----------------------------------------------------------------------------

@@ -4,6 +4,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 
+from engine.ipc.client import EngineClient
 from policies.laws import BrokenLawError, check_context
 from policies.plan import ContextPlan
 from policies.protocol import ContextPolicy
@@ -11,9 +12,9 @@ from policies.toolkit import ParameterError
 from policies.views import ConversationView
 from sessiond.domain import Caller, PolicyChoice, TurnRequest
 from sessiond.errors import RequestError
-from sessiond.sessions.live import LiveSession
-from sessiond.sessions.parts import SessionDeps
+from sessiond.sessions.live_session import LiveSession
 from sessiond.sessions.request_form import pack_policy, unpack_policy
+from sessiond.store.store import Store
 
 logger = logging.getLogger(__name__)
 
@@ -28,10 +29,18 @@ MakePolicy = Callable[[str, Mapping[str, int | float | str]], ContextPolicy]
 class ContextPolicies:
     """Precedence: request, session, user, server. `make` creates a policy by name."""
 
-    def __init__(self, deps: SessionDeps, *, default: PolicyChoice, make: MakePolicy) -> None:
-        self._store = deps.store
-        self._engine = deps.engine
-        self._clock = deps.clock
+    def __init__(
+        self,
+        *,
+        engine: EngineClient,
+        store: Store,
+        clock: Callable[[], float],
+        default: PolicyChoice,
+        make: MakePolicy,
+    ) -> None:
+        self._store = store
+        self._engine = engine
+        self._clock = clock
         self._default = default
         self._make = make
         self._of_users: OrderedDict[str, PolicyChoice | None] = OrderedDict()  # last used last

@@ -1,12 +1,12 @@
-"""Sessions opened, extended, reset and closed without a turn. Asyncio thread only."""
+"""Sessions extended, reset and closed without a turn. Asyncio thread only."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
 
 from engine.ids import SessionId, TurnId
+from engine.ipc.client import EngineClient
 from engine.ipc.messages import TurnCounts, TurnDone
 from sessiond.domain import (
     Caller,
@@ -14,28 +14,26 @@ from sessiond.domain import (
     InputItem,
     ItemPage,
     ItemView,
+    SessionView,
     TurnAccepted,
     TurnRequest,
 )
 from sessiond.errors import RequestError
-from sessiond.sessions.bind import Binder
 from sessiond.sessions.engine_sync import EngineSync
 from sessiond.sessions.finish import CommittedEnd, end_of
-from sessiond.sessions.idempotency import IdempotentRequests, digest_of
-from sessiond.sessions.lifecycle import LifecycleEvent, State
-from sessiond.sessions.live import LiveSession
+from sessiond.sessions.inspection import Inspector
+from sessiond.sessions.live import LiveSessions
+from sessiond.sessions.live_session import LifecycleEvent, LiveSession, LockTicket, State
 from sessiond.sessions.names import session_id_of
-from sessiond.sessions.parts import SessionDeps
 from sessiond.sessions.plan import Planner, TurnPlan
-from sessiond.sessions.quotas import Quotas
 from sessiond.sessions.refusals import busy, conversation_not_found, response_not_found
 from sessiond.sessions.retention import Retention
 from sessiond.sessions.run import TurnRunner
 from sessiond.sessions.start import new_items, new_turn
-from sessiond.sessions.turn_queue import LockTicket
 from sessiond.store.errors import NotOwnerError, StoreError
 from sessiond.store.items import Order
-from sessiond.store.records import NewSession, SessionRecord
+from sessiond.store.records import SessionRecord
+from sessiond.store.store import Store
 
 _AT_A_TIME = 100
 _ABANDONED = {State.COLD, State.PARKED}  # no socket or request holds its KV
@@ -53,24 +51,28 @@ class Conversations:
 
     def __init__(  # noqa: PLR0913 -- collaborators, passed by keyword
         self,
-        deps: SessionDeps,
         *,
-        binder: Binder,
+        engine: EngineClient,
+        store: Store,
+        sessions: LiveSessions,
+        clock: Callable[[], float],
+        new_id: Callable[[str], str],
+        inspector: Inspector,
         engine_sync: EngineSync,
         planner: Planner,
         runner: TurnRunner,
         retention: Retention,
     ) -> None:
-        self._engine = deps.engine
-        self._store = deps.store
-        self._sessions = deps.sessions
-        self._binder = binder
+        self._engine = engine
+        self._store = store
+        self._sessions = sessions
+        self._inspector = inspector
         self._engine_sync = engine_sync
         self._planner = planner
         self._runner = runner
         self._retention = retention
-        self._clock = deps.clock
-        self._new_id = deps.new_id
+        self._clock = clock
+        self._new_id = new_id
 
     async def get(self, caller: Caller, session_id: str) -> ConversationResource:
         """An open session as a conversation."""
@@ -94,7 +96,7 @@ class Conversations:
         """Append messages to the context; the next turn computes them. Busy: `turn_in_progress`."""
         if not items:
             raise RequestError("invalid_value", "items must not be empty", param="items")
-        live = await self._binder.load(caller, session_id)
+        live = await self._sessions.open(caller, session_id)
         async with self._held(live) as change:
             request = TurnRequest(input=items, generate=False)
             plan = await self._planner.plan(live, request, runs=False)
@@ -146,9 +148,18 @@ class Conversations:
             param="item_id",
         )
 
-    async def reset(self, caller: Caller, session_id: str) -> None:
-        """Empty the context except for the instructions."""
-        live = await self._binder.load(caller, session_id)
+    async def reset(
+        self, caller: Caller, session_id: str, response_id: str | None = None
+    ) -> SessionView:
+        """Return to a response; None: to the instructions alone. Busy: `turn_in_progress`."""
+        if response_id is None:
+            await self._empty(caller, session_id)
+        else:
+            await self._rewind(caller, session_id, response_id)
+        return await self._inspector.session(caller, session_id)
+
+    async def _empty(self, caller: Caller, session_id: str) -> None:
+        live = await self._sessions.open(caller, session_id)
         async with self._held(live) as change:
             await self._store.reset_session(
                 caller.user_id, live.id, self._clock(), epoch=live.epoch
@@ -158,12 +169,12 @@ class Conversations:
             live.tokens = live.prompt.tokens if live.prompt else 0
             change.event = LifecycleEvent.RESET
 
-    async def rewind(self, caller: Caller, session_id: str, response_id: str) -> None:
+    async def _rewind(self, caller: Caller, session_id: str, response_id: str) -> None:
         """Return to the context after one of the session's responses; drop later turns.
 
         Forks can still continue the dropped responses.
         """
-        live = await self._binder.load(caller, session_id)
+        live = await self._sessions.open(caller, session_id)
         async with self._held(live) as change:
             user_id, tip_id = caller.user_id, live.tip_id
             turn = await self._store.find_turn(user_id, response_id)
@@ -187,14 +198,14 @@ class Conversations:
 
     async def close(self, caller: Caller, session_id: str) -> None:
         """Cancel the running turn, free all KV, close the session."""
-        live = await self._binder.load(caller, session_id, even_if_busy=True)
+        live = await self._sessions.open(caller, session_id, even_if_busy=True)
         ticket = LockTicket(None)
         live.lock_to_close(ticket)
         self._retention.join(None, live)  # else it could be unloaded meanwhile and loaded twice
-        for bound in self._runner.bound_turns():
-            if bound.live is live:
-                self._runner.drop(bound, conversation_not_found(session_id))
-                bound.stop(keep=False)
+        for turn in self._runner.bound_turns():
+            if turn.live is live:
+                self._runner.drop(turn, conversation_not_found(session_id))
+                turn.cancel(keep=False)
         event: LifecycleEvent | None = None
         try:
             await ticket.granted()
@@ -299,161 +310,3 @@ class Conversations:
         if not isinstance(end, CommittedEnd):
             raise TypeError(end)
         return end
-
-
-class Openings:
-    """Opens sessions. Tracks those being opened under idempotency keys."""
-
-    def __init__(
-        self,
-        deps: SessionDeps,
-        *,
-        planner: Planner,
-        conversations: Conversations,
-        idempotency: IdempotentRequests,
-        quotas: Quotas,
-    ) -> None:
-        self._engine = deps.engine
-        self._store = deps.store
-        self._planner = planner
-        self._conversations = conversations
-        self._idempotency = idempotency
-        self._quotas = quotas
-        self._clock = deps.clock
-        self._new_id = deps.new_id
-        self._begun: set[str] = set()
-
-    async def create(
-        self,
-        caller: Caller,
-        items: tuple[InputItem, ...],
-        metadata: dict[str, str],
-        *,
-        name: str | None = None,
-        key: str | None = None,
-    ) -> ConversationResource:
-        """Open a session with items in its context; an open session of that name is returned.
-
-        Raises:
-            RequestError: the user's quota of open sessions is used up, a session of that name was
-                deleted recently, or the idempotency key was used for another request.
-        """
-        if key is not None:
-            return await self._create_once(caller, items, metadata, name, key)
-        if name is None:
-            return await self._create(caller, SessionId(self._new_id("conv")), items, metadata)
-        return await self._create_named(caller, items, metadata, name)
-
-    async def _create_once(
-        self,
-        caller: Caller,
-        items: tuple[InputItem, ...],
-        metadata: dict[str, str],
-        name: str | None,
-        key: str,
-    ) -> ConversationResource:
-        digest = digest_of("conversation", items, metadata, name)
-        known = await self._idempotency.find(caller, key, digest, partial(self._is_open, caller))
-        if known in self._begun:
-            raise _in_progress()
-        if known is not None:
-            return await self._conversations.get(caller, known)
-        new_id = self._new_id("conv") if name is None else session_id_of(caller.user_id, name)
-        self._begun.add(new_id)  # before the claim: else a concurrent request would find it dead
-        try:
-            return await self._claim_and_create(caller, items, metadata, name, key, digest, new_id)
-        finally:
-            self._begun.discard(new_id)
-
-    async def _claim_and_create(  # noqa: PLR0913, PLR0917 -- the request and its key, private
-        self,
-        caller: Caller,
-        items: tuple[InputItem, ...],
-        metadata: dict[str, str],
-        name: str | None,
-        key: str,
-        digest: str,
-        new_id: str,
-    ) -> ConversationResource:
-        if not await self._idempotency.claim(caller, key, digest, new_id):
-            raise _in_progress()
-        try:
-            if name is not None:
-                return await self._create_named(caller, items, metadata, name)
-            return await self._create(caller, SessionId(new_id), items, metadata)
-        except BaseException:
-            await self._idempotency.release(caller, key, new_id)
-            raise
-
-    async def _is_open(self, caller: Caller, session_id: str) -> bool:
-        if session_id in self._begun:
-            return True
-        record = await self._store.find_session(caller.user_id, session_id)
-        return record is not None and record.closed_at is None
-
-    async def _create_named(
-        self,
-        caller: Caller,
-        items: tuple[InputItem, ...],
-        metadata: dict[str, str],
-        name: str,
-    ) -> ConversationResource:
-        own_id = SessionId(session_id_of(caller.user_id, name))
-        try:
-            found = await self._named(caller, own_id)
-            return found or await self._create(caller, own_id, items, metadata)
-        except StoreError:
-            found = await self._named(caller, own_id)  # a concurrent request may have created it
-            if found is None:
-                raise
-            return found
-
-    async def _named(self, caller: Caller, own_id: SessionId) -> ConversationResource | None:
-        record = await self._store.find_session(caller.user_id, own_id)
-        if record is None:
-            return None
-        if record.closed_at is not None:
-            raise RequestError(
-                "idempotency_conflict",
-                "conversation id must be new (this one was deleted recently)",
-                param="id",
-            )
-        return await self._conversations.get(caller, own_id)
-
-    async def _create(
-        self,
-        caller: Caller,
-        session_id: SessionId,
-        items: tuple[InputItem, ...],
-        metadata: dict[str, str],
-    ) -> ConversationResource:
-        now = self._clock()
-        prompt = await self._planner.new_system_prefix(None, None)
-        session = NewSession(
-            id=session_id,
-            user_id=caller.user_id,
-            model=self._engine.info.model,
-            vocab_size=self._engine.info.vocab_size,
-            prompt_id=prompt.id,
-            tip_id=None,
-            context_tokens=len(prompt.ids),
-            metadata=metadata,
-            created_at=now,
-        )
-        await self._quotas.create_session(caller, session, prompt)
-        if items:
-            try:
-                await self._conversations.add_items(caller, session_id, items)
-            except RequestError:
-                await self._conversations.close(caller, session_id)
-                raise
-        return ConversationResource(id=session_id, created_at=now, metadata=metadata)
-
-
-def _in_progress() -> RequestError:
-    return RequestError(
-        "idempotency_conflict",
-        "a request with this idempotency key is in progress: try again",
-        param="idempotency_key",
-        retry_after_s=1,
-    )

@@ -16,12 +16,18 @@ from engine.ipc.client import EngineClient, TurnEvents
 from engine.ipc.messages import CloseContext, EditContext, ForkContext, SetContext, SubmitTurn
 from engine.ipc.queries import GetContext
 from sessiond.errors import RequestError
-from sessiond.sessions.lifecycle import LifecycleEvent, after, is_free
-from sessiond.sessions.live import EngineResidency, LiveSession
-from sessiond.sessions.parts import SessionDeps
+from sessiond.sessions.live import LiveSessions
+from sessiond.sessions.live_session import (
+    EngineResidency,
+    LifecycleEvent,
+    LiveSession,
+    after,
+    is_free,
+)
 from sessiond.sessions.plan import TurnPlan
 from sessiond.sessions.retention import hint_of
 from sessiond.store.records import SessionHints, StoredContext
+from sessiond.store.store import Store
 
 _ANSWERS_WITHIN_S = 1.0
 _TRIES = 5
@@ -102,12 +108,14 @@ class EngineSync:
     The first two may be edited, which keeps their KV.
     """
 
-    def __init__(self, deps: SessionDeps) -> None:
-        self._engine = deps.engine
-        self._store = deps.store
-        self._sessions = deps.sessions
-        self._ready_timeout_s = deps.limits.engine_ready_timeout_s
-        self.pending_deletes = PendingDeletes(deps.engine)
+    def __init__(
+        self, *, engine: EngineClient, store: Store, sessions: LiveSessions, ready_timeout_s: float
+    ) -> None:
+        self._engine = engine
+        self._store = store
+        self._sessions = sessions
+        self._ready_timeout_s = ready_timeout_s
+        self.pending_deletes = PendingDeletes(engine)
 
     async def submit(self, live: LiveSession, plan: TurnPlan, command: SubmitTurn) -> TurnEvents:
         """Sync the context that the plan starts from, then submit the turn.

@@ -12,7 +12,7 @@ from engine.ipc.messages import Edit
 from policies.plan import KeepAll, KeepTurns, Summarize
 from policies.views import ConversationView
 from sessiond.domain import ContextChanged, InputItem
-from sessiond.sessions.live import LiveSession
+from sessiond.sessions.live_session import LiveSession
 from sessiond.store.context_layout import (
     ContextLayout,
     Fidelity,

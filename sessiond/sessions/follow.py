@@ -1,39 +1,54 @@
 """Turns followed or cancelled by requests that did not start them. Asyncio thread only."""
 
+from collections.abc import Callable
+
 from sessiond.domain import AttachmentId, Caller
 from sessiond.errors import RequestError
-from sessiond.sessions.event_log import LogReplay, stored_replay
 from sessiond.sessions.inspection import Inspector
-from sessiond.sessions.parts import SessionDeps
+from sessiond.sessions.live import LiveSessions
 from sessiond.sessions.refusals import response_not_found
 from sessiond.sessions.retention import Retention
 from sessiond.sessions.run import TurnRunner
+from sessiond.sessions.turn import LogReplay, stored_replay
+from sessiond.store.store import Store
 
 
 class Followers:
-    """Finds the events of a turn: in its log, or in its row once the log has expired."""
+    """Finds the events of a turn: in its log, or in its row once the log has expired.
 
-    def __init__(
-        self, deps: SessionDeps, *, runner: TurnRunner, retention: Retention, inspector: Inspector
+    Cancels turns by response, attachment or API key; the runner owns them.
+    """
+
+    def __init__(  # noqa: PLR0913 -- collaborators, passed by keyword
+        self,
+        *,
+        store: Store,
+        sessions: LiveSessions,
+        clock: Callable[[], float],
+        cancel_timeout_s: float,
+        runner: TurnRunner,
+        retention: Retention,
+        inspector: Inspector,
     ) -> None:
-        self._store = deps.store
-        self._clock = deps.clock
-        self._sessions = deps.sessions
+        self._store = store
+        self._clock = clock
+        self._cancel_timeout_s = cancel_timeout_s
+        self._sessions = sessions
         self._runner = runner
         self._retention = retention
         self._inspector = inspector
 
     async def follow(
-        self, caller: Caller, response_id: str, *, attachment: AttachmentId | None
+        self, caller: Caller, response_id: str, *, attachment: AttachmentId | None = None
     ) -> LogReplay:
         """Replay the turn from its start; a following socket also holds the turn's session.
 
         Raises:
             RequestError: there is no such turn, or another server runs it.
         """
-        bound = self._runner.find(response_id)
-        if bound is not None and bound.caller.user_id == caller.user_id:
-            await bound.is_followable.wait()
+        turn = self._runner.find(response_id)
+        if turn is not None and turn.caller.user_id == caller.user_id:
+            await turn.is_followable.wait()
         replay = self._runner.replays.find(caller.user_id, response_id)
         if replay is None:
             view = await self._inspector.response(caller, response_id)
@@ -61,15 +76,6 @@ class Followers:
             raise response_not_found(response_id)
         self._runner.replays.forget(response_id)
 
-
-class Cancelling:
-    """Cancels turns by response, attachment or API key. The runner owns the turns."""
-
-    def __init__(self, deps: SessionDeps, *, runner: TurnRunner) -> None:
-        self._store = deps.store
-        self._cancel_timeout_s = deps.limits.cancel_timeout_s
-        self._runner = runner
-
     async def cancel(
         self,
         caller: Caller,
@@ -91,7 +97,7 @@ class Cancelling:
             return
         found = self._runner.find(response_id)
         if found is not None and found.caller.user_id == caller.user_id:
-            found.stop(keep)
+            found.cancel(keep)
             if attachment is None:  # an HTTP response contains the final state
                 await self._runner.ended([found], self._cancel_timeout_s)
         elif await self._store.find_turn(caller.user_id, response_id) is None:
@@ -99,13 +105,13 @@ class Cancelling:
 
     def keys_at_work(self) -> frozenset[str]:
         """Ids of API keys with running or waiting turns."""
-        ids = (bound.caller.key_id for bound in self._runner.bound_turns())
+        ids = (turn.caller.key_id for turn in self._runner.bound_turns())
         return frozenset(key_id for key_id in ids if key_id is not None)
 
     def end_work_of_key(self, key_id: str) -> None:
         """Cancel the turns of a revoked key, as if their clients had disconnected."""
-        for bound in self._runner.bound_turns():
-            if bound.caller.key_id == key_id:
+        for turn in self._runner.bound_turns():
+            if turn.caller.key_id == key_id:
                 refusal = RequestError("invalid_api_key", "the API key was revoked")
-                self._runner.drop(bound, refusal)
-                bound.stop(keep=False, reason="disconnected")
+                self._runner.drop(turn, refusal)
+                turn.cancel(keep=False, reason="disconnected")

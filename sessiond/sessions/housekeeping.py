@@ -2,17 +2,20 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from sessiond.domain import AttachmentId, ServiceStats
-from sessiond.sessions.bind import BoundTurn
 from sessiond.sessions.conversations import Conversations
 from sessiond.sessions.engine_sync import EngineSync
 from sessiond.sessions.expiry_clock import ExpiryClock
 from sessiond.sessions.idempotency import IdempotentRequests
-from sessiond.sessions.live import LiveSession
-from sessiond.sessions.parts import SessionDeps
+from sessiond.sessions.limits import ServiceLimits
+from sessiond.sessions.live import LiveSessions
+from sessiond.sessions.live_session import LiveSession
 from sessiond.sessions.retention import Retention
 from sessiond.sessions.run import TurnRunner
+from sessiond.sessions.turn import Turn
+from sessiond.store.store import Store
 
 logger = logging.getLogger(__name__)
 
@@ -25,27 +28,32 @@ class Housekeeping:
 
     def __init__(  # noqa: PLR0913 -- collaborators, passed by keyword
         self,
-        deps: SessionDeps,
         *,
+        store: Store,
+        sessions: LiveSessions,
+        limits: ServiceLimits,
+        clock: Callable[[], float],
+        ticks: Callable[[], float],
         engine_sync: EngineSync,
         runner: TurnRunner,
         retention: Retention,
         idempotency: IdempotentRequests,
         conversations: Conversations,
     ) -> None:
-        self._store = deps.store
-        self._sessions = deps.sessions
-        self._limits = deps.limits
-        self._clock = deps.clock
-        self._ticks = deps.ticks
+        self._store = store
+        self._sessions = sessions
+        self._limits = limits
+        self._clock = clock
+        self._ticks = ticks
         self._engine_sync = engine_sync
         self._runner = runner
         self._retention = retention
         self._idempotency = idempotency
         self._conversations = conversations
-        self._left: dict[AttachmentId, tuple[list[LiveSession], list[BoundTurn]]] = {}
+        self._left: dict[AttachmentId, tuple[list[LiveSession], list[Turn]]] = {}
         self._ttl_due_at = 0.0
-        self._abandoned_by = ExpiryClock(deps.clock, deps.ticks, settle_s=deps.limits.session_ttl_s)
+        self._reaper: asyncio.Task[None] | None = None
+        self._abandoned_by = ExpiryClock(clock, ticks, settle_s=limits.session_ttl_s)
 
     @property
     def owed_erasures(self) -> int:
@@ -56,6 +64,20 @@ class Housekeeping:
     def ttl_due_at(self) -> float:
         """When abandoned sessions are looked for next, in seconds of `ticks`."""
         return self._ttl_due_at
+
+    def start(self) -> None:
+        """Start the reaper."""
+        self._reaper = asyncio.create_task(self._reap_always())
+
+    async def stop(self) -> None:
+        """Stop the reaper."""
+        if self._reaper is not None:
+            self._reaper.cancel()
+            await asyncio.gather(self._reaper, return_exceptions=True)
+
+    def attach(self, attachment: AttachmentId) -> None:
+        """Add an open socket."""
+        self._retention.attach(attachment)
 
     def leave(self, attachment: AttachmentId) -> None:
         """Handle a disconnect in the engine at once, without an await or a write.
@@ -68,16 +90,16 @@ class Housekeeping:
             return
         freed = self._retention.leave(attachment)
         freed_ids = {live.id for live in freed}
-        turns = [bound for bound in self._runner.bound_turns() if bound.live.id in freed_ids]
+        turns = [turn for turn in self._runner.bound_turns() if turn.live.id in freed_ids]
         left = [one for one in turns if one.attachment is not None and not one.request.background]
-        staying = {bound.live.id for bound in turns if bound not in left}
+        staying = {turn.live.id for turn in turns if turn not in left}
         now = [live for live in freed if not live.turn_lock.is_locked][:_AT_A_TIME]
         now_ids = {live.id for live in now}
         later = [live for live in freed if live.id not in now_ids]
         self._left[attachment] = (later, left)
-        for bound in left:
-            self._runner.drop(bound)
-            bound.stop(keep=False, reason="disconnected")
+        for turn in left:
+            self._runner.drop(turn)
+            turn.cancel(keep=False, reason="disconnected")
         for live in now:
             self._retention.settle(live, attachment)
         for live in later:
@@ -113,8 +135,7 @@ class Housekeeping:
             session_ttl_s=limits.session_ttl_s,
         )
 
-    async def run(self) -> None:
-        """Reap on a timer until cancelled."""
+    async def _reap_always(self) -> None:
         while True:
             await asyncio.sleep(self._limits.reap_every_s)
             try:

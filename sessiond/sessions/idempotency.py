@@ -9,8 +9,8 @@ import msgspec
 from sessiond.domain import UNSET, Caller, TurnRequest
 from sessiond.errors import RequestError
 from sessiond.sessions.expiry_clock import ExpiryClock
-from sessiond.sessions.parts import SessionDeps
 from sessiond.store.records import UsedKey
+from sessiond.store.store import Store
 
 _REAP_EVERY_S = 600.0
 
@@ -18,12 +18,19 @@ _REAP_EVERY_S = 600.0
 class IdempotentRequests:
     """A key is claimed before the request runs and released if the request fails."""
 
-    def __init__(self, deps: SessionDeps) -> None:
-        self._store = deps.store
-        self._clock = deps.clock
-        self._ttl_s = deps.limits.idempotency_ttl_s
-        self._ticks = deps.ticks
-        self._ended_by = ExpiryClock(deps.clock, deps.ticks, settle_s=self._ttl_s)
+    def __init__(
+        self,
+        *,
+        store: Store,
+        ttl_s: float,
+        clock: Callable[[], float],
+        ticks: Callable[[], float],
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._ttl_s = ttl_s
+        self._ticks = ticks
+        self._ended_by = ExpiryClock(clock, ticks, settle_s=self._ttl_s)
         self._next_reap_s = 0.0
 
     async def find(

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from engine.ids import SessionId
+from engine.ipc.client import EngineClient
 from engine.ipc.queries import ContextView, ContextViews, GetContext, GetContexts, PageView
 from sessiond.domain import (
     EVERYBODY,
@@ -23,32 +24,41 @@ from sessiond.domain import (
 )
 from sessiond.errors import RequestError
 from sessiond.sessions.context_policies import ContextPolicies
-from sessiond.sessions.lifecycle import State
-from sessiond.sessions.live import LiveSession
+from sessiond.sessions.live import LiveSessions
+from sessiond.sessions.live_session import LiveSession, State
 from sessiond.sessions.names import session_id_of
-from sessiond.sessions.parts import SessionDeps
 from sessiond.sessions.queries import ask_in_time
 from sessiond.sessions.refusals import conversation_not_found, response_not_found
 from sessiond.sessions.request_form import unpack_policy, unpack_request
 from sessiond.store.context_layout import layout_of
 from sessiond.store.items import Order
 from sessiond.store.records import SessionChoice, SessionDetail, SessionRecord, Standing, TurnRecord
+from sessiond.store.store import Store
 
+_OWN = SessionFilter()
 _BY_ROW: Mapping[SessionState, Standing] = {"new": "new", "cold": "begun", "closed": "closed"}
 
 
 class Inspector:
-    """Joins the state of a session in SQL, in memory and in the engine."""
+    """Joins the state of sessions in SQL, in memory and in the engine."""
 
-    def __init__(self, deps: SessionDeps, *, policies: ContextPolicies) -> None:
+    def __init__(
+        self,
+        *,
+        engine: EngineClient,
+        store: Store,
+        sessions: LiveSessions,
+        ask_timeout_s: float,
+        policies: ContextPolicies,
+    ) -> None:
         self._policies = policies
-        self._engine = deps.engine
-        self._store = deps.store
-        self._sessions = deps.sessions
-        self._ask_timeout_s = deps.limits.ask_timeout_s
+        self._engine = engine
+        self._store = store
+        self._sessions = sessions
+        self._ask_timeout_s = ask_timeout_s
 
     async def session(
-        self, caller: Caller, session_id: str, *, include_page_table: bool
+        self, caller: Caller, session_id: str, *, include_page_table: bool = False
     ) -> SessionView:
         """One session, closed ones included.
 
@@ -64,14 +74,28 @@ class Inspector:
         pages = held.page_table if held else []
         return await self._view(detail, live, held, pages if include_page_table else None)
 
-    async def views(self, details: Sequence[SessionDetail]) -> list[SessionView]:
-        """Views without page tables, with one query to the engine for all of them."""
-        lives = [self._sessions.find(one.session.user_id, one.session.id) for one in details]
-        held = await self._contexts([live for live in lives if live is not None])
-        return [
-            await self._view(detail, live, held.get(detail.session.id), None)
-            for detail, live in zip(details, lives, strict=True)
-        ]
+    async def page(
+        self, caller: Caller, limit: int, after: str | None, wanted: SessionFilter = _OWN
+    ) -> SessionPage:
+        """Sessions without their turns, latest activity first; `after`: the last id of a page.
+
+        Stored fields are filtered in SQL, states that only memory knows by the sessions in memory:
+        a page costs its size plus at most the sessions in memory, never all stored ones.
+
+        Raises:
+            RequestError: the caller is no admin and lists another user's.
+        """
+        which = self._choice(_user_id(caller, wanted), wanted.state)
+        views: list[SessionView] = []
+        has_more = True
+        while has_more and len(views) <= limit:
+            details, has_more = await self._store.list_sessions(which, limit=limit, after=after)
+            found = await self._views(details)
+            views += [view for view in found if wanted.state in {None, view.state}]
+            after = details[-1].session.id if details else None
+            if wanted.state is None:
+                break
+        return SessionPage(sessions=tuple(views[:limit]), has_more=has_more or len(views) > limit)
 
     async def response(self, caller: Caller, response_id: str) -> ResponseView:
         """A stored turn in any status.
@@ -96,7 +120,13 @@ class Inspector:
         )
 
     async def input_items(
-        self, caller: Caller, response_id: str, *, limit: int, after: str | None, order: Order
+        self,
+        caller: Caller,
+        response_id: str,
+        *,
+        limit: int = 20,
+        after: str | None = None,
+        order: Order = "desc",
     ) -> ItemPage:
         """The messages that came with the turn.
 
@@ -107,6 +137,30 @@ class Inspector:
         return await self._store.turn_items(
             caller.user_id, response_id, limit=limit, after=after, order=order
         )
+
+    async def _views(self, details: Sequence[SessionDetail]) -> list[SessionView]:
+        """Views without page tables, with one query to the engine for all of them."""
+        lives = [self._sessions.find(one.session.user_id, one.session.id) for one in details]
+        held = await self._contexts([live for live in lives if live is not None])
+        return [
+            await self._view(detail, live, held.get(detail.session.id), None)
+            for detail, live in zip(details, lives, strict=True)
+        ]
+
+    def _choice(self, user_id: str | None, state: SessionState | None) -> SessionChoice:
+        if state is None:
+            return SessionChoice(user_id=user_id)
+        if state in _BY_ROW:
+            return SessionChoice(user_id=user_id, standing=_BY_ROW[state])
+        in_memory = tuple(
+            live.id
+            for live in self._sessions
+            if live.stored
+            and not live.volatile
+            and live.state.value == state
+            and user_id in {None, live.user_id}
+        )
+        return SessionChoice(user_id=user_id, ids=in_memory)
 
     async def _turn(self, caller: Caller, response_id: str) -> TurnRecord:
         turn = await self._store.find_turn(caller.user_id, response_id)
@@ -302,53 +356,6 @@ def _turn_rows(turn: TurnRecord, start: int, after: int, *, is_seen: bool) -> li
             )
         )
     return rows
-
-
-class Listing:
-    """Filters stored fields in SQL, and states that only memory knows by the sessions in memory.
-
-    The cost of a page is its size plus at most the sessions in memory, never all stored ones.
-    """
-
-    def __init__(self, deps: SessionDeps, *, inspector: Inspector) -> None:
-        self._inspector = inspector
-        self._store = deps.store
-        self._sessions = deps.sessions
-
-    async def page(
-        self, caller: Caller, limit: int, after: str | None, wanted: SessionFilter
-    ) -> SessionPage:
-        """Sessions without their turns, latest activity first.
-
-        Raises:
-            RequestError: the caller is no admin and lists another user's.
-        """
-        which = self._choice(_user_id(caller, wanted), wanted.state)
-        views: list[SessionView] = []
-        has_more = True
-        while has_more and len(views) <= limit:
-            details, has_more = await self._store.list_sessions(which, limit=limit, after=after)
-            found = await self._inspector.views(details)
-            views += [view for view in found if wanted.state in {None, view.state}]
-            after = details[-1].session.id if details else None
-            if wanted.state is None:
-                break
-        return SessionPage(sessions=tuple(views[:limit]), has_more=has_more or len(views) > limit)
-
-    def _choice(self, user_id: str | None, state: SessionState | None) -> SessionChoice:
-        if state is None:
-            return SessionChoice(user_id=user_id)
-        if state in _BY_ROW:
-            return SessionChoice(user_id=user_id, standing=_BY_ROW[state])
-        in_memory = tuple(
-            live.id
-            for live in self._sessions
-            if live.stored
-            and not live.volatile
-            and live.state.value == state
-            and user_id in {None, live.user_id}
-        )
-        return SessionChoice(user_id=user_id, ids=in_memory)
 
 
 def _user_id(caller: Caller, wanted: SessionFilter) -> str | None:

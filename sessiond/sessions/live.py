@@ -1,132 +1,22 @@
-"""Sessions in memory. Asyncio thread only."""
+"""Sessions in memory: found, loaded, opened. Asyncio thread only."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from typing import TypeGuard
 
 from engine.ids import SessionId
-from sessiond.domain import Caller, PolicyChoice
+from engine.ipc.client import EngineClient
+from sessiond.domain import Caller
 from sessiond.errors import RequestError
-from sessiond.sessions.lifecycle import LifecycleEvent, State, after
+from sessiond.sessions.live_session import LiveSession, State
+from sessiond.sessions.names import session_id_of
 from sessiond.sessions.refusals import conversation_not_found
 from sessiond.sessions.request_form import unpack_policy
-from sessiond.sessions.turn_queue import LockTicket, TurnLock
-from sessiond.store.context_layout import ContextLayout, VisibleSpans
-from sessiond.store.records import FIRST_EPOCH, Prompt, SessionHints, SessionRecord
+from sessiond.store.context_layout import ContextLayout
+from sessiond.store.records import SessionRecord, TurnRecord
 from sessiond.store.store import Store
 from sessiond.store.volatile import is_volatile, volatile_prefix
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineResidency:
-    """The context that the engine holds for a session, and the epoch of the engine.
-
-    Without a tip the context is empty: the first turn sends the system prefix. `view`: the visible
-    spans if they differ from those after the tip, as after an aborted turn. `tokens` counts visible
-    tokens.
-    """
-
-    epoch: int
-    prompt_id: str
-    tip_id: str | None
-    tokens: int
-    view: VisibleSpans | None = None
-
-
-@dataclass(slots=True, kw_only=True)
-class LiveSession:
-    """State of a session in memory. `tokens`: visible tokens, the system prefix included.
-
-    `prompt` None: the system prefix is not encoded yet. `layout` None: not read yet. Not `stored`:
-    the first turn stores the session. `base_session_id`: of a fork, the session that ran the turn
-    it was forked at. `policy` None: that of the user, or the server. `epoch`: ownership epoch of
-    this replica, verified by each commit. `stale`: the row must be read again. `digest`: of all
-    messages up to the tip, if known.
-    """
-
-    id: SessionId
-    user_id: str
-    salt: bytes
-    prompt: Prompt | None
-    tip_id: str | None
-    tokens: int
-    awaits_reply: bool
-    state: State
-    stored: bool
-    epoch: int = FIRST_EPOCH
-    base_session_id: SessionId | None = None
-    stale: bool = False
-    layout: ContextLayout | None = None
-    policy: PolicyChoice | None = None
-    hints: SessionHints = field(default_factory=SessionHints)
-    digest: str | None = None
-    residency: EngineResidency | None = None
-    turn_lock: TurnLock = field(default_factory=TurnLock)
-
-    @property
-    def volatile(self) -> bool:
-        """Whether the session is in memory only and ends with the last socket that holds it."""
-        return is_volatile(self.id)
-
-    def prefixed(self, prefix: str) -> str:
-        """The prefix for ids of the session and its turns."""
-        return volatile_prefix(prefix) if self.volatile else prefix
-
-    def ticket(self, ticket: LockTicket) -> bool:
-        """Take the turn lock or queue for it; False: neither is possible."""
-        was_free = not self.turn_lock.is_locked
-        taken = self.turn_lock.try_acquire(ticket)
-        if taken and was_free:
-            self.state = after(self.state, LifecycleEvent.LOCK)
-        return taken
-
-    def lock_to_close(self, ticket: LockTicket) -> None:
-        """Queue for the turn lock as its last holder; refuse waiting claims."""
-        self.turn_lock.refuse_all(conversation_not_found(self.id))
-        if not self.turn_lock.is_locked:
-            self.state = after(self.state, LifecycleEvent.LOCK)
-        self.turn_lock.acquire_or_wait(ticket)
-
-    def leave(self, ticket: LockTicket, event: LifecycleEvent | None = None) -> None:
-        """Release the turn lock to the next claim, or leave its queue.
-
-        `event`: the session's transition on release; None: unchanged.
-        """
-        if not self.turn_lock.holds(ticket):
-            self.turn_lock.leave(ticket)
-            return
-        if event is None:
-            event = LifecycleEvent.UNDO_FIRST if self.tip_id is None else LifecycleEvent.UNDO
-        self.state = after(self.state, event)
-        if self.state is State.CLOSED:
-            self.turn_lock.refuse_all(conversation_not_found(self.id))
-        self.turn_lock.leave(ticket)
-        if self.turn_lock.is_locked:
-            self.state = after(self.state, LifecycleEvent.LOCK)
-
-    def is_resident(self, epoch: int) -> bool:
-        """Whether the engine of this epoch holds a context for the session."""
-        return self.residency is not None and self.residency.epoch == epoch
-
-    def moved(self, record: SessionRecord) -> None:
-        """Mark the session as possibly changed by another replica."""
-        if self.turn_lock.is_locked:
-            self.epoch, self.stale = record.epoch, True  # the next lock holder reads the row
-        else:
-            self.take(record)
-
-    def take(self, record: SessionRecord) -> None:
-        """Update the session from its row."""
-        self.epoch = record.epoch
-        self.prompt = record.prompt
-        self.tip_id = record.tip_id
-        self.tokens = record.context_tokens
-        self.awaits_reply = record.awaits_reply
-        self.digest = record.digest
-        self.policy = unpack_policy(record.context_policy)
-        self.hints = record.hints
-        self.layout = None
-        self.stale = False
+OWN_PREFIX = "conv"
 
 
 class SessionElsewhereError(RequestError):
@@ -142,14 +32,22 @@ class SessionElsewhereError(RequestError):
 
 
 class LiveSessions:
-    """The sessions in memory, by id."""
+    """The sessions in memory, by id. Each belongs to the model that the engine serves."""
 
     def __init__(
-        self, store: Store, clock: Callable[[], float], dead_by: Callable[[], float]
+        self,
+        *,
+        store: Store,
+        engine: EngineClient,
+        clock: Callable[[], float],
+        dead_by: Callable[[], float],
+        new_id: Callable[[str], str],
     ) -> None:
         self._store = store
+        self._engine = engine
         self._clock = clock
         self._dead_by = dead_by
+        self._new_id = new_id
         self._sessions: dict[SessionId, LiveSession] = {}
 
     def __len__(self) -> int:
@@ -158,9 +56,47 @@ class LiveSessions:
     def __iter__(self) -> Iterator[LiveSession]:
         return iter(tuple(self._sessions.values()))
 
-    def add(self, live: LiveSession) -> None:
-        """Add a session that is not stored yet."""
+    def add_new(self, caller: Caller, prefix: str, *, volatile: bool) -> LiveSession:
+        """Add an empty session; its first turn stores it."""
+        live = LiveSession(
+            id=SessionId(self._new_id(volatile_prefix(prefix) if volatile else prefix)),
+            user_id=caller.user_id,
+            salt=caller.salt,
+            prompt=None,
+            tip_id=None,
+            tokens=0,
+            awaits_reply=False,
+            state=State.NEW,
+            stored=False,
+        )
         self._sessions[live.id] = live
+        return live
+
+    def add_fork(
+        self, base: LiveSession, turn: TurnRecord | None, prefix: str = OWN_PREFIX
+    ) -> LiveSession:
+        """Add a session that starts with the context after a turn; it is not stored yet.
+
+        None: with the system prefix alone, as `base` has no finished turn.
+        """
+        prompt = turn.prompt if turn else base.prompt
+        live = LiveSession(
+            id=SessionId(self._new_id(base.prefixed(prefix))),
+            user_id=base.user_id,
+            salt=base.salt,
+            prompt=prompt,
+            tip_id=turn.id if turn else None,
+            tokens=turn.context_tokens or 0 if turn else base.tokens,
+            awaits_reply=turn is not None and turn.awaits_reply,
+            state=State.COLD if turn else State.NEW,
+            stored=False,
+            base_session_id=base.id,
+            policy=base.policy,
+            hints=base.hints,
+            digest=turn.digest if turn else None,
+        )
+        self._sessions[live.id] = live
+        return live
 
     def remove(self, live: LiveSession) -> None:
         """Remove a session; its turn lock must be free."""
@@ -179,28 +115,38 @@ class LiveSessions:
         live = self.get(session_id)
         return live if live is not None and live.user_id == user_id and live.stored else None
 
+    async def open(
+        self, caller: Caller, id_or_name: str, *, even_if_busy: bool = False
+    ) -> LiveSession:
+        """Load an open session of the caller; this replica owns it afterwards.
+
+        Raises:
+            RequestError: there is none, or another replica runs a turn in it (unless
+                `even_if_busy`).
+        """
+        own_id = session_id_of(caller.user_id, id_or_name)
+        live = await self.load(caller, own_id, even_if_busy=even_if_busy)
+        if live is None:
+            raise conversation_not_found(id_or_name)
+        return live
+
     async def load(
-        self,
-        caller: Caller,
-        session_id: str,
-        check: Callable[[SessionRecord], None],
-        *,
-        even_if_busy: bool = False,
+        self, caller: Caller, session_id: str, *, even_if_busy: bool = False
     ) -> LiveSession | None:
         """Load a stored, open session of the caller and own it; None when there is none.
 
-        `check` may reject the row. The session is in memory on return, as no await follows the
-        lookup. `even_if_busy`: take ownership from a replica that runs a turn in it; that turn is
-        aborted at its commit.
+        The session is in memory on return, as no await follows the lookup. `even_if_busy`: take
+        ownership from a replica that runs a turn in it; that turn is aborted at its commit.
 
         Raises:
+            RequestError: its token ids are those of another model.
             SessionElsewhereError: another replica runs a turn in it.
         """
         if is_volatile(session_id):  # other replicas have no access to it
             return self.find(caller.user_id, session_id)
         record = await self._store.find_session(caller.user_id, session_id)
         if _is_open(record) and record.owner != self._store.replica_id:
-            check(record)
+            self._check_model(record)
             record = await self._store.claim_session(
                 caller.user_id,
                 session_id,
@@ -212,14 +158,24 @@ class LiveSessions:
             return None
         if record.owner != self._store.replica_id:
             raise SessionElsewhereError(_from_record(record, caller.salt))
-        check(record)
+        self._check_model(record)
         live = self.find(caller.user_id, session_id)
         if live is None:
             live = _from_record(record, caller.salt)
-            self.add(live)
+            self._sessions[live.id] = live
         elif live.epoch < record.epoch:
             live.moved(record)
         return live
+
+    def _check_model(self, record: SessionRecord) -> None:
+        info = self._engine.info
+        if (record.model, record.vocab_size) != (info.model, info.vocab_size):
+            raise RequestError(
+                "model_not_found",
+                f"the conversation's token ids are those of {record.model!r} "
+                f"({record.vocab_size} tokens), which is not served now",
+                param="model",
+            )
 
     async def reclaim(self, live: LiveSession) -> None:
         """Own a session again after another replica owned it. The caller holds the turn lock.

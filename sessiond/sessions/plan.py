@@ -1,9 +1,10 @@
 """Plans a turn's change of its session's context, before anything is written or computed."""
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import assert_never
 
+from engine.ipc.client import EngineClient
 from engine.ipc.messages import Edit
 from policies.plan import ContextPlan, KeepAll, KeepTurns, Summarize
 from sessiond.domain import UNSET, ContextChanged, InputItem, PolicyChoice, TurnRequest
@@ -24,8 +25,9 @@ from sessiond.sessions.fit import (
     open_tokens,
     summarized,
 )
-from sessiond.sessions.live import LiveSession, LiveSessions
-from sessiond.sessions.parts import SessionDeps
+from sessiond.sessions.limits import ServiceLimits
+from sessiond.sessions.live import LiveSessions
+from sessiond.sessions.live_session import LiveSession
 from sessiond.sessions.quotas import Quotas
 from sessiond.sessions.transcript import Transcript, of_system_prefix, with_items
 from sessiond.sessions.turn_size import Room, admit_prefill, admit_reply, reserve_reply, room_of
@@ -94,24 +96,28 @@ class _TurnStart:
 class Planner:
     """Plans turns; the caller holds the session's turn lock."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 -- collaborators, passed by keyword
         self,
-        deps: SessionDeps,
         *,
+        engine: EngineClient,
+        sessions: LiveSessions,
+        limits: ServiceLimits,
+        new_id: Callable[[str], str],
+        new_seed: Callable[[], int],
         transcript: Transcript,
         policies: ContextPolicies,
         quotas: Quotas,
         summaries: Summaries,
     ) -> None:
-        self._engine = deps.engine
-        self._sessions: LiveSessions = deps.sessions
+        self._engine = engine
+        self._sessions: LiveSessions = sessions
         self._transcript = transcript
         self._policies = policies
         self._quotas = quotas
         self._summaries = summaries
-        self._limits = deps.limits
-        self._new_id = deps.new_id
-        self._new_seed = deps.new_seed
+        self._limits = limits
+        self._new_id = new_id
+        self._new_seed = new_seed
 
     async def plan(
         self,

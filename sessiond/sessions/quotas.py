@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from engine.ids import SessionId
+from engine.ipc.client import EngineClient
 from engine.ipc.messages import Terms
 from engine.ipc.queries import GetResidency, Residency
 from sessiond.domain import Caller
@@ -25,12 +26,15 @@ from sessiond.quota import (
     rate_headers,
     refusal,
 )
+from sessiond.sessions.demand import DrainRate
 from sessiond.sessions.expiry_clock import ExpiryClock
-from sessiond.sessions.live import LiveSession
-from sessiond.sessions.parts import SessionDeps
+from sessiond.sessions.limits import ServiceLimits
+from sessiond.sessions.live import LiveSessions
+from sessiond.sessions.live_session import LiveSession
 from sessiond.sessions.queries import ask_in_time
 from sessiond.store.errors import QuotaExceededError
 from sessiond.store.records import NewPrompt, NewReservation, NewSession
+from sessiond.store.store import Store
 
 logger = logging.getLogger(__name__)
 
@@ -47,13 +51,21 @@ class ResidencyMeter:
     The bytes that a session holds are charged for the whole time since the previous sample.
     """
 
-    def __init__(self, deps: SessionDeps) -> None:
-        self._engine = deps.engine
-        self._store = deps.store
-        self._sessions = deps.sessions
-        self._limits = deps.limits
-        self._ticks = deps.ticks
-        self._looked_at = deps.ticks()
+    def __init__(
+        self,
+        *,
+        engine: EngineClient,
+        store: Store,
+        sessions: LiveSessions,
+        limits: ServiceLimits,
+        ticks: Callable[[], float],
+    ) -> None:
+        self._engine = engine
+        self._store = store
+        self._sessions = sessions
+        self._limits = limits
+        self._ticks = ticks
+        self._looked_at = ticks()
         self._timer: asyncio.Task[None] | None = None
 
     @property
@@ -132,24 +144,29 @@ class Quotas:
     of the user, if there is one, to make room for a new session.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 -- collaborators, passed by keyword
         self,
-        deps: SessionDeps,
         *,
+        store: Store,
+        limits: ServiceLimits,
+        clock: Callable[[], float],
+        ticks: Callable[[], float],
+        drain_rate: DrainRate,
+        residency: ResidencyMeter,
         close_idle_fork: CloseIdleFork,
         on_refused: Callable[[str], None],
     ) -> None:
-        self._store = deps.store
-        self._limits = deps.limits
-        self._clock = deps.clock
-        self._ticks = deps.ticks
-        self._dead_by = ExpiryClock(deps.clock, deps.ticks, settle_s=deps.limits.reservation_s)
-        self._drain_rate = deps.drain_rate
+        self._store = store
+        self._limits = limits
+        self._clock = clock
+        self._ticks = ticks
+        self._dead_by = ExpiryClock(clock, ticks, settle_s=limits.reservation_s)
+        self._drain_rate = drain_rate
         self._close_idle_fork = close_idle_fork
         self._on_refused = on_refused
         self._known: OrderedDict[str, _Known] = OrderedDict()  # last read last
-        self._renewed_at = deps.ticks()
-        self._residency = ResidencyMeter(deps)
+        self._renewed_at = ticks()
+        self._residency = residency
         self._timer: asyncio.Task[None] | None = None
 
     @property

@@ -7,11 +7,12 @@ from typing import Generic, TypeVar
 
 from sessiond.sessions.expiry_clock import ExpiryClock
 from sessiond.sessions.limits import ServiceLimits
-from sessiond.sessions.live import LiveSession
-from sessiond.sessions.parts import SessionDeps
+from sessiond.sessions.live import LiveSessions
+from sessiond.sessions.live_session import LiveSession
 from sessiond.sessions.pending_endings import PendingEndings
 from sessiond.sessions.retention import Retention
 from sessiond.store.errors import StoreError
+from sessiond.store.store import Store
 
 logger = logging.getLogger(__name__)
 
@@ -40,16 +41,26 @@ class Sweep(Generic[Item]):
 class Replica:
     """Owns the task that renews the lease."""
 
-    def __init__(self, deps: SessionDeps, *, retention: Retention) -> None:
-        self._pending_endings = deps.pending_endings
-        self._store = deps.store
-        self._sessions = deps.sessions
-        self._sweep = Sweep(lambda: deps.sessions)
+    def __init__(  # noqa: PLR0913 -- collaborators, passed by keyword
+        self,
+        *,
+        store: Store,
+        sessions: LiveSessions,
+        pending_endings: PendingEndings,
+        limits: ServiceLimits,
+        clock: Callable[[], float],
+        ticks: Callable[[], float],
+        retention: Retention,
+    ) -> None:
+        self._pending_endings = pending_endings
+        self._store = store
+        self._sessions = sessions
+        self._sweep = Sweep(lambda: sessions)
         self._retention = retention
-        self._heartbeat_s = deps.limits.heartbeat_s
-        self._lease_s = lease_s(deps.limits)
-        self._clock = deps.clock
-        self._dead_by = ExpiryClock(deps.clock, deps.ticks, settle_s=lease_s(deps.limits))
+        self._heartbeat_s = limits.heartbeat_s
+        self._lease_s = lease_s(limits)
+        self._clock = clock
+        self._dead_by = ExpiryClock(clock, ticks, settle_s=lease_s(limits))
         self._task: asyncio.Task[None] | None = None
 
     @property

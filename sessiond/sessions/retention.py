@@ -13,7 +13,7 @@ from typing import assert_never
 
 from engine.errors import EngineUnavailableError
 from engine.ids import SessionId
-from engine.ipc.client import ContextCommand
+from engine.ipc.client import ContextCommand, EngineClient
 from engine.ipc.messages import (
     CloseContext,
     HintContext,
@@ -22,9 +22,9 @@ from engine.ipc.messages import (
     TruncateContext,
 )
 from sessiond.domain import AttachmentId
-from sessiond.sessions.lifecycle import LifecycleEvent, after, is_free
-from sessiond.sessions.live import LiveSession
-from sessiond.sessions.parts import SessionDeps
+from sessiond.sessions.limits import ServiceLimits
+from sessiond.sessions.live import LiveSessions
+from sessiond.sessions.live_session import LifecycleEvent, LiveSession, after, is_free
 from sessiond.store.records import Priority, TurnRecord
 
 _FEW = 64
@@ -114,12 +114,18 @@ class Retention:
     """
 
     def __init__(
-        self, deps: SessionDeps, *, on_released: Callable[[SessionId], None] = lambda _: None
+        self,
+        *,
+        engine: EngineClient,
+        sessions: LiveSessions,
+        limits: ServiceLimits,
+        ticks: Callable[[], float],
+        on_released: Callable[[SessionId], None] = lambda _: None,
     ) -> None:
-        self._engine = deps.engine
-        self._sessions = deps.sessions
-        self._limits = deps.limits
-        self._ticks = deps.ticks
+        self._engine = engine
+        self._sessions = sessions
+        self._limits = limits
+        self._ticks = ticks
         self._on_released = on_released
         self._attachments = Attachments()
         self._deadlines = KeepAliveDeadlines()

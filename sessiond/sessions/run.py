@@ -2,23 +2,23 @@
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 from engine.ipc.client import TurnEvents
 from sessiond.domain import AttachmentId, TurnReport
 from sessiond.errors import ErrorCode, RequestError
-from sessiond.sessions.bind import BoundTurn
 from sessiond.sessions.compaction import SummaryService
-from sessiond.sessions.event_log import EventLogs, LogReplay
-from sessiond.sessions.lifecycle import LifecycleEvent
-from sessiond.sessions.parts import SessionDeps
+from sessiond.sessions.demand import DrainRate, PoolDemand
+from sessiond.sessions.hooks import Hooks
+from sessiond.sessions.limits import ServiceLimits
+from sessiond.sessions.live_session import LifecycleEvent
 from sessiond.sessions.plan import Planner
 from sessiond.sessions.refusals import degradation_of
 from sessiond.sessions.retention import Retention
 from sessiond.sessions.start import TurnStarter
 from sessiond.sessions.stream import TurnStreamer
-from sessiond.sessions.turn import Turn
+from sessiond.sessions.turn import EventLogs, LogReplay, Turn
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ class SummaryLookAhead:
 
     async def prepare(self, turn: Turn) -> None:
         """Start a summary if a next turn like this one would need it."""
-        live, request = turn.bound.live, turn.bound.request
+        live, request = turn.live, turn.request
         try:
             seen = await self._planner.foresee(live, request, input_tokens=len(turn.plan.input_ids))
             if seen is not None:
@@ -44,35 +44,39 @@ class SummaryLookAhead:
 class TurnRunner:
     """Every bound turn is dropped, refused or run to its end."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 -- collaborators, passed by keyword
         self,
-        deps: SessionDeps,
         *,
+        limits: ServiceLimits,
+        clock: Callable[[], float],
+        ticks: Callable[[], float],
+        drain_rate: DrainRate,
+        demand: PoolDemand,
+        hooks: Hooks,
         starter: TurnStarter,
+        streamer: TurnStreamer,
         look_ahead: SummaryLookAhead,
         retention: Retention,
     ) -> None:
         self._starter = starter
-        self._streamer = TurnStreamer(deps, retention=retention)
+        self._streamer = streamer
         self._look_ahead = look_ahead
         self._retention = retention
-        self._hooks = deps.hooks
-        self._limits = deps.limits
-        self._clock = deps.clock
-        self._ticks = deps.ticks
-        self._drain_rate = deps.drain_rate
-        self._demand = deps.demand
-        self.replays = EventLogs(
-            ttl_s=deps.limits.replay_ttl_s, max_bytes=deps.limits.replay_memory_bytes
-        )
+        self._hooks = hooks
+        self._limits = limits
+        self._clock = clock
+        self._ticks = ticks
+        self._drain_rate = drain_rate
+        self._demand = demand
+        self.replays = EventLogs(ttl_s=limits.replay_ttl_s, max_bytes=limits.replay_memory_bytes)
         self._draining = False
-        self._bound: dict[str, BoundTurn] = {}
+        self._bound: dict[str, Turn] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
 
     # --- bound turns -----------------------------------------------------------------------------
 
     def check_room(self, owner: str | None) -> None:
-        """Check that one more turn may be bound; `owner` as in `BoundTurn`.
+        """Check that one more turn may be bound; `owner` as in `Turn`.
 
         Raises:
             RequestError: the server drains, or the maximum number of turns runs or waits.
@@ -81,74 +85,74 @@ class TurnRunner:
         if self._is_full(owner):
             raise self._full()
 
-    def add(self, bound: BoundTurn) -> None:
+    def add(self, turn: Turn) -> None:
         """Add a bound turn.
 
         Raises:
             RequestError: another turn took the last place meanwhile.
         """
-        is_full = self._is_full(bound.owner)
-        self._bound[bound.response_id] = bound
+        is_full = self._is_full(turn.owner)
+        self._bound[turn.response_id] = turn
         if is_full:
             refusal = self._full()
-            self.drop(bound, refusal)
+            self.drop(turn, refusal)
             raise refusal
 
     def _is_full(self, owner: str | None) -> bool:
         """Whether no turn of `owner` can be added; a user without a turn always gets a place."""
         if len(self._bound) < self._limits.max_outstanding:
             return False
-        return owner is None or any(bound.owner == owner for bound in self._bound.values())
+        return owner is None or any(turn.owner == owner for turn in self._bound.values())
 
-    def find(self, response_id: str) -> BoundTurn | None:
+    def find(self, response_id: str) -> Turn | None:
         """A bound turn that has not ended."""
         return self._bound.get(response_id)
 
-    def bound_turns(self) -> list[BoundTurn]:
+    def bound_turns(self) -> list[Turn]:
         """All bound turns that have not ended."""
         return list(self._bound.values())
 
     def begun_ids(self) -> list[str]:
         """Ids of the turns that have begun and not ended."""
-        return [bound.response_id for bound in self._begun()]
+        return [turn.response_id for turn in self._begun()]
 
-    def drop(self, bound: BoundTurn, refusal: RequestError | None = None) -> None:
+    def drop(self, turn: Turn, refusal: RequestError | None = None) -> None:
         """Drop a turn that has not begun; its `run` raises the refusal. A begun turn continues."""
-        if not bound.begun and not bound.ended.is_set():
+        if not turn.begun and not turn.ended.is_set():
             refusal = refusal or RequestError("internal_error", "the turn was dropped")
-            bound.ticket.refuse(refusal)
-            bound.live.leave(bound.ticket)
-            self._settle(bound)
+            turn.ticket.refuse(refusal)
+            turn.live.leave(turn.ticket)
+            self._settle(turn)
 
     # --- turns -----------------------------------------------------------------------------------
 
-    async def run(self, bound: BoundTurn) -> Turn:
+    async def run(self, turn: Turn) -> Turn:
         """Wait for the turn lock, then start the turn.
 
         Raises:
             RequestError: the turn can't be served; its place is released.
         """
         try:
-            await bound.ticket.granted()
+            await turn.ticket.granted()
         except (asyncio.CancelledError, RequestError):
-            self.drop(bound)
+            self.drop(turn)
             raise
-        bound.begun = True
+        turn.begun = True
         # A separate task: a disconnect between the two commits must not cancel it.
-        task = self._spawn(self._begin(bound))
+        task = self._spawn(self._begin(turn))
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            if not bound.request.background:
-                bound.stop(keep=False, reason="disconnected")
+            if not turn.request.background:
+                turn.cancel(keep=False, reason="disconnected")
             raise
 
     def stop_of(self, attachment: AttachmentId, *, keep: bool) -> None:
         """Cancel the begun turns of a socket or, if it has none, its waiting ones."""
-        own = [bound for bound in self._bound.values() if bound.attachment == attachment]
-        begun = [bound for bound in own if bound.begun]
-        for bound in begun or own:
-            bound.stop(keep)
+        own = [turn for turn in self._bound.values() if turn.attachment == attachment]
+        begun = [turn for turn in own if turn.begun]
+        for turn in begun or own:
+            turn.cancel(keep)
 
     async def drain(self) -> None:
         """Refuse new turns; wait for running ones, then cancel them and keep their text."""
@@ -156,8 +160,8 @@ class TurnRunner:
         # Turns that have not begun are refused at their start.
         await self.ended(self._begun(), self._limits.drain_timeout_s)
         left = self._begun()
-        for bound in left:
-            bound.stop(keep=True)
+        for turn in left:
+            turn.cancel(keep=True)
         await self.ended(left, self._limits.cancel_timeout_s)
 
     async def stop(self) -> None:
@@ -167,13 +171,13 @@ class TurnRunner:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for bound in self.bound_turns():
-            bound.ended.set()  # waiters must not wait forever
+        for turn in self.bound_turns():
+            turn.ended.set()  # waiters must not wait forever
 
     @staticmethod
-    async def ended(turns: Iterable[BoundTurn], within_s: float | None = None) -> None:
+    async def ended(turns: Iterable[Turn], within_s: float | None = None) -> None:
         """Wait until all turns have ended, at most `within_s`."""
-        waits = [asyncio.ensure_future(bound.ended.wait()) for bound in turns]
+        waits = [asyncio.ensure_future(turn.ended.wait()) for turn in turns]
         if not waits:
             return
         try:
@@ -182,28 +186,27 @@ class TurnRunner:
             for wait in waits:
                 wait.cancel()
 
-    def _begun(self) -> list[BoundTurn]:
-        return [bound for bound in self._bound.values() if bound.begun]
+    def _begun(self) -> list[Turn]:
+        return [turn for turn in self._bound.values() if turn.begun]
 
-    async def _begin(self, bound: BoundTurn) -> Turn:
+    async def _begin(self, turn: Turn) -> Turn:
         try:
             self._check_draining()
-            turn, events = await self._starter.start(bound)
+            events = await self._starter.start(turn)
         except BaseException as error:
             if isinstance(error, RequestError):
                 self._note_degradation(error.code)
-            bound.live.leave(bound.ticket)
-            self._settle(bound)
+            turn.live.leave(turn.ticket)
+            self._settle(turn)
             raise
         replay = LogReplay(accepted=turn.accepted, log=turn.log)
-        self.replays.begin(bound.caller.user_id, replay)
+        self.replays.begin(turn.caller.user_id, replay)
         self._spawn(self._drive(turn, events))
-        bound.started(turn)
+        turn.submitted()
         return turn
 
     async def _drive(self, turn: Turn, events: TurnEvents) -> None:
         finished, event = await self._streamer.stream(turn, events)
-        bound = turn.bound
         if event is LifecycleEvent.ADVANCE:
             await self._look_ahead.prepare(turn)
         level = None if finished.error is None else degradation_of(finished.error.code)
@@ -211,10 +214,10 @@ class TurnRunner:
             self._drain_rate.ended()
         else:
             self._hooks.degraded(level)
-        bound.live.leave(bound.ticket, event)
-        self._settle(bound)
+        turn.live.leave(turn.ticket, event)
+        self._settle(turn)
         turn.log.put(finished)  # after the lock is free: the reader may begin the next turn
-        self.replays.end(bound.response_id, self._ticks())
+        self.replays.end(turn.response_id, self._ticks())
         self._hooks.turn_ended(finished)
         if self._hooks.turn_reported is not None:
             ended_at = self._clock()
@@ -222,7 +225,7 @@ class TurnRunner:
                 TurnReport(
                     accepted=turn.accepted,
                     finished=finished,
-                    received_at=ended_at - (self._ticks() - bound.received_at),
+                    received_at=ended_at - (self._ticks() - turn.received_at),
                     ended_at=ended_at,
                 )
             )
@@ -231,14 +234,14 @@ class TurnRunner:
         if (level := degradation_of(code)) is not None:
             self._hooks.degraded(level)
 
-    def _settle(self, bound: BoundTurn) -> None:
-        if not bound.live.stored and not bound.live.turn_lock.is_locked:
-            self._retention.forget(bound.live)
+    def _settle(self, turn: Turn) -> None:
+        if not turn.live.stored and not turn.live.turn_lock.is_locked:
+            self._retention.forget(turn.live)
         else:
-            self._retention.settle(bound.live, bound.attachment)
-        del self._bound[bound.response_id]
-        self._demand.leave(bound.response_id)
-        bound.end()
+            self._retention.settle(turn.live, turn.attachment)
+        del self._bound[turn.response_id]
+        self._demand.leave(turn.response_id)
+        turn.end()
 
     def _full(self) -> RequestError:
         most = self._limits.max_outstanding

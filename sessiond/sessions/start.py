@@ -6,26 +6,28 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from engine.ids import SessionId, TurnId
-from engine.ipc.client import TurnEvents
+from engine.ipc.client import EngineClient, TurnEvents
 from engine.ipc.messages import Sampling, SubmitTurn, TurnCounts
 from sessiond.domain import ItemView, TurnAccepted, TurnError
 from sessiond.errors import RequestError
 from sessiond.quota import Account, Quota
-from sessiond.sessions.bind import BoundTurn
+from sessiond.sessions.demand import PoolDemand
 from sessiond.sessions.engine_sync import EngineSync
-from sessiond.sessions.event_log import EventLog
 from sessiond.sessions.finish import failed, usage_of
 from sessiond.sessions.fit import Patience
-from sessiond.sessions.live import LiveSession
-from sessiond.sessions.parts import SessionDeps
+from sessiond.sessions.limits import ServiceLimits
+from sessiond.sessions.live import LiveSessions
+from sessiond.sessions.live_session import LiveSession
+from sessiond.sessions.pending_endings import PendingEndings
 from sessiond.sessions.plan import Planner, TurnPlan
 from sessiond.sessions.quotas import Quotas, terms_of
 from sessiond.sessions.refusals import busy, conversation_not_found
 from sessiond.sessions.request_form import pack_policy, pack_request
 from sessiond.sessions.transcript import Transcript
-from sessiond.sessions.turn import Turn
+from sessiond.sessions.turn import EventLog, Turn
 from sessiond.store.errors import BaseGoneError, NotOwnerError, QuotaExceededError, StoreError
 from sessiond.store.records import AbortedTurn, NewSession, NewTurn
+from sessiond.store.store import Store
 
 logger = logging.getLogger(__name__)
 
@@ -35,137 +37,141 @@ _TRIES = 3
 class TurnStarter:
     """Stateless between turns."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 -- collaborators, passed by keyword
         self,
-        deps: SessionDeps,
         *,
+        engine: EngineClient,
+        store: Store,
+        sessions: LiveSessions,
+        pending_endings: PendingEndings,
+        limits: ServiceLimits,
+        clock: Callable[[], float],
+        ticks: Callable[[], float],
+        new_id: Callable[[str], str],
+        demand: PoolDemand,
         planner: Planner,
         engine_sync: EngineSync,
         transcript: Transcript,
         quotas: Quotas,
     ) -> None:
-        self._engine = deps.engine
-        self._store = deps.store
-        self._sessions = deps.sessions
+        self._engine = engine
+        self._store = store
+        self._sessions = sessions
         self._planner = planner
         self._engine_sync = engine_sync
         self._transcript = transcript
-        self._limits = deps.limits
-        self._demand = deps.demand
+        self._limits = limits
+        self._demand = demand
         self._quotas = quotas
-        self._pending_endings = deps.pending_endings
-        self._clock = deps.clock
-        self._ticks = deps.ticks
-        self._new_id = deps.new_id
+        self._pending_endings = pending_endings
+        self._clock = clock
+        self._ticks = ticks
+        self._new_id = new_id
 
-    async def start(self, bound: BoundTurn) -> tuple[Turn, TurnEvents]:
+    async def start(self, turn: Turn) -> TurnEvents:
         """Start the turn; it holds the turn lock.
 
         Raises:
             RequestError: the turn can't be served; no context has changed.
         """
-        live = bound.live
+        live = turn.live
         try:
             await self._quotas.check_turn(
-                bound.caller, opens=not live.stored, base=live.base_session_id
+                turn.caller, opens=not live.stored, base=live.base_session_id
             )
-            plan, accepted, account = await self._plan_and_store(bound)
+            plan, accepted, account = await self._plan_and_store(turn)
             try:
                 command = self._command(live, plan, accepted, account.quota)
                 events = await self._engine_sync.submit(live, plan, command)
             except Exception as error:
-                await self._store_failed(bound, plan, accepted, error)
+                await self._store_failed(turn, plan, accepted, error)
                 raise
         except QuotaExceededError as error:
             raise self._quotas.refused(error) from error
         except StoreError as error:
-            logger.warning("turn %s can't be stored: %s", bound.response_id, error)
+            logger.warning("turn %s can't be stored: %s", turn.response_id, error)
             raise RequestError("internal_error", "the turn could not be stored") from error
-        turn = Turn(
-            bound=bound,
-            plan=plan,
-            accepted=accepted,
-            engine=self._engine,
+        turn.begin(
+            plan,
+            accepted,
             headers=self._quotas.headers_of(account),
             log=EventLog(
                 max_entries=self._limits.replay_events, max_bytes=self._limits.replay_event_bytes
             ),
         )
-        return turn, events
+        return events
 
-    async def _plan_and_store(self, bound: BoundTurn) -> tuple[TurnPlan, TurnAccepted, Account]:
+    async def _plan_and_store(self, turn: Turn) -> tuple[TurnPlan, TurnAccepted, Account]:
         """Plan the turn and make commit 1; retry if another replica owned the session."""
         for _ in range(_TRIES):
-            await self._sessions.refresh(bound.live)
-            patience = self._patience(bound)
-            plan = await self._planner.plan(bound.live, bound.request, patience=patience)
-            accepted = self._accept(bound, plan)
+            await self._sessions.refresh(turn.live)
+            patience = self._patience(turn)
+            plan = await self._planner.plan(turn.live, turn.request, patience=patience)
+            accepted = self._accept(turn, plan)
             self._demand.admit(
-                bound.response_id,
+                turn.response_id,
                 plan.start_tokens + len(plan.input_ids),
-                user_id=bound.owner,
+                user_id=turn.owner,
                 pool_tokens=self._engine.info.total_blocks * self._engine.info.block_size,
             )
             try:
-                account = await self._store_running(bound, plan, accepted)
+                account = await self._store_running(turn, plan, accepted)
             except NotOwnerError:
-                await self._reclaim(bound)
+                await self._reclaim(turn)
             except BaseGoneError as error:
-                raise conversation_not_found(bound.live.id) from error
+                raise conversation_not_found(turn.live.id) from error
             except QuotaExceededError:
                 raise
             except StoreError as error:
                 # A commit that raised may have succeeded: its row would stay `running`.
-                self._pending_endings.add(self._failure(bound, plan, accepted, error))
+                self._pending_endings.add(self._failure(turn, plan, accepted, error))
                 raise
             else:
                 return plan, accepted, account
-        raise busy(bound.live.id)
+        raise busy(turn.live.id)
 
-    async def _reclaim(self, bound: BoundTurn) -> None:
+    async def _reclaim(self, turn: Turn) -> None:
         """Take ownership of the session back from another replica.
 
         Raises:
             RequestError: it is closed, busy elsewhere, or has continued after the named response.
         """
-        await self._sessions.reclaim(bound.live)
-        named = bound.request.previous_response_id
-        if named is not None and bound.live.tip_id != named:
-            raise busy(bound.live.id)
+        await self._sessions.reclaim(turn.live)
+        named = turn.request.previous_response_id
+        if named is not None and turn.live.tip_id != named:
+            raise busy(turn.live.id)
 
-    def _patience(self, bound: BoundTurn) -> Patience:
+    def _patience(self, turn: Turn) -> Patience:
         seconds = math.inf
         if self._limits.turn_timeout_s:
             seconds = self._limits.turn_timeout_s
-        if bound.request.deadline_ms is not None:
-            left = bound.request.deadline_ms / 1000 - (self._ticks() - bound.received_at)
+        if turn.request.deadline_ms is not None:
+            left = turn.request.deadline_ms / 1000 - (self._ticks() - turn.received_at)
             seconds = min(seconds, max(0.0, left))
-        return Patience(stopped=bound.stopped, seconds=seconds)
+        return Patience(stopped=turn.stopped, seconds=seconds)
 
-    def _accept(self, bound: BoundTurn, plan: TurnPlan) -> TurnAccepted:
+    def _accept(self, turn: Turn, plan: TurnPlan) -> TurnAccepted:
         return TurnAccepted(
-            response_id=bound.response_id,
-            session_id=bound.live.id,
-            message_id=bound.message_id,
-            previous_response_id=bound.request.previous_response_id,
+            response_id=turn.response_id,
+            session_id=turn.live.id,
+            message_id=turn.message_id,
+            previous_response_id=turn.request.previous_response_id,
             model=self._engine.info.model,
             instructions=plan.prompt.text,
             created_at=self._clock(),
             request=replace(
-                bound.request,
+                turn.request,
                 truncation="auto" if plan.trims else "disabled",
-                store=not bound.live.volatile,
+                store=not turn.live.volatile,
             ),
         )
 
-    async def _store_running(
-        self, bound: BoundTurn, plan: TurnPlan, accepted: TurnAccepted
-    ) -> Account:
+    async def _store_running(self, turn: Turn, plan: TurnPlan, accepted: TurnAccepted) -> Account:
         """Make commit 1, which reserves the turn's worst case in its user's quota."""
-        live = bound.live
+        live = turn.live
         items = new_items(accepted, self._new_id)
         account = await self._store.begin_turn(
-            new_turn(bound.caller.user_id, plan, accepted, items),
+            new_turn(turn.caller.user_id, plan, accepted, items),
             session=None if live.stored else self._session_row(live, plan, accepted),
             prompt=plan.new_prompt,
             reservation=self._quotas.reservation(
@@ -217,9 +223,9 @@ class TurnStarter:
         )
 
     async def _store_failed(
-        self, bound: BoundTurn, plan: TurnPlan, accepted: TurnAccepted, error: Exception
+        self, turn: Turn, plan: TurnPlan, accepted: TurnAccepted, error: Exception
     ) -> None:
-        row = self._failure(bound, plan, accepted, error)
+        row = self._failure(turn, plan, accepted, error)
         try:
             await self._store.abort_turn(row)
         except StoreError:
@@ -227,13 +233,13 @@ class TurnStarter:
             self._pending_endings.add(row)
 
     def _failure(
-        self, bound: BoundTurn, plan: TurnPlan, accepted: TurnAccepted, error: Exception
+        self, turn: Turn, plan: TurnPlan, accepted: TurnAccepted, error: Exception
     ) -> AbortedTurn:
         code = error.code if isinstance(error, RequestError) else "internal_error"
         end = failed(
             TurnError(code=code, message=str(error)),
             usage_of(TurnCounts(), plan.layout),
-            user_id=bound.caller.user_id,
+            user_id=turn.caller.user_id,
             accepted=accepted,
             now=self._clock(),
         )

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from engine.errors import EngineUnavailableError
-from engine.ipc.client import TurnEvents
+from engine.ipc.client import EngineClient, TurnEvents
 from engine.ipc.messages import (
     TruncateContext,
     TurnCounts,
@@ -29,14 +29,17 @@ from sessiond.domain import (
     TurnQueued,
     TurnUsage,
 )
+from sessiond.sessions.demand import PoolDemand
 from sessiond.sessions.finish import AbortedEnd, CommittedEnd, end_of, failed, usage_of
-from sessiond.sessions.lifecycle import LifecycleEvent
-from sessiond.sessions.live import EngineResidency
-from sessiond.sessions.parts import SessionDeps
+from sessiond.sessions.hooks import Hooks
+from sessiond.sessions.limits import ServiceLimits
+from sessiond.sessions.live_session import EngineResidency, LifecycleEvent
+from sessiond.sessions.pending_endings import PendingEndings
 from sessiond.sessions.retention import Retention
 from sessiond.sessions.turn import Turn
 from sessiond.store.errors import NotOwnerError, StaleSessionError, StoreError
 from sessiond.store.records import AbortedTurn, CommittedTurn
+from sessiond.store.store import Store
 
 logger = logging.getLogger(__name__)
 
@@ -56,16 +59,28 @@ _TAKEN_OVER = TurnError(
 class TurnStreamer:
     """Stateless between turns; a turn changes its session only."""
 
-    def __init__(self, deps: SessionDeps, *, retention: Retention) -> None:
-        self._pending_endings = deps.pending_endings
+    def __init__(  # noqa: PLR0913 -- collaborators, passed by keyword
+        self,
+        *,
+        engine: EngineClient,
+        store: Store,
+        pending_endings: PendingEndings,
+        limits: ServiceLimits,
+        clock: Callable[[], float],
+        ticks: Callable[[], float],
+        demand: PoolDemand,
+        hooks: Hooks,
+        retention: Retention,
+    ) -> None:
+        self._pending_endings = pending_endings
         self._retention = retention
-        self._engine = deps.engine
-        self._store = deps.store
-        self._limits = deps.limits
-        self._demand = deps.demand
-        self._hooks = deps.hooks
-        self._clock = deps.clock
-        self._ticks = deps.ticks
+        self._engine = engine
+        self._store = store
+        self._limits = limits
+        self._demand = demand
+        self._hooks = hooks
+        self._clock = clock
+        self._ticks = ticks
 
     async def stream(
         self, turn: Turn, events: TurnEvents
@@ -80,7 +95,7 @@ class TurnStreamer:
             ending = await self._follow(turn, events)
             end = end_of(
                 ending,
-                user_id=turn.bound.caller.user_id,
+                user_id=turn.caller.user_id,
                 accepted=turn.accepted,
                 plan=turn.plan,
                 now=self._clock(),
@@ -90,7 +105,7 @@ class TurnStreamer:
                     return await self._commit_or_abort(turn, end)
                 case AbortedEnd():
                     if end.row.error is not None and end.row.error.code == "engine_restarted":
-                        turn.bound.live.residency = None  # also when only this context was lost
+                        turn.live.residency = None  # also when only this context was lost
                     await self._abort(end.row)
                     return end.finished, None
                 case _:
@@ -148,7 +163,7 @@ class TurnStreamer:
         if self._limits.turn_timeout_s:
             left.append(self._limits.turn_timeout_s)
         if turn.accepted.request.deadline_ms is not None:
-            waited = self._ticks() - turn.bound.received_at
+            waited = self._ticks() - turn.received_at
             left.append(turn.accepted.request.deadline_ms / 1000 - waited)
         return left
 
@@ -163,8 +178,8 @@ class TurnStreamer:
                 return end.finished, LifecycleEvent.ADVANCE
         except NotOwnerError:
             error = _TAKEN_OVER
-            self._retention.unplace(turn.bound.live)  # its KV is that of a discarded history
-        turn.bound.live.stale = True  # a commit that raised may have succeeded
+            self._retention.unplace(turn.live)  # its KV is that of a discarded history
+        turn.live.stale = True  # a commit that raised may have succeeded
         self._truncate(turn)
         failure = self._failure(turn, error, end.finished.usage)
         await self._abort(failure.row)
@@ -172,8 +187,8 @@ class TurnStreamer:
 
     async def _break_off(self, turn: Turn) -> tuple[TurnFinished, None]:
         """Abort a turn after a server fault, at any stage."""
-        turn.bound.live.stale = True
-        self._retention.unplace(turn.bound.live)
+        turn.live.stale = True
+        self._retention.unplace(turn.live)
         failure = self._failure(turn, _NOT_STORED, usage_of(TurnCounts(), turn.plan.layout))
         await self._abort(failure.row)
         return failure.finished, None
@@ -200,7 +215,7 @@ class TurnStreamer:
         return False
 
     def _truncate(self, turn: Turn) -> None:
-        live = turn.bound.live
+        live = turn.live
         residency = live.residency
         try:
             if residency is not None and residency.epoch == self._engine.epoch:
@@ -220,7 +235,7 @@ class TurnStreamer:
         return failed(
             error,
             usage,
-            user_id=turn.bound.caller.user_id,
+            user_id=turn.caller.user_id,
             accepted=turn.accepted,
             now=self._clock(),
         )
@@ -231,13 +246,13 @@ def _rebuilt_exact(turn: Turn) -> None:
     if turn.plan.layout.fidelity == "exact":
         return  # reported already
     turn.rebuilt_exact()
-    live = turn.bound.live
+    live = turn.live
     if live.residency is not None:
         live.residency = replace(live.residency, view=turn.plan.view)
 
 
 def _advance(turn: Turn, row: CommittedTurn) -> None:
-    live = turn.bound.live
+    live = turn.live
     live.prompt = turn.plan.prompt
     live.layout = turn.plan.layout_after(len(row.reply_ids))
     live.tip_id = row.id

@@ -197,12 +197,17 @@ class ScriptedQuotas:
 
 
 class ScriptedService:
-    """Takes turns and plays `script(request)` for each; remembers what was asked of it."""
+    """Takes turns and plays `script(request)` for each; remembers what was asked of it.
+
+    It is all collaborators of the session layer in one.
+    """
 
     def __init__(self, script):
         self._script = script
         self._ids = itertools.count(1)
-        self.turns = []
+        self.ran = []
+        self.turns = self.followers = self.housekeeping = self.replica = self
+        self.conversations = self.openings = self.inspector = self.settings = self.policies = self
         self.attached = set()
         self.detached = asyncio.Queue()
         self.left = []
@@ -261,7 +266,7 @@ class ScriptedService:
             request=bound.request,
         )
         turn = ScriptedTurn(accepted, script, bound)
-        self.turns.append(turn)
+        self.ran.append(turn)
         return turn
 
     async def drop(self, bound):
@@ -280,7 +285,7 @@ class ScriptedService:
             sessions_in_memory=3,
             cold=1,
             max_cold=10,
-            turns=len(self.turns),
+            turns=len(self.ran),
             replays=0,
             replay_bytes=0,
             max_replay_bytes=100,
@@ -299,5 +304,5 @@ class ScriptedService:
             bound.cancelled.set()
         self.detached.put_nowait(attachment)
 
-    async def close_session(self, caller, session_id):
+    async def close(self, caller, session_id):
         self.closed_sessions.append(session_id)

@@ -82,7 +82,7 @@ async def test_a_session_that_an_admin_loaded_is_its_owners_as_before(running, p
     [reply] = await ann.chat(LONG)
     session = reply["conversation"]["id"]
     await running.idle()
-    live = running.served.service.sessions
+    live = running.served.service.live
     live.remove(live.get(session))  # as after a restart: who comes next loads it
     async with root.http() as http:
         assert (await http.put(f"/v1/sessions/{session}/policy", json={"type": "none"})).is_success

@@ -215,10 +215,10 @@ async def test_the_keys_of_turns_are_known_while_they_run(keyed):
         async with ann.socket() as line:
             await line.create("hi", max_output_tokens=100)
             await line.hear("response.created")
-            assert service.cancelling.keys_at_work() == {ann.key_id}
+            assert service.followers.keys_at_work() == {ann.key_id}
             running.model.gate.set()
             await line.hear("response.completed", "response.incomplete")
-        assert service.cancelling.keys_at_work() == frozenset()
+        assert service.followers.keys_at_work() == frozenset()
 
 
 async def test_a_body_that_comes_after_its_key_was_revoked_does_nothing(keyed):

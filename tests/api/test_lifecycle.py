@@ -11,8 +11,8 @@ import openai
 from sessiond.api.limits import GatewayLimits
 from sessiond.api.turn_stream import EventStream
 from sessiond.domain import TextDelta, TurnAccepted, TurnRequest
-from sessiond.sessions.event_log import EventLog, LogReplay
-from sessiond.sessions.service import ServiceLimits
+from sessiond.sessions.limits import ServiceLimits
+from sessiond.sessions.turn import EventLog, LogReplay
 from tests.api.hooks import Cancels, Steps
 from tests.api.schemas import validate, validate_event
 

@@ -119,17 +119,17 @@ async def test_no_line_of_good_bad_and_failing_requests_holds_a_canary(stack, lo
 
 async def play_fault(http, running):
     """A fault of the server's own, in a request that has everything in it."""
-    service = running.served.service
+    turns = running.served.service.turns
 
     async def broken(*_, **__):
         raise ZeroDivisionError
 
-    real, service.bind = service.bind, broken
+    real, turns.bind = turns.bind, broken
     body = {"model": "fake", "input": SAID, "instructions": SAID}
     try:
         answer = await http.post("/v1/responses", json=body)
     finally:
-        service.bind = real
+        turns.bind = real
     assert answer.status_code == 500
     assert SAID not in answer.text
 

@@ -6,7 +6,7 @@ import threading
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from sessiond.sessions.service import ServiceLimits
+from sessiond.sessions.limits import ServiceLimits
 from tests.api.tenants import ENDINGS, Person
 from tests.api.test_policies import http_of, socket_of
 from tests.fakes.fake_model import Draw

@@ -102,7 +102,7 @@ async def test_a_cut_request_cancels_its_turn_at_once(stream):
         writer.close()
         await writer.wait_closed()
         await asyncio.wait_for(service.bound[0].cancelled.wait(), 60)
-        assert service.turns[0].reasons == ["disconnected"]
+        assert service.ran[0].reasons == ["disconnected"]
         assert service.bound[0].keep is False
 
 
@@ -270,7 +270,7 @@ async def test_a_stream_that_nobody_reads_is_cancelled():
         )
         writer.write(b'{"stream": true}')
         await reader.readuntil(b"response.created")
-        while not service.turns[0].reasons:  # noqa: ASYNC110 -- the script counts
+        while not service.ran[0].reasons:  # noqa: ASYNC110 -- the script counts
             await asyncio.sleep(0.005)
-        assert service.turns[0].reasons == ["disconnected"]
+        assert service.ran[0].reasons == ["disconnected"]
         writer.close()

@@ -53,7 +53,7 @@ async def test_turns_are_cut_while_the_reader_waits_for_a_transaction(admissions
             await database.wait()  # as a transaction is: never cut in half
             raise
 
-    service.close_session = close_session
+    service.close = close_session
     async with serving(gateway_of(service)) as served, served.connect() as ws:
         await create(ws, input="a")
         await hear(ws)

@@ -181,7 +181,7 @@ class Run:
             turn = await stack.store.find_turn("local", response_id)
             assert turn is not None, f"{response_id} was acknowledged, and is not stored"
             assert turn.is_checkpoint, turn
-            stored = await stack.served.service.get_response(LOCAL, response_id)
+            stored = await stack.served.service.inspector.response(LOCAL, response_id)
             assert stored.finished is not None, stored
             assert stored.finished.text == said.reply, (stored, said)
         async with asyncio.timeout(90):  # a heartbeat ends those that the database did not take

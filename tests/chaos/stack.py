@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine.ipc.worker_client import Backoff, WorkerEngine
-from sessiond.sessions.service import ServiceLimits
+from sessiond.sessions.limits import ServiceLimits
 from sessiond.store.store import Store
 from tests.chaos.engine import config, orders_of
 from tests.chaos.orders import Orders

@@ -71,7 +71,7 @@ async def test_a_fork_goes_on_in_a_copy(stack):
         assert code == 0
         copy, first = re.search(r"You are now in (\w+); (\w+) is unchanged", remarks).groups()
         service = running.served.service
-        views = [await service.get_session(LOCAL, session) for session in (copy, first)]
+        views = [await service.inspector.session(LOCAL, session) for session in (copy, first)]
     assert [len({turn.response_id for turn in view.turns}) for view in views] == [2, 1]
     assert "There is no conversation yet" in remarks
 

@@ -7,7 +7,7 @@ import pytest
 import pytest_asyncio
 
 from benchmarks.browser import NAMES, find_browser
-from sessiond.sessions.service import ServiceLimits
+from sessiond.sessions.limits import ServiceLimits
 from tests.api.tenants import Person
 from tests.console.console import Console
 from tests.databases import sqlite_url

@@ -16,7 +16,9 @@ from sessiond.domain import (
     TurnRequest,
 )
 from sessiond.sessions.hooks import Hooks
-from sessiond.sessions.service import BoundTurn, ServiceLimits, SessionService, Turn
+from sessiond.sessions.layer import SessionLayer
+from sessiond.sessions.limits import ServiceLimits
+from sessiond.sessions.turn import Turn
 from sessiond.store.database import CONNECTIONS
 from sessiond.store.store import Store
 from tests.databases import PATIENCE_S
@@ -91,7 +93,7 @@ class World:
         self.ticks = ticks or self.clock
         self.store = Store(url, replica_name=replica, connections=connections, timeout_s=PATIENCE_S)
         self.limits = ServiceLimits(**{"engine_ready_timeout_s": 5.0, **limits})
-        self.service = SessionService(
+        self.service = SessionLayer(
             store=self.store,
             engine=engine,
             text=ByteFormat(),
@@ -109,7 +111,7 @@ class World:
     async def start(cls, url: str, engine: EngineClient, ids: Any = None, **limits: Any) -> "World":
         world = cls(url, engine, ids or count(1), **limits)
         await world.service.start()
-        world.service.attach(SOCKET)
+        world.service.housekeeping.attach(SOCKET)
         return world
 
     async def stop(self) -> None:
@@ -123,11 +125,11 @@ class World:
         caller: Caller = ANN,
         attachment: AttachmentId | None = SOCKET,
         lane: str | None = None,
-    ) -> BoundTurn:
-        return await self.service.bind(caller, request, attachment=attachment, lane=lane)
+    ) -> Turn:
+        return await self.service.turns.bind(caller, request, attachment=attachment, lane=lane)
 
     async def begin(self, request: TurnRequest, **where: Any) -> Turn:
-        return await self.service.run(await self.bind(request, **where))
+        return await self.service.turns.run(await self.bind(request, **where))
 
     async def turn(self, request: TurnRequest, **where: Any) -> tuple[Turn, TurnFinished]:
         turn = await self.begin(request, **where)
@@ -142,10 +144,10 @@ class World:
         return ids
 
 
-def timers(service: SessionService) -> list[Any]:
+def timers(service: SessionLayer) -> list[Any]:
     """The tasks by which a server lives: the reaper, the heartbeat."""
     # No service gives its tasks away; one that is killed has none, and tells nobody.
-    return [service._reaper, service.replica._task]  # noqa: SLF001
+    return [service.housekeeping._reaper, service.replica._task]  # noqa: SLF001
 
 
 async def entries(turn: Turn) -> list[TurnLogEntry]:

@@ -49,7 +49,7 @@ class Served:
 
     @property
     def service(self):
-        return self.gateway.service
+        return self.gateway.sessions
 
     @property
     def http_url(self):
@@ -69,7 +69,7 @@ def gateway_of(service, engine=None, **limits):
     numbers = itertools.count(1)
     engine = engine or ScriptedEngine()
     return Gateway(
-        service=service,
+        sessions=service,
         engine=engine,
         auth=NoAuth(),
         limits=GatewayLimits(**limits),

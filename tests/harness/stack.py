@@ -17,7 +17,8 @@ from sessiond.api.parts import Gateway
 from sessiond.domain import PolicyChoice
 from sessiond.observability.metrics import Metrics
 from sessiond.sessions.hooks import Hooks
-from sessiond.sessions.service import ServiceLimits, SessionService
+from sessiond.sessions.layer import SessionLayer
+from sessiond.sessions.limits import ServiceLimits
 from sessiond.store.store import Store
 from tests.api.scripted import INFO
 from tests.databases import PATIENCE_S
@@ -99,12 +100,12 @@ async def app_on(
     `keys`: callers have to show one; `served.gateway.accounts` makes them.
     `text`: the chat format; None: that of bytes.
     `spans`: a `TurnSpans` that hears of every turn.
-    `clock`, `ticks`, `new_id`: as of `SessionService`; ids are counted if there is no `new_id`.
+    `clock`, `ticks`, `new_id`: as of `SessionLayer`; ids are counted if there is no `new_id`.
     `limits`: of `GatewayLimits`.
     """
     metrics, numbers = Metrics(), itertools.count(1)
     new_id = new_id or (lambda prefix: f"{prefix}_{next(numbers)}")
-    service = SessionService(
+    service = SessionLayer(
         store=store,
         engine=engine,
         text=text or ByteFormat(),
@@ -123,12 +124,12 @@ async def app_on(
     )
     key_watch = KeyWatch(
         store.accounts.unusable if keys else None,
-        at_work=service.cancelling.keys_at_work,
-        on_revoked=service.cancelling.end_work_of_key,
+        at_work=service.followers.keys_at_work,
+        on_revoked=service.followers.end_work_of_key,
         every_s=keys_every_s,
     )
     gateway = Gateway(
-        service=service,
+        sessions=service,
         engine=engine,
         auth=auth or (KeyAuth(store.accounts) if keys else NoAuth()),
         limits=GatewayLimits(**limits),

@@ -7,7 +7,7 @@ MODULES = {
     "page table": "engine/kv/page_table.py",
     "scheduler": "engine/core/scheduler.py",
     "quota SQL": "sessiond/store/quotas.py",
-    "lifecycle": "sessiond/sessions/lifecycle.py",
+    "lifecycle": "sessiond/sessions/live_session.py",
     "tiers": "engine/kv/tiers/tiers.py",
     "rollback": "engine/kv/context.py",
     "attention kernel": "engine/model/kernels/attention.c",

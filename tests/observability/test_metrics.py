@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from engine.ipc.messages import Degradation
 from engine.ipc.queries import GetStats
 from sessiond.domain import DegradationLevel
-from sessiond.sessions.service import ServiceLimits
+from sessiond.sessions.limits import ServiceLimits
 from tests.observability.conftest import samples_of
 from tests.observability.scenario import ENDINGS
 

@@ -30,11 +30,11 @@ async def start(url):
         while running:
             rig, world = running.pop()
             assert (await rig.engine.ask(GetAudit())).violations == []
-            await world.service.detach(SOCKET)
+            await world.service.housekeeping.detach(SOCKET)
             await until(lambda world=world: world.service.compaction.is_idle)
             stats = await rig.engine.ask(GetStats())
             assert stats.active_blocks == 0
-            assert stats.contexts <= len(list(world.service.sessions))
+            assert stats.contexts <= len(list(world.service.live))
             await world.stop()
             await rig.engine.stop()
 

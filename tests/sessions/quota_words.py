@@ -29,7 +29,7 @@ async def use_when(world, condition):
 
 
 async def states(world, forks):
-    views = [await world.service.get_session(ANN, session) for session, _ in forks]
+    views = [await world.service.inspector.session(ANN, session) for session, _ in forks]
     return [view.state for view in views]
 
 

@@ -14,18 +14,18 @@ async def test_a_background_turn_outlives_its_socket_and_then_its_session_is_rel
     name, session = turn.accepted.response_id, turn.accepted.session_id
     engine.begin(name)
     engine.say(name, "half ")
-    await world.service.detach(SOCKET)
+    await world.service.housekeeping.detach(SOCKET)
     assert engine.sent(CancelTurn) == []
-    view = await world.service.get_response(ANN, name)
+    view = await world.service.inspector.response(ANN, name)
     assert (view.finished, view.accepted.request.background) == (None, True)
     engine.say(name, "and half")
     engine.finish(name)
-    await until(turn.bound.ended.is_set)
-    view = await world.service.get_response(ANN, name)
+    await until(turn.ended.is_set)
+    view = await world.service.inspector.response(ANN, name)
     assert (view.finished.status, view.finished.text) == ("completed", "half and half")
     assert engine.sent(ReleaseContext) == [ReleaseContext(session=session)]
     engine.auto = True
-    world.service.attach(SOCKET)
+    world.service.housekeeping.attach(SOCKET)
     _, finished = await world.turn(ask("b", previous_response_id=name))
     assert finished.status == "completed"
 
@@ -41,8 +41,8 @@ async def test_a_background_turn_of_a_request_outlives_its_reader(world, engine)
     assert engine.sent(CancelTurn) == []
     engine.say(name, "hi")
     engine.finish(name)
-    await until(turn.bound.ended.is_set)
-    assert (await world.service.get_response(ANN, name)).finished.text == "hi"
+    await until(turn.ended.is_set)
+    assert (await world.service.inspector.response(ANN, name)).finished.text == "hi"
 
 
 async def test_a_background_turn_is_cancelled_by_its_id(world, engine):
@@ -50,8 +50,8 @@ async def test_a_background_turn_is_cancelled_by_its_id(world, engine):
     turn = await world.begin(ask("a", background=True), attachment=None)
     engine.begin(turn.accepted.response_id)
     engine.say(turn.accepted.response_id, "half")
-    await world.service.cancel(ANN, turn.accepted.response_id, attachment=None, keep=True)
-    view = await world.service.get_response(ANN, turn.accepted.response_id)
+    await world.service.followers.cancel(ANN, turn.accepted.response_id, attachment=None, keep=True)
+    view = await world.service.inspector.response(ANN, turn.accepted.response_id)
     assert (view.finished.status, view.finished.reason) == ("incomplete", "cancelled")
     assert view.finished.text == "half"
 
@@ -60,7 +60,7 @@ async def test_turns_beside_a_background_turn_are_cut_as_ever(world, engine):
     engine.auto = False
     stays = await world.begin(ask("a", background=True))
     goes = await world.begin(ask("b"))
-    await world.service.detach(SOCKET)
+    await world.service.housekeeping.detach(SOCKET)
     assert (await finish(goes)).reason == "cancelled"
     engine.finish(stays.accepted.response_id)
     assert (await finish(stays)).status == "completed"
@@ -72,7 +72,7 @@ async def test_a_background_turn_that_a_server_took_with_it_is_told_as_failed(ur
     turn = await world.begin(ask("a", background=True))
     await world.stop()
     world = await World.start(url, engine)
-    view = await world.service.get_response(ANN, turn.accepted.response_id)
+    view = await world.service.inspector.response(ANN, turn.accepted.response_id)
     assert view.finished.error.code == "engine_restarted"
     await world.stop()
 
@@ -85,11 +85,11 @@ async def test_t50_turns_that_are_written_hold_no_connection(world, engine):
     for name in names:
         engine.begin(name)
         engine.say(name, "half")
-    replays = [await world.service.follow(ANN, name) for name in names]
+    replays = [await world.service.followers.follow(ANN, name) for name in names]
     readers = [asyncio.create_task(whole(one)) for one in replays]
     await until(lambda: world.store.connections_in_use == 0)  # a heartbeat may have one
     async with asyncio.timeout(60):
-        assert len((await world.service.list_sessions(ANN, 100, None)).sessions) == 50
+        assert len((await world.service.inspector.page(ANN, 100, None)).sessions) == 50
         _, finished = await auto(world, engine)
     assert finished.status == "completed"
     for name in names:

@@ -8,8 +8,8 @@ from tests.harness.service import ANN, BOB, ask, finish, items, settled
 
 async def chat(world, *texts, caller=ANN, **fields):
     """A turn whose input is the whole history; the reply is added to it by the caller."""
-    bound = await world.service.bind_chat(caller, ask(*texts, **fields))
-    turn = await world.service.run(bound)
+    bound = await world.service.turns.bind_chat(caller, ask(*texts, **fields))
+    turn = await world.service.turns.run(bound)
     return turn, await finish(turn)
 
 
@@ -51,7 +51,7 @@ async def test_a_resent_history_costs_only_what_is_new(world, engine):
     assert turn.accepted.previous_response_id == first.accepted.response_id
     session = turn.accepted.session_id
     assert await world.context(session) == engine.contexts[session]
-    assert len((await world.service.list_sessions(ANN, 10, None)).sessions) == 1
+    assert len((await world.service.inspector.page(ANN, 10, None)).sessions) == 1
 
 
 @pytest.mark.parametrize("role", ["system", "developer"])
@@ -81,7 +81,7 @@ async def test_a_history_that_was_changed_is_found_up_to_the_change(world):
     changed = [*history[:3], ("assistant", "what I never said"), *history[4:], "d"]
     turn, finished = await chat(world, *changed)
     found = await world.store.find_turn("ann", turn.accepted.previous_response_id)
-    assert (await world.service.input_items(ANN, found.id)).items[0].text == "a"
+    assert (await world.service.inspector.input_items(ANN, found.id)).items[0].text == "a"
     context = await world.context(turn.accepted.session_id)
     assert b"what I never said" in bytes(token for token in context if token < 256)
     assert finished.usage.reused_tokens > 0
@@ -95,7 +95,7 @@ async def test_a_conversation_of_the_responses_api_is_found_and_only_read(world,
     assert turn.accepted.session_id != session
     assert finished.usage.reused_tokens == len(before)
     assert await world.context(session) == before == engine.contexts[session]
-    view = await world.service.get_session(ANN, session)
+    view = await world.service.inspector.session(ANN, session)
     assert len({part.response_id for part in view.turns}) == 1
     on, _ = await world.turn(ask("c", previous_response_id=first.accepted.response_id))
     assert on.accepted.session_id == session
@@ -110,11 +110,11 @@ async def test_what_others_said_is_not_found(world):
 
 async def test_what_was_deleted_is_not_found(world):
     history, turn, _ = await grown(world, "a", "b")
-    await world.service.delete_response(ANN, turn.accepted.response_id)
+    await world.service.followers.forget(ANN, turn.accepted.response_id)
     shorter, _ = await chat(world, *history, "c")
     assert shorter.accepted.previous_response_id not in {None, turn.accepted.response_id}
-    await world.service.close_session(ANN, turn.accepted.session_id)
-    await world.service.close_session(ANN, shorter.accepted.session_id)
+    await world.service.conversations.close(ANN, turn.accepted.session_id)
+    await world.service.conversations.close(ANN, shorter.accepted.session_id)
     none, _ = await chat(world, *history, "c")
     assert none.accepted.previous_response_id is None
 
@@ -139,7 +139,7 @@ async def test_items_that_were_added_and_rewinds_are_seen(world):
     turn, _ = await chat(world, *known, "d")
     record = await world.store.find_session("ann", session)
     assert turn.accepted.previous_response_id == record.tip_id
-    await world.service.reset_session(ANN, session, first.accepted.response_id)
+    await world.service.conversations.reset(ANN, session, first.accepted.response_id)
     second, answer = await world.turn(ask("e", conversation=session))
     turn, _ = await chat(world, "a", ("assistant", said.text), "e", ("assistant", answer.text), "f")
     assert turn.accepted.previous_response_id == second.accepted.response_id
@@ -148,8 +148,12 @@ async def test_items_that_were_added_and_rewinds_are_seen(world):
 async def test_two_at_once_on_one_history_are_two_sessions(world, engine):
     history, first, _ = await grown(world, "a")
     engine.auto = False
-    one = await world.service.run(await world.service.bind_chat(ANN, ask(*history, "b")))
-    two = await world.service.run(await world.service.bind_chat(ANN, ask(*history, "c")))
+    one = await world.service.turns.run(
+        await world.service.turns.bind_chat(ANN, ask(*history, "b"))
+    )
+    two = await world.service.turns.run(
+        await world.service.turns.bind_chat(ANN, ask(*history, "c"))
+    )
     assert one.accepted.session_id == first.accepted.session_id != two.accepted.session_id
     for turn in (one, two):
         engine.say(turn.accepted.response_id, "x")

@@ -80,7 +80,7 @@ async def test_a_turn_is_told_of_with_times_of_the_wall_clock(url):
         world.engine.begin(turn.accepted.response_id)
         world.engine.finish(turn.accepted.response_id)
         await finish(turn)
-        await turn.bound.ended.wait()
+        await turn.ended.wait()
     (one,) = told
     assert (one.received_at, one.ended_at) == (START_S, START_S + 2)
 
@@ -93,7 +93,7 @@ async def test_a_deadline_is_neither_nearer_nor_further(url, jump_s):
         engine.auto = False
         bound = await world.bind(ask("2", deadline_ms=60_000), lane="b")
         clock.advance(jump_s)
-        turn = await world.service.run(bound)
+        turn = await world.service.turns.run(bound)
         engine.begin(turn.accepted.response_id)
         engine.finish(turn.accepted.response_id)
         assert (await finish(turn)).status == "completed"
@@ -216,7 +216,7 @@ async def test_a_window_that_a_wrong_clock_has_filled_holds_nobody_up(url):
 @pytest.mark.parametrize("jump_s", [YEAR_S, -YEAR_S])
 async def test_a_request_that_comes_again_is_known_by_its_key(url, jump_s):
     async with servers(url) as (clock, _, world):
-        create = world.service.create_conversation
+        create = world.service.openings.create
         first = await create(ANN, (), {}, key="k")
         clock.advance(jump_s)
         assert (await create(ANN, (), {}, key="k")).id == first.id

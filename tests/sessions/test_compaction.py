@@ -50,7 +50,7 @@ class TestInTheBackground:
         talk.write(turn)
         await talk.idle()
         stored = await talk.world.store.newest_summary(
-            "ann", talk.world.service.sessions.get(talk.session).tip_id
+            "ann", talk.world.service.live.get(talk.session).tip_id
         )
         assert (stored.ref.id, stored.ref.tokens) == (turn, len(pair()))
         talk.assert_nothing_left()

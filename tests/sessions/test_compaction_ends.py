@@ -28,16 +28,16 @@ class TestEnds:
     """Whatever ends a session's KV ends what is written of it, and stores nothing."""
 
     async def close(self, talk):
-        await talk.world.service.close_session(ANN, talk.session)
+        await talk.world.service.conversations.close(ANN, talk.session)
 
     async def reset(self, talk):
-        await talk.world.service.reset_session(ANN, talk.session)
+        await talk.world.service.conversations.reset(ANN, talk.session)
 
     async def detach(self, talk):
-        await talk.world.service.detach(SOCKET)
+        await talk.world.service.housekeeping.detach(SOCKET)
 
     async def park(self, talk):
-        await talk.world.service.park_session(ANN, talk.session)
+        await talk.world.service.settings.park(ANN, talk.session)
 
     async def drain(self, talk):
         await talk.world.service.drain()
@@ -52,7 +52,7 @@ class TestEnds:
     async def test_it_ends_with(self, talk, engine, end):
         await talk.grow()
         turn = await talk.writing()
-        tip = talk.world.service.sessions.get(talk.session).tip_id
+        tip = talk.world.service.live.get(talk.session).tip_id
         await getattr(self, end)(talk)
         await talk.idle()
         await until(lambda: CloseContext(session=turn, erase=True) in engine.commands)
@@ -62,12 +62,12 @@ class TestEnds:
 
     async def test_a_session_that_is_held_has_it_written_after_its_socket_left(self, talk):
         await talk.grow()
-        await talk.world.service.update_session(ANN, talk.session, retention="hold", ttl_s=60)
+        await talk.world.service.settings.update(ANN, talk.session, retention="hold", ttl_s=60)
         turn = await talk.writing()
-        await talk.world.service.detach(SOCKET)
+        await talk.world.service.housekeeping.detach(SOCKET)
         talk.write(turn)
         await talk.idle()
-        tip = talk.world.service.sessions.get(talk.session).tip_id
+        tip = talk.world.service.live.get(talk.session).tip_id
         assert await talk.world.store.newest_summary("ann", tip) is not None
 
     async def test_an_engine_that_hangs_keeps_nobody(self, talk_of, engine):
@@ -88,9 +88,11 @@ class TestEnds:
         before = await talk.world.context(talk.session)
         engine.by_hand = lambda _: True
         bound = await talk.world.bind(ask(TEXT, conversation=talk.session, max_output_tokens=3600))
-        waiting = asyncio.create_task(talk.world.service.run(bound))
+        waiting = asyncio.create_task(talk.world.service.turns.run(bound))
         await until(lambda: engine.sent(RaisePriority))
-        await talk.world.service.cancel(ANN, bound.response_id, attachment=None, keep=keep)
+        await talk.world.service.followers.cancel(
+            ANN, bound.response_id, attachment=None, keep=keep
+        )
         finished = await finish(await waiting)
         assert (finished.status, finished.reason) == ("incomplete", "cancelled")
         talk.assert_nothing_left()
@@ -123,7 +125,7 @@ class TestDisk:
         """An engine that is lost would leave there what nobody can erase."""
         await talk.grow()
         await talk.writing()
-        live = talk.world.service.sessions.get(talk.session)
+        live = talk.world.service.live.get(talk.session)
         talk.world.service.retention.unplace(live)
         await until(lambda: not talk.open_turns)
         waiting = asyncio.create_task(talk.need_room())

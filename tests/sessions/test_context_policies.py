@@ -26,28 +26,28 @@ class TestPrecedence:
         views = world.policies.scripted.views
         session, _ = await chat(world, "one", "two", truncation=truncation)
         assert len(views) == 0  # the server's
-        await world.service.set_user_policy(ANN, "ann", EXACT)
+        await world.service.policies.set_of_user(ANN, "ann", EXACT)
         await world.turn(ask("a", conversation=session, truncation=truncation))
         assert len(views) == 1
         window = PolicyChoice(type="sliding_window")
-        await world.service.set_policy(ANN, session, window)
+        await world.service.settings.set_policy(ANN, session, window)
         await world.turn(ask("b", conversation=session, truncation=truncation))
         assert len(views) == 1
         await world.turn(ask("c", conversation=session, truncation=truncation, policy=EXACT))
         assert len(views) == 2
         await world.turn(ask("d", conversation=session, truncation=truncation))
         assert len(views) == 2  # a request's policy is that of one turn
-        await world.service.set_policy(ANN, session, None)
+        await world.service.settings.set_policy(ANN, session, None)
         await world.turn(ask("e", conversation=session, truncation=truncation))
         assert len(views) == 3
-        assert (await world.service.get_session(ANN, session)).policy == "scripted"
+        assert (await world.service.inspector.session(ANN, session)).policy == "scripted"
         await world.stop()
 
     async def test_policies_outlive_the_server(self, url, engine):
         world = await World.start(url, engine)
         session, _ = await chat(world, "one", "two")
-        await world.service.set_policy(ANN, session, SHIFTED)
-        await world.service.set_user_policy(BOB, "bob", EXACT)
+        await world.service.settings.set_policy(ANN, session, SHIFTED)
+        await world.service.policies.set_of_user(BOB, "bob", EXACT)
         await world.stop()
         world = await World.start(url, FakeEngine(), iter(range(1000, 2000)))
         keep(world, 1)
@@ -77,7 +77,7 @@ class TestPrecedence:
 
     async def test_who_is_no_admin_sets_his_own_policy_only(self, world):
         with pytest.raises(RequestError) as error:
-            await world.service.set_user_policy(ANN, "bob", EXACT)
+            await world.service.policies.set_of_user(ANN, "bob", EXACT)
         assert error.value.code == "permission_denied"
 
     async def test_a_policy_that_is_not_known_is_refused_everywhere(self, world):
@@ -85,14 +85,14 @@ class TestPrecedence:
         bad = PolicyChoice(type="magic")
         for work in (
             world.begin(ask("a", conversation=session, policy=bad)),
-            world.service.set_policy(ANN, session, bad),
-            world.service.update_session(ANN, session, policy=bad),
-            world.service.set_user_policy(ANN, "ann", bad),
+            world.service.settings.set_policy(ANN, session, bad),
+            world.service.settings.update(ANN, session, policy=bad),
+            world.service.policies.set_of_user(ANN, "ann", bad),
         ):
             with pytest.raises(RequestError, match="magic") as error:
                 await work
             assert error.value.code == "invalid_value"
-        assert (await world.service.get_session(ANN, session)).policy == "none"
+        assert (await world.service.inspector.session(ANN, session)).policy == "none"
 
 
 class TestLimits:
@@ -191,7 +191,7 @@ class TestBrokenPolicies:
         session, _ = await chat(world, "one")
         for work in (
             world.begin(ask("two", conversation=session, policy=SHIFTED)),
-            world.service.set_policy(ANN, session, SHIFTED),
+            world.service.settings.set_policy(ANN, session, SHIFTED),
         ):
             with pytest.raises(
                 RequestError, match=r"must be 'exact'.*flash.*got 'shifted'"
@@ -203,8 +203,8 @@ class TestBrokenPolicies:
 
 async def test_what_is_not_given_stays_as_it_is(world):
     session, _ = await chat(world, "one")
-    await world.service.update_session(ANN, session, policy=EXACT, retention="hold", ttl_s=9.0)
-    view = await world.service.update_session(ANN, session, policy=UNSET, priority="low")
+    await world.service.settings.update(ANN, session, policy=EXACT, retention="hold", ttl_s=9.0)
+    view = await world.service.settings.update(ANN, session, policy=UNSET, priority="low")
     assert (view.policy, view.retention, view.priority) == ("scripted", "hold", "low")
     record = await world.store.find_session("ann", session)
     assert record.hints.ttl_s == 9.0

@@ -130,7 +130,7 @@ class Life:
 
     async def placed(self, session):
         """What the service takes the engine to hold: it does, and would make it again from SQL."""
-        live = self.world.service.sessions.get(session)
+        live = self.world.service.live.get(session)
         if live is None or not live.is_resident(self.engine.epoch):
             return None
         placed, engine = live.residency, self.engine
@@ -199,7 +199,7 @@ class Life:
         rebuilt = rebuilt and bool(self.engine.edits[session])
         self.engine.begin(name, rebuilt_exact=rebuilt)
         if rebuilt:
-            live = self.world.service.sessions.get(session)
+            live = self.world.service.live.get(session)
             await until(lambda: live.residency.view and live.residency.view.fidelity == "exact")
             await self.placed(session)
 
@@ -240,8 +240,8 @@ class Life:
         elif end == "lose":
             engine.lose()
         else:
-            await self.world.service.detach(SOCKET)
-            self.world.service.attach(SOCKET)
+            await self.world.service.housekeeping.detach(SOCKET)
+            self.world.service.housekeeping.attach(SOCKET)
         finished = await finish(turn)
         if end == "done":
             assert finished.text.encode() == bytes(reply_to(self.prompt(expected, request)))
@@ -278,28 +278,28 @@ class Life:
         elif step.kind == "lose":
             self.engine.lose()
         elif step.kind == "detach":
-            await service.detach(SOCKET)
-            service.attach(SOCKET)
+            await service.housekeeping.detach(SOCKET)
+            service.housekeeping.attach(SOCKET)
         elif session is None:
             pass
         elif step.kind == "reset":
-            await service.reset_session(ANN, session)
+            await service.conversations.reset(ANN, session)
             at = self.sessions[session]
             self.sessions[session] = Conversation(instructions=at.instructions)
         elif step.kind == "close":
-            await service.close_session(ANN, session)
+            await service.conversations.close(ANN, session)
             del self.sessions[session]
             self.responses = {
                 name: at for name, at in self.responses.items() if self.homes[name] != session
             }
         elif step.kind == "fork":
-            view = await service.fork_session(ANN, session)
+            view = await service.openings.fork(ANN, session)
             self.sessions[view.id] = self.sessions[session]
         elif step.kind == "rewind":
             names = list(self.ancestors(self.sessions[session].tip))
             if names:
                 name = names[step.where % len(names)]
-                await service.reset_session(ANN, session, name)
+                await service.conversations.reset(ANN, session, name)
                 self.sessions[session] = self.seen[name]
         else:
             await service.conversations.add_items(ANN, session, items("added"))

@@ -20,7 +20,7 @@ async def refused(work, code):
 
 
 async def test_an_empty_conversation_is_continued_by_its_id(world):
-    made = await world.service.create_conversation(ANN, (), {"topic": "x"})
+    made = await world.service.openings.create(ANN, (), {"topic": "x"})
     assert made.metadata == {"topic": "x"}
     assert await world.service.conversations.get(ANN, made.id) == made
     turn, finished = await world.turn(ask("hi", conversation=made.id, instructions="be brief"))
@@ -32,7 +32,7 @@ async def test_an_empty_conversation_is_continued_by_its_id(world):
 
 async def test_one_with_items_has_them_in_its_context_and_computes_nothing(world, engine):
     said = items(("system", "be kind"), "hi", ("assistant", "hello"), "and?")
-    made = await world.service.create_conversation(ANN, said, {})
+    made = await world.service.openings.create(ANN, said, {})
     assert engine.commands == []
     parts = [("system", "be kind"), ("user", "hi"), ("assistant", "hello"), ("user", "and?")]
     assert await world.context(made.id) == rendered(*parts)
@@ -44,9 +44,9 @@ async def test_one_with_items_has_them_in_its_context_and_computes_nothing(world
 
 async def test_one_with_items_that_do_not_fit_is_not_made(world):
     await refused(
-        world.service.create_conversation(ANN, items("x" * 2000), {}), "context_length_exceeded"
+        world.service.openings.create(ANN, items("x" * 2000), {}), "context_length_exceeded"
     )
-    assert (await world.service.list_sessions(ANN, 10, None)).sessions == ()
+    assert (await world.service.inspector.page(ANN, 10, None)).sessions == ()
 
 
 async def test_added_items_follow_the_context(world, session, engine):
@@ -67,7 +67,7 @@ async def test_a_busy_conversation_is_not_changed(world, session, engine):
     await refused(
         world.service.conversations.add_items(ANN, session, items("x")), "turn_in_progress"
     )
-    await refused(world.service.reset_session(ANN, session), "turn_in_progress")
+    await refused(world.service.conversations.reset(ANN, session), "turn_in_progress")
     engine.finish(turn.accepted.response_id)
     await finish(turn)
     await world.service.conversations.add_items(ANN, session, items("x"))
@@ -108,7 +108,7 @@ async def test_items_of_turns_that_joined_no_context_are_not_listed(world, sessi
     await finish(turn)
     after = await world.service.conversations.list_items(ANN, session)
     assert len(during.items) == len(after.items) == 2
-    page = await world.service.input_items(ANN, turn.accepted.response_id)
+    page = await world.service.inspector.input_items(ANN, turn.accepted.response_id)
     assert [item.text for item in page.items] == ["lost"]
 
 
@@ -122,7 +122,7 @@ async def test_one_item_is_found_by_its_id_and_not_deleted(world, session):
     await refused(
         world.service.conversations.get_item(ANN, session, "msg_none"), "conversation_not_found"
     )
-    other = await world.service.create_conversation(ANN, (), {})
+    other = await world.service.openings.create(ANN, (), {})
     await refused(
         world.service.conversations.get_item(ANN, other.id, item.id), "conversation_not_found"
     )
@@ -136,19 +136,19 @@ async def test_metadata_is_replaced(world, session):
 async def test_a_deleted_conversation_is_gone_from_everything_but_inspection(
     world, session, engine
 ):
-    await world.service.close_session(ANN, session)
+    await world.service.conversations.close(ANN, session)
     assert engine.sent(CloseContext) == [CloseContext(session=session, erase=True)]
     for look in (
         world.service.conversations.get(ANN, session),
         world.service.conversations.update(ANN, session, {}),
         world.service.conversations.list_items(ANN, session),
         world.service.conversations.add_items(ANN, session, items("x")),
-        world.service.close_session(ANN, session),
-        world.service.reset_session(ANN, session),
+        world.service.conversations.close(ANN, session),
+        world.service.conversations.reset(ANN, session),
         world.bind(ask("x", conversation=session)),
     ):
         await refused(look, "conversation_not_found")
-    assert (await world.service.get_session(ANN, session)).state == "closed"
+    assert (await world.service.inspector.session(ANN, session)).state == "closed"
 
 
 async def test_nothing_of_it_is_there_for_another_user(world, session):
@@ -157,30 +157,30 @@ async def test_nothing_of_it_is_there_for_another_user(world, session):
     service = world.service
     for look in (
         service.conversations.get(BOB, session),
-        service.get_session(BOB, session),
+        service.inspector.session(BOB, session),
         service.conversations.update(BOB, session, {}),
         service.conversations.list_items(BOB, session),
         service.conversations.get_item(BOB, session, item.id),
         service.conversations.add_items(BOB, session, items("x")),
-        service.close_session(BOB, session),
-        service.close_session(BOB, session),
-        service.reset_session(BOB, session),
+        service.conversations.close(BOB, session),
+        service.conversations.close(BOB, session),
+        service.conversations.reset(BOB, session),
     ):
         await refused(look, "conversation_not_found")
     for look in (
-        service.get_response(BOB, response),
-        service.input_items(BOB, response),
-        service.delete_response(BOB, response),
+        service.inspector.response(BOB, response),
+        service.inspector.input_items(BOB, response),
+        service.followers.forget(BOB, response),
     ):
         await refused(look, "previous_response_not_found")
-    assert (await service.list_sessions(BOB, 10, None)).sessions == ()
-    assert (await service.get_response(ANN, response)).accepted.session_id == session
+    assert (await service.inspector.page(BOB, 10, None)).sessions == ()
+    assert (await service.inspector.response(ANN, response)).accepted.session_id == session
 
 
 async def test_reset_keeps_the_instructions_and_nothing_else(world, engine):
     turn, _ = await world.turn(ask(("system", "an item"), "hi", instructions="be brief"))
     session = turn.accepted.session_id
-    view = await world.service.reset_session(ANN, session)
+    view = await world.service.conversations.reset(ANN, session)
     assert (view.state, view.turns, view.instructions) == ("new", (), "be brief")
     _, finished = await world.turn(ask("again", conversation=session))
     assert await world.context(session) == rendered(

@@ -115,12 +115,12 @@ async def test_turns_fail_clearly_while_the_database_does_and_go_on_after_it(
         with pytest.raises(RequestError) as error:
             await world.begin(ask(LARGE), lane="new")
         assert (error.value.code, error.value.status) == ("internal_error", 500)
-        assert world.service.database_failure is not None
+        assert world.service.replica.database_failure is not None
     for turn in turns[2:]:
         engine.finish(turn.accepted.response_id)
         assert (await finish(turn)).status == "completed"
     await world.service.replica.beat()
-    assert world.service.database_failure is None
+    assert world.service.replica.database_failure is None
     engine.auto = True
     for number, session in enumerate(sessions):
         kept = rendered(("user", "more"), ("assistant", LARGE)) if number >= 2 else []
@@ -151,8 +151,8 @@ async def test_heartbeats_find_that_a_database_is_away_and_that_it_is_well_again
     async with trouble(world, database_kind, request):
         if database_kind == "sqlite":  # a full file is found by who wants more of it
             await settled(world.begin(ask(LARGE)))
-        await until(lambda: world.service.database_failure is not None)
-    await until(lambda: world.service.database_failure is None)
+        await until(lambda: world.service.replica.database_failure is not None)
+    await until(lambda: world.service.replica.database_failure is None)
     _, finished = await world.turn(ask(LARGE))
     assert finished.status == "completed"
     await world.stop()

@@ -73,7 +73,7 @@ async def test_nor_do_turns_that_never_began(world_of, engine):
     for _ in range(20):
         with pytest.raises(RequestError, match="turns need") as refused:
             await world.begin(ask("y" * 150))
-        await world.service.drop(await world.bind(ask("z")))
+        await world.service.turns.drop(await world.bind(ask("z")))
     assert refused.value.code == "queue_full"
     assert world.service.drain_rate.retry_after_s() == 10
 

@@ -56,7 +56,7 @@ class TestForks:
         ]
         assert finished.usage.context == "trimmed"
         assert finished.usage.reused_tokens == len(trimmed)
-        view = await world.service.get_session(ANN, fork)
+        view = await world.service.inspector.session(ANN, fork)
         assert (view.fidelity, view.tokens_kept) == (policy.fidelity, len(engine.contexts[fork]))
 
     @pytest.mark.parametrize("running", [False, True])
@@ -96,7 +96,7 @@ class TestForks:
         engine.auto = False
         turn = await world.begin(ask("four", conversation=session, policy=SHIFTED))
         engine.begin(turn.accepted.response_id, rebuilt_exact=True)
-        await until(lambda: world.service.sessions.get(session).residency.view)
+        await until(lambda: world.service.live.get(session).residency.view)
         fork = await world.begin(ask("fork", previous_response_id=tip, policy=SHIFTED))
         assert engine.sent(ForkContext) == []
         assert len(engine.edits[fork.accepted.session_id]) == 1
@@ -139,12 +139,12 @@ class TestForks:
     async def test_a_fork_has_the_policy_and_the_hints_of_its_session(self, world, engine):
         turn, _ = await world.turn(ask("one"))
         session, tip = turn.accepted.session_id, turn.accepted.response_id
-        await world.service.update_session(
+        await world.service.settings.update(
             ANN, session, policy=SHIFTED, retention="park", priority="high"
         )
         await world.turn(ask("two", conversation=session))
         turn, _ = await world.turn(ask("fork", previous_response_id=tip))
-        view = await world.service.get_session(ANN, turn.accepted.session_id)
+        view = await world.service.inspector.session(ANN, turn.accepted.session_id)
         assert (view.policy, view.retention, view.priority) == ("scripted", "park", "high")
 
 
@@ -235,9 +235,9 @@ class TestSummaries:
 
     async def test_what_its_making_took_counts_in_the_sessions_sums(self, world):
         session, _ = await chat(world, "one")
-        before = (await world.service.get_session(ANN, session)).usage
+        before = (await world.service.inspector.session(ANN, session)).usage
         await self.stored(world, session, [9] * 20)
-        after = (await world.service.get_session(ANN, session)).usage
+        after = (await world.service.inspector.session(ANN, session)).usage
         assert after.turns == before.turns
         assert after.input_tokens - before.input_tokens == 130
         assert after.cached_tokens - before.cached_tokens == 100

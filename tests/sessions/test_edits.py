@@ -254,7 +254,7 @@ class TestInspection:
         session, added = await chat(world, "one", "two", "three")
         keep(world, 0, 2)
         turn, finished = await world.turn(ask("four", conversation=session))
-        view = await world.service.get_session(ANN, session)
+        view = await world.service.inspector.session(ANN, session)
         last = rendered(("user", "four"), ("assistant", finished.text))
         assert (view.policy, view.fidelity) == ("scripted", "shifted")
         assert view.tokens_total == sum(map(len, [PREFIX, *added, last]))
@@ -269,7 +269,7 @@ class TestInspection:
         ]
         starts = [part.start for part in view.turns]
         assert starts == sorted(starts)
-        stored = await world.service.get_response(ANN, turn.accepted.response_id)
+        stored = await world.service.inspector.response(ANN, turn.accepted.response_id)
         assert stored.finished == finished
         assert isinstance(stored.finished, TurnFinished)
 
@@ -277,7 +277,7 @@ class TestInspection:
         session, _ = await chat(world, "one", "two")
         keep(world)
         await world.turn(ask("three", conversation=session))
-        view = await world.service.reset_session(ANN, session)
+        view = await world.service.conversations.reset(ANN, session)
         assert (view.fidelity, view.tokens_total) == ("exact", view.tokens_kept)
         _, finished = await world.turn(ask("four", conversation=session))
         assert (finished.usage.context, finished.usage.fidelity) == ("full", "exact")

@@ -15,7 +15,7 @@ from sessiond.domain import (
     TurnUsage,
 )
 from sessiond.errors import RequestError
-from sessiond.sessions.event_log import (
+from sessiond.sessions.turn import (
     ENTRY_BYTES,
     EntriesLostError,
     EventLog,
@@ -164,20 +164,20 @@ async def test_a_running_turn_is_followed_from_its_beginning_to_its_end(world, e
     first = asyncio.create_task(entries(turn))
     engine.begin(name)
     engine.say(name, "one ")
-    replay = await world.service.follow(ANN, name)
+    replay = await world.service.followers.follow(ANN, name)
     second = asyncio.create_task(whole(replay))
     await asyncio.sleep(0)
     engine.say(name, "two")
     engine.finish(name)
     assert await second == await first
-    assert await whole(await world.service.follow(ANN, name)) == await first
+    assert await whole(await world.service.followers.follow(ANN, name)) == await first
 
 
 async def test_following_is_not_for_others(world):
     turn, _ = await world.turn(ask("a"))
     name = turn.accepted.response_id
-    await refused(world.service.follow(BOB, name), "previous_response_not_found")
-    await refused(world.service.follow(ANN, "resp_none"), "previous_response_not_found")
+    await refused(world.service.followers.follow(BOB, name), "previous_response_not_found")
+    await refused(world.service.followers.follow(ANN, "resp_none"), "previous_response_not_found")
 
 
 async def test_after_a_restart_a_finished_turn_is_told_from_its_row(url, engine):
@@ -186,7 +186,7 @@ async def test_after_a_restart_a_finished_turn_is_told_from_its_row(url, engine)
     turn, finished = await world.turn(ask("a"))
     await world.stop()
     world = await World.start(url, engine, ids)
-    replay = await world.service.follow(ANN, turn.accepted.response_id)
+    replay = await world.service.followers.follow(ANN, turn.accepted.response_id)
     assert replay.is_stored
     assert await whole(replay) == [TurnBegun(), finished]
     await world.stop()
@@ -196,10 +196,10 @@ async def test_a_follower_waits_for_a_turn_that_waits_for_its_place(world, engin
     engine.auto = False
     first = await world.begin(ask("a"))
     waits = await world.bind(ask("b", conversation=first.accepted.session_id))
-    running = asyncio.create_task(world.service.run(waits))
-    following = asyncio.create_task(world.service.follow(ANN, waits.response_id))
+    running = asyncio.create_task(world.service.turns.run(waits))
+    following = asyncio.create_task(world.service.followers.follow(ANN, waits.response_id))
     # one that came later has been looked up and refused meanwhile
-    await refused(world.service.follow(ANN, "resp_none"), "previous_response_not_found")
+    await refused(world.service.followers.follow(ANN, "resp_none"), "previous_response_not_found")
     assert not following.done()
     engine.finish(first.accepted.response_id)
     turn = await running
@@ -209,21 +209,21 @@ async def test_a_follower_waits_for_a_turn_that_waits_for_its_place(world, engin
 
 async def test_a_socket_that_follows_holds_the_session(world, engine):
     turn, _ = await world.turn(ask("a"))
-    world.service.attach(OTHER)
-    await world.service.follow(ANN, turn.accepted.response_id, attachment=OTHER)
-    await world.service.detach(SOCKET)
+    world.service.housekeeping.attach(OTHER)
+    await world.service.followers.follow(ANN, turn.accepted.response_id, attachment=OTHER)
+    await world.service.housekeeping.detach(SOCKET)
     assert engine.cached[turn.accepted.session_id]
-    await world.service.detach(OTHER)
+    await world.service.housekeeping.detach(OTHER)
     assert not engine.cached[turn.accepted.session_id]
 
 
 async def test_what_was_told_goes_with_the_session_and_with_the_response(world, engine):
     turn, _ = await world.turn(ask("a"))
     gone, _ = await world.turn(ask("b"))
-    await world.service.close_session(ANN, turn.accepted.session_id)
-    await world.service.delete_response(ANN, gone.accepted.response_id)
+    await world.service.conversations.close(ANN, turn.accepted.session_id)
+    await world.service.followers.forget(ANN, gone.accepted.response_id)
     for name in (turn.accepted.response_id, gone.accepted.response_id):
-        await refused(world.service.follow(ANN, name), "previous_response_not_found")
+        await refused(world.service.followers.follow(ANN, name), "previous_response_not_found")
     assert len(world.service.runner.replays) == 0
 
 

@@ -31,7 +31,9 @@ class TestCancel:
     ):
         session, _, before = talk
         turn = await speaking(world, engine, conversation=session)
-        await world.service.cancel(ANN, turn.accepted.response_id, attachment=SOCKET, keep=True)
+        await world.service.followers.cancel(
+            ANN, turn.accepted.response_id, attachment=SOCKET, keep=True
+        )
         finished = await finish(turn)
         assert (finished.status, finished.reason) == ("incomplete", "cancelled")
         after = before + rendered(("user", "a"), ("assistant", "half"))
@@ -40,14 +42,16 @@ class TestCancel:
     async def test_not_kept_it_leaves_the_tip_where_it_was(self, world, engine, talk):
         session, tip, before = talk
         turn = await speaking(world, engine, conversation=session)
-        await world.service.cancel(ANN, turn.accepted.response_id, attachment=SOCKET, keep=False)
+        await world.service.followers.cancel(
+            ANN, turn.accepted.response_id, attachment=SOCKET, keep=False
+        )
         finished = await finish(turn)
         assert (finished.status, finished.reason) == ("incomplete", "cancelled")
         assert await world.context(session) == before == engine.contexts[session]
         with pytest.raises(RequestError) as error:
             await world.bind(ask("x", previous_response_id=turn.accepted.response_id))
         assert error.value.code == "previous_response_not_found"
-        view = await world.service.get_response(ANN, turn.accepted.response_id)
+        view = await world.service.inspector.response(ANN, turn.accepted.response_id)
         assert view.finished.reason == "cancelled"
         assert view.finished.text == "half"
         engine.auto = True
@@ -66,32 +70,36 @@ class TestCancel:
     async def test_twice_or_after_the_end_it_ends_once(self, world, engine, talk):
         turn = await speaking(world, engine, conversation=talk[0])
         for _ in range(2):
-            await world.service.cancel(ANN, turn.accepted.response_id, attachment=SOCKET, keep=True)
+            await world.service.followers.cancel(
+                ANN, turn.accepted.response_id, attachment=SOCKET, keep=True
+            )
         endings = [entry for entry in await entries(turn) if isinstance(entry, TurnFinished)]
         assert len(endings) == 1
-        await world.service.cancel(ANN, turn.accepted.response_id, attachment=SOCKET, keep=True)
+        await world.service.followers.cancel(
+            ANN, turn.accepted.response_id, attachment=SOCKET, keep=True
+        )
         turn.cancel(keep=False)
         assert len(engine.sent(CancelTurn)) == 1
 
     async def test_without_an_id_it_means_what_the_socket_has_begun(self, world, engine, talk):
-        world.service.attach(OTHER)
+        world.service.housekeeping.attach(OTHER)
         turn = await speaking(world, engine, conversation=talk[0])
         other = await speaking(world, engine, attachment=OTHER)
-        await world.service.cancel(ANN, None, attachment=SOCKET, keep=True)
+        await world.service.followers.cancel(ANN, None, attachment=SOCKET, keep=True)
         assert (await finish(turn)).reason == "cancelled"
         assert engine.running() == [other.accepted.response_id]
 
     async def test_without_an_id_it_reaches_a_turn_that_is_about_to_begin(self, world, engine):
         engine.auto = False
         bound = await world.bind(ask("a"))
-        await world.service.cancel(ANN, None, attachment=SOCKET, keep=False)
-        assert (await finish(await world.service.run(bound))).reason == "cancelled"
+        await world.service.followers.cancel(ANN, None, attachment=SOCKET, keep=False)
+        assert (await finish(await world.service.turns.run(bound))).reason == "cancelled"
 
     async def test_of_an_unknown_or_foreign_turn_it_is_refused(self, world, engine, talk):
         turn = await speaking(world, engine, conversation=talk[0])
         for caller, response in ((ANN, "resp_none"), (BOB, turn.accepted.response_id)):
             with pytest.raises(RequestError) as error:
-                await world.service.cancel(caller, response, attachment=None, keep=True)
+                await world.service.followers.cancel(caller, response, attachment=None, keep=True)
             assert error.value.code == "previous_response_not_found"
         assert engine.running() == [turn.accepted.response_id]
 
@@ -99,8 +107,8 @@ class TestCancel:
         self, world, engine, talk
     ):
         bound = await world.bind(ask("a", conversation=talk[0]))
-        await world.service.cancel(ANN, bound.response_id, attachment=SOCKET, keep=False)
-        turn = await world.service.run(bound)
+        await world.service.followers.cancel(ANN, bound.response_id, attachment=SOCKET, keep=False)
+        turn = await world.service.turns.run(bound)
         assert (await finish(turn)).reason == "cancelled"
 
 
@@ -110,7 +118,7 @@ class TestDisconnect:
     ):
         session, _, before = talk
         turn = await speaking(world, engine, conversation=session)
-        await world.service.detach(SOCKET)
+        await world.service.housekeeping.detach(SOCKET)
         assert engine.sent(CancelTurn)[-1] == CancelTurn(
             turn=turn.accepted.response_id, keep=False, reason="disconnected"
         )
@@ -118,10 +126,10 @@ class TestDisconnect:
         assert engine.contexts[session] == before
         row = await world.store.find_turn("ann", turn.accepted.response_id)
         assert row.status == "cancelled"
-        view = await world.service.get_session(ANN, session)
+        view = await world.service.inspector.session(ANN, session)
         assert (view.state, view.tier) == ("cold", "none")
         engine.auto = True
-        world.service.attach(OTHER)
+        world.service.housekeeping.attach(OTHER)
         _, finished = await world.turn(ask("b", conversation=session), attachment=OTHER)
         assert finished.usage.recomputed_tokens == len(before)
 
@@ -129,25 +137,25 @@ class TestDisconnect:
         self, world, engine, talk
     ):
         session = talk[0]
-        world.service.attach(OTHER)
+        world.service.housekeeping.attach(OTHER)
         bound = await world.bind(ask("x", conversation=session), attachment=OTHER)
-        await world.service.drop(bound)
+        await world.service.turns.drop(bound)
         turn = await speaking(world, engine, conversation=session)
-        await world.service.detach(SOCKET)
+        await world.service.housekeeping.detach(SOCKET)
         assert engine.running() == [turn.accepted.response_id]
         engine.finish(turn.accepted.response_id)
         assert (await finish(turn)).status == "completed"
         assert engine.sent(ReleaseContext) == []
-        await world.service.detach(OTHER)
+        await world.service.housekeeping.detach(OTHER)
         assert engine.cached[session] == 0
 
     async def test_a_frame_that_waits_in_its_lane_goes_with_the_socket(self, world, engine, talk):
         session, _, before = talk
         await speaking(world, engine, conversation=session)
         waiting = await world.bind(ask("b", conversation=session))
-        run = asyncio.create_task(world.service.run(waiting))
+        run = asyncio.create_task(world.service.turns.run(waiting))
         await asyncio.sleep(0)
-        await world.service.detach(SOCKET)
+        await world.service.housekeeping.detach(SOCKET)
         assert waiting.ended.is_set()
         (refused,) = await settled(run)
         assert refused.code == "internal_error"
@@ -157,11 +165,11 @@ class TestDisconnect:
     async def test_between_frame_and_created_the_turn_is_taken_back(self, world, engine, talk):
         session, _, before = talk
         bound = await world.bind(ask("a", conversation=session))
-        run = asyncio.create_task(world.service.run(bound))
+        run = asyncio.create_task(world.service.turns.run(bound))
         await asyncio.sleep(0)
         run.cancel()
         await settled(run)
-        await world.service.detach(SOCKET)
+        await world.service.housekeeping.detach(SOCKET)
         assert bound.ended.is_set()
         assert engine.running() == []
         assert await world.context(session) == before
@@ -179,7 +187,7 @@ class TestDisconnect:
     async def test_the_reader_of_an_http_turn_may_be_cut_before_it_has_begun(self, world, engine):
         engine.auto = False
         bound = await world.bind(ask("a"), attachment=None)
-        run = asyncio.create_task(world.service.run(bound))
+        run = asyncio.create_task(world.service.turns.run(bound))
         await asyncio.sleep(0)
         run.cancel()
         await settled(run)
@@ -231,7 +239,7 @@ class TestBounds:
         for _ in range(100):
             engine.say(turn.accepted.response_id, "y")
         engine.finish(turn.accepted.response_id)
-        await until(turn.bound.ended.is_set)
+        await until(turn.ended.is_set)
         told = await entries(turn)
         assert len(told) == 3
         assert told[1] == TextDelta(text="half" + 100 * "y")
@@ -244,16 +252,17 @@ class TestClose:
         session = talk[0]
         turn = await speaking(world, engine, conversation=session)
         waiting = await world.bind(ask("b", conversation=session))
-        run = asyncio.create_task(world.service.run(waiting))
+        run = asyncio.create_task(world.service.turns.run(waiting))
         await asyncio.sleep(0)
         await settled(
-            world.service.close_session(ANN, session), world.service.close_session(ANN, session)
+            world.service.conversations.close(ANN, session),
+            world.service.conversations.close(ANN, session),
         )
         assert (await finish(turn)).reason == "cancelled"
         (refused,) = await settled(run)
         assert refused.code == "conversation_not_found"
         assert session not in engine.contexts
-        view = await world.service.get_session(ANN, session)
+        view = await world.service.inspector.session(ANN, session)
         assert view.state == "closed"
         with pytest.raises(RequestError) as error:
             await world.bind(ask("c", conversation=session))
@@ -261,9 +270,9 @@ class TestClose:
 
     async def test_a_turn_that_holds_its_place_and_has_not_begun_is_refused(self, world, talk):
         bound = await world.bind(ask("a", conversation=talk[0]))
-        await world.service.close_session(ANN, talk[0])
+        await world.service.conversations.close(ANN, talk[0])
         with pytest.raises(RequestError) as error:
-            await world.service.run(bound)
+            await world.service.turns.run(bound)
         assert error.value.code == "conversation_not_found"
 
 
@@ -273,7 +282,7 @@ class TestDrain:
         bound = await world.bind(ask("b"))
         draining = asyncio.create_task(world.service.drain())
         await asyncio.sleep(0)
-        for refused in (world.bind(ask("c")), world.service.run(bound)):
+        for refused in (world.bind(ask("c")), world.service.turns.run(bound)):
             with pytest.raises(RequestError) as error:
                 await refused
             assert (error.value.code, error.value.status) == ("draining", 503)
@@ -301,7 +310,7 @@ class TestDrain:
         turn = await speaking(world, engine)
         await world.stop()
         async with asyncio.timeout(60):
-            await turn.bound.ended.wait()
+            await turn.ended.wait()
 
 
 async def test_a_fault_of_ours_ends_the_turn_and_leaves_the_session_usable(
@@ -319,7 +328,7 @@ async def test_a_fault_of_ours_ends_the_turn_and_leaves_the_session_usable(
     finished = await finish(turn)
     assert (finished.status, finished.error.code) == ("failed", "internal_error")
     assert session not in engine.contexts, "what the engine holds may be anything"
-    view = await world.service.get_response(ANN, turn.accepted.response_id)
+    view = await world.service.inspector.response(ANN, turn.accepted.response_id)
     assert view.finished.status == "failed"
     assert await world.context(session) == before
     engine.auto = True
@@ -340,7 +349,7 @@ async def test_a_reset_of_which_nobody_knows_whether_it_held_is_looked_up(
 
     monkeypatch.setattr(world.store, "reset_session", hold_and_raise)
     with pytest.raises(StoreError):
-        await world.service.reset_session(ANN, session)
+        await world.service.conversations.reset(ANN, session)
     engine.auto = True
     _, finished = await world.turn(ask("b", conversation=session))
     said = rendered(("system", "be good"), ("user", "b"), ("assistant", finished.text))
@@ -357,7 +366,7 @@ async def test_a_close_that_is_cut_in_its_write_is_found_out(world, talk, monkey
         await asyncio.Event().wait()
 
     monkeypatch.setattr(world.store, "close_session", close_and_hang)
-    closing = asyncio.create_task(world.service.close_session(ANN, session))
+    closing = asyncio.create_task(world.service.conversations.close(ANN, session))
     await written.wait()
     closing.cancel()
     await settled(closing)

@@ -32,7 +32,7 @@ async def refused(work, code, param=None):
 
 async def test_a_fork_of_the_last_response_shares_its_context_at_once(world, engine):
     session, ids = await told(world, "a", "b")
-    view = await world.service.fork_session(ANN, session)
+    view = await world.service.openings.fork(ANN, session)
     assert view.id != session
     assert view.state == "idle"
     assert await world.context(view.id) == await world.context(session)
@@ -48,14 +48,14 @@ async def test_a_fork_of_an_earlier_response_sees_what_it_saw(world, engine):
     session, ids = await told(world, "a")
     at_first = await world.context(session)
     await told(world, "b", session=session)
-    view = await world.service.fork_session(ANN, session, ids[0])
+    view = await world.service.openings.fork(ANN, session, ids[0])
     assert await world.context(view.id) == at_first == engine.contexts[view.id]
 
 
 async def test_a_fork_of_a_cold_parent_is_brought_by_its_first_turn(world, engine):
     session, _ = await told(world, "a")
     engine.lose()
-    view = await world.service.fork_session(ANN, session)
+    view = await world.service.openings.fork(ANN, session)
     assert view.state == "cold"
     _, finished = await world.turn(ask("b", conversation=view.id))
     assert finished.status == "completed"
@@ -63,8 +63,8 @@ async def test_a_fork_of_a_cold_parent_is_brought_by_its_first_turn(world, engin
 
 
 async def test_a_fork_of_a_session_without_turns_has_its_instructions(world):
-    created = await world.service.create_conversation(ANN, (), {})
-    view = await world.service.fork_session(ANN, created.id)
+    created = await world.service.openings.create(ANN, (), {})
+    view = await world.service.openings.fork(ANN, created.id)
     assert (view.state, view.turns) == ("new", ())
     _, finished = await world.turn(ask("a", conversation=view.id))
     assert finished.status == "completed"
@@ -72,32 +72,32 @@ async def test_a_fork_of_a_session_without_turns_has_its_instructions(world):
 
 async def test_a_fork_may_be_cut_at_a_response_that_its_parent_inherited(world):
     session, ids = await told(world, "a", "b")
-    child = await world.service.fork_session(ANN, session)
-    grandchild = await world.service.fork_session(ANN, child.id, ids[0])
+    child = await world.service.openings.fork(ANN, session)
+    grandchild = await world.service.openings.fork(ANN, child.id, ids[0])
     assert [turn.response_id for turn in grandchild.turns if turn.role == "user"] == ids[:1]
 
 
 async def test_a_fork_keeps_policy_and_hints_of_its_parent(world):
     session, _ = await told(world, "a")
-    await world.service.update_session(ANN, session, retention="hold", ttl_s=7.0, priority="low")
-    view = await world.service.fork_session(ANN, session)
+    await world.service.settings.update(ANN, session, retention="hold", ttl_s=7.0, priority="low")
+    view = await world.service.openings.fork(ANN, session)
     assert (view.retention, view.priority) == ("hold", "low")
 
 
 async def test_foreign_and_unknown_things_are_not_forked(world):
     session, ids = await told(world, "a")
     other, others = await told(world, "x")
-    await refused(world.service.fork_session(BOB, session), "conversation_not_found")
-    await refused(world.service.fork_session(ANN, "conv_none"), "conversation_not_found")
+    await refused(world.service.openings.fork(BOB, session), "conversation_not_found")
+    await refused(world.service.openings.fork(ANN, "conv_none"), "conversation_not_found")
     for response in ("resp_none", others[0]):
         await refused(
-            world.service.fork_session(ANN, session, response),
+            world.service.openings.fork(ANN, session, response),
             "previous_response_not_found",
             "response_id",
         )
-    await world.service.close_session(ANN, session)
-    await refused(world.service.fork_session(ANN, session, ids[0]), "conversation_not_found")
-    assert len((await world.service.list_sessions(ANN, 10, None)).sessions) == 1
+    await world.service.conversations.close(ANN, session)
+    await refused(world.service.openings.fork(ANN, session, ids[0]), "conversation_not_found")
+    assert len((await world.service.inspector.page(ANN, 10, None)).sessions) == 1
     assert other
 
 
@@ -105,7 +105,7 @@ async def test_a_rewound_session_stands_where_the_response_left_it(world, engine
     session, ids = await told(world, "a")
     at_first = await world.context(session)
     _, later = await told(world, "b", "c", session=session)
-    view = await world.service.reset_session(ANN, session, ids[0])
+    view = await world.service.conversations.reset(ANN, session, ids[0])
     assert engine.sent(TruncateContext) == [TruncateContext(session=session, length=len(at_first))]
     assert await world.context(session) == at_first == engine.contexts[session]
     assert [turn.response_id for turn in view.turns if turn.role == "user"] == ids
@@ -119,7 +119,7 @@ async def test_a_rewound_session_stands_where_the_response_left_it(world, engine
 async def test_rewinding_to_the_last_response_changes_nothing(world, engine):
     session, ids = await told(world, "a")
     before = await world.context(session)
-    await world.service.reset_session(ANN, session, ids[0])
+    await world.service.conversations.reset(ANN, session, ids[0])
     assert await world.context(session) == before == engine.contexts[session]
 
 
@@ -127,7 +127,7 @@ async def test_a_rewind_behind_other_instructions_makes_the_context_anew(world, 
     session, ids = await told(world, "a")
     at_first = await world.context(session)
     await world.turn(ask("b", conversation=session, instructions="be brief"))
-    view = await world.service.reset_session(ANN, session, ids[0])
+    view = await world.service.conversations.reset(ANN, session, ids[0])
     assert view.instructions is None
     assert CloseContext(session=session) in engine.commands
     await world.turn(ask("c", conversation=session))
@@ -138,21 +138,21 @@ async def test_a_rewind_behind_other_instructions_makes_the_context_anew(world, 
 
 async def test_a_session_is_not_rewound_to_what_is_not_in_its_context(world):
     session, ids = await told(world, "a", "b")
-    await world.service.reset_session(ANN, session, ids[0])
+    await world.service.conversations.reset(ANN, session, ids[0])
     for response in (ids[1], "resp_none"):
         await refused(
-            world.service.reset_session(ANN, session, response),
+            world.service.conversations.reset(ANN, session, response),
             "previous_response_not_found",
             "response_id",
         )
-    await refused(world.service.reset_session(BOB, session, ids[0]), "conversation_not_found")
+    await refused(world.service.conversations.reset(BOB, session, ids[0]), "conversation_not_found")
 
 
 async def test_a_busy_session_is_not_rewound(world, engine):
     session, ids = await told(world, "a")
     engine.auto = False
     turn = await world.begin(ask("b", conversation=session))
-    await refused(world.service.reset_session(ANN, session, ids[0]), "turn_in_progress")
+    await refused(world.service.conversations.reset(ANN, session, ids[0]), "turn_in_progress")
     engine.finish(turn.accepted.response_id)
 
 
@@ -182,7 +182,7 @@ class TestOnTheRealLoop:
         await rig.engine.start()
         world = await World.start(url, rig.engine)
         yield world
-        await world.service.detach(SOCKET)
+        await world.service.housekeeping.detach(SOCKET)
         await world.stop()
         await rig.engine.stop()
 
@@ -195,13 +195,13 @@ class TestOnTheRealLoop:
         rig.model.gate = StepGate(1)
         parent = await world.begin(greedy("goes on", conversation=session))
         with answered_step_by_step(rig):
-            views = [await world.service.fork_session(ANN, session) for _ in range(4)]
-        assert not parent.bound.ended.is_set()
+            views = [await world.service.openings.fork(ANN, session) for _ in range(4)]
+        assert not parent.ended.is_set()
         rig.model.gate.open()
         told = await finish(parent)
         assert told.text == reply_after([*at_first, *message("user", "goes on"), 259])
         for view in views:
-            held = await world.service.get_session(ANN, view.id)
+            held = await world.service.inspector.session(ANN, view.id)
             assert held.blocks.shared >= len(at_first) // 16
         turns = await settled(
             *(
@@ -222,11 +222,11 @@ class TestOnTheRealLoop:
             session = turn.accepted.session_id
             responses.append(turn.accepted.response_id)
             lengths.append(len(await world.context(session)))
-        fork = await world.service.fork_session(ANN, session, responses[5])
+        fork = await world.service.openings.fork(ANN, session, responses[5])
         before = await rig.engine.ask(GetStats())
-        await world.service.reset_session(ANN, session, responses[3])
+        await world.service.conversations.reset(ANN, session, responses[3])
         after = await rig.engine.ask(GetStats())
-        held = await world.service.get_session(ANN, fork.id)
+        held = await world.service.inspector.session(ANN, fork.id)
         assert held.blocks.device == -(-lengths[5] // 16)
         gone = before.active_blocks - after.active_blocks
         assert gone >= (lengths[9] - lengths[5]) // 16

@@ -25,7 +25,7 @@ def closing_before(monkeypatch, world, method, session, closer=None):
 
     async def late(*args, **kwargs):
         monkeypatch.setattr(world.store, method, real)
-        await (closer or world).service.close_session(ANN, session)
+        await (closer or world).service.conversations.close(ANN, session)
         return await real(*args, **kwargs)
 
     monkeypatch.setattr(world.store, method, late)
@@ -46,9 +46,9 @@ async def test_a_fork_by_response_that_is_bound_before_and_run_after(world, capl
     session, (first, _) = await told(world, "a", "b")
     request = ask("c", previous_response_id=first, instructions=instructions)
     bound = await world.bind(request)
-    await world.service.close_session(ANN, session)
+    await world.service.conversations.close(ANN, session)
     with caplog.at_level(logging.WARNING), refused("previous_response_not_found", PARAM):
-        await world.service.run(bound)
+        await world.service.turns.run(bound)
     assert caplog.messages == []
     assert world.store.failure is None
     _, finished = await world.turn(ask("on"))
@@ -67,10 +67,10 @@ async def test_a_turn_that_is_bound_to_the_session_itself(world, named):
     session, (first,) = await told(world, "a")
     given = {"conversation": session, PARAM: first}[named]
     bound = await world.bind(ask("b", **{named: given}))
-    await world.service.close_session(ANN, session)
+    await world.service.conversations.close(ANN, session)
     code = "conversation_not_found" if named == "conversation" else "previous_response_not_found"
     with refused(code, named):
-        await world.service.run(bound)
+        await world.service.turns.run(bound)
 
 
 async def test_a_fork_that_is_asked_for(world, monkeypatch):
@@ -81,23 +81,23 @@ async def test_a_fork_that_is_asked_for(world, monkeypatch):
         session, (first,) = await told(world, "a")
         closing_before(monkeypatch, world, "create_session", session)
         with refused(code, param):
-            await world.service.fork_session(ANN, session, first if response else None)
+            await world.service.openings.fork(ANN, session, first if response else None)
 
 
 async def test_a_fork_of_instructions_alone(world, monkeypatch):
-    session = (await world.service.create_conversation(ANN, (), {})).id
+    session = (await world.service.openings.create(ANN, (), {})).id
     closing_before(monkeypatch, world, "create_session", session)
     with refused("conversation_not_found", "conversation"):
-        await world.service.fork_session(ANN, session)
+        await world.service.openings.fork(ANN, session)
 
 
 async def test_a_fork_of_what_is_not_stored(world):
     turn, _ = await world.turn(ask("a", store=False))
     await world.turn(ask("b", conversation=turn.accepted.session_id))
     bound = await world.bind(ask("c", previous_response_id=turn.accepted.response_id))
-    await world.service.close_session(ANN, turn.accepted.session_id)
+    await world.service.conversations.close(ANN, turn.accepted.session_id)
     with refused("previous_response_not_found", PARAM):
-        await world.service.run(bound)
+        await world.service.turns.run(bound)
 
 
 @pytest.mark.parametrize("named", ["conversation", PARAM])
@@ -115,9 +115,9 @@ async def test_other_changes_that_another_server_forestalls(url, monkeypatch):
     async with servers(url) as (a, b):
         for method, change in (
             ("append_turn", lambda one, _: add_items(a, one)),
-            ("reset_session", lambda one, _: a.service.reset_session(ANN, one)),
-            ("rewind_session", lambda one, first: a.service.reset_session(ANN, one, first)),
-            ("set_policy", lambda one, _: a.service.set_policy(ANN, one, None)),
+            ("reset_session", lambda one, _: a.service.conversations.reset(ANN, one)),
+            ("rewind_session", lambda one, first: a.service.conversations.reset(ANN, one, first)),
+            ("set_policy", lambda one, _: a.service.settings.set_policy(ANN, one, None)),
         ):
             session, (first,) = await told(a, "a")
             closing_before(monkeypatch, a, method, session, closer=b)

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from engine.ipc.messages import ReleaseContext
-from sessiond.sessions.service import ServiceLimits
+from sessiond.sessions.limits import ServiceLimits
 from tests.harness.service import ANN, SOCKET, World, ask
 
 IMPATIENT = {"cancel_timeout_s": 0.01, "ask_timeout_s": 0.01, "drain_timeout_s": 0.01}
@@ -34,18 +34,18 @@ def test_waits_for_an_engine_are_bounded_by_default():
 async def test_a_socket_that_leaves_does_not_wait_for_it(world, engine):
     turn = await hanging_turn(world, engine)
     async with asyncio.timeout(60):
-        await world.service.detach(SOCKET)
-    assert not turn.bound.ended.is_set()
+        await world.service.housekeeping.detach(SOCKET)
+    assert not turn.ended.is_set()
 
 
 async def test_what_a_socket_left_is_released_when_the_turn_ends_after_all(world, engine):
     turn = await hanging_turn(world, engine)
     session = turn.accepted.session_id
-    await world.service.detach(SOCKET)
+    await world.service.housekeeping.detach(SOCKET)
     engine.hangs = False
     engine.commands.clear()  # it was told already, and is told again: it may have died meanwhile
     engine.incomplete(turn.accepted.response_id, "disconnected")
-    await turn.bound.ended.wait()
+    await turn.ended.wait()
     assert engine.sent(ReleaseContext) == [ReleaseContext(session=session)]
 
 
@@ -58,7 +58,7 @@ async def test_a_drain_does_not_wait_for_it(world, engine):
 async def test_it_hides_no_session_from_who_looks(world, engine):
     turn = await hanging_turn(world, engine)
     async with asyncio.timeout(60):
-        view = await world.service.get_session(ANN, turn.accepted.session_id)
-        page = await world.service.list_sessions(ANN, 10, None)
+        view = await world.service.inspector.session(ANN, turn.accepted.session_id)
+        page = await world.service.inspector.page(ANN, 10, None)
     assert (view.state, view.tier) == ("running", "none")
     assert [each.id for each in page.sessions] == [turn.accepted.session_id]

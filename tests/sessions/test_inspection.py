@@ -17,7 +17,7 @@ async def test_a_session_shows_its_turns_and_what_it_holds(world, engine):
     await finish(lost)
     engine.auto = True
     await world.turn(ask("more", conversation=session))
-    view = await world.service.get_session(ANN, session, include_page_table=True)
+    view = await world.service.inspector.session(ANN, session, include_page_table=True)
     context = await world.context(session)
     assert (view.user, view.model, view.state, view.tier) == ("ann", "echo", "idle", "device")
     assert (view.policy, view.retention, view.priority, view.fidelity) == (
@@ -55,7 +55,7 @@ async def test_a_session_shows_its_turns_and_what_it_holds(world, engine):
 
 async def test_a_name_that_no_session_has_is_told_as_it_was_given(world):
     with pytest.raises(RequestError, match="there is no conversation 'notes'"):
-        await world.service.get_session(ANN, "notes")
+        await world.service.inspector.session(ANN, "notes")
 
 
 async def test_places_in_a_fork_with_another_front_are_those_of_its_context(world):
@@ -63,7 +63,7 @@ async def test_places_in_a_fork_with_another_front_are_those_of_its_context(worl
     session, tip = turn.accepted.session_id, turn.accepted.response_id
     await world.turn(ask("a", conversation=session))
     turn, _ = await world.turn(ask("b", previous_response_id=tip, instructions="longer " * 9))
-    view = await world.service.get_session(ANN, turn.accepted.session_id)
+    view = await world.service.inspector.session(ANN, turn.accepted.session_id)
     context = await world.context(turn.accepted.session_id)
     for part in view.turns:
         if part.role == "user":
@@ -72,10 +72,10 @@ async def test_places_in_a_fork_with_another_front_are_those_of_its_context(worl
 
 
 async def test_states_follow_the_session(world, engine):
-    made = await world.service.create_conversation(ANN, (), {})
+    made = await world.service.openings.create(ANN, (), {})
 
     async def state():
-        return (await world.service.get_session(ANN, made.id)).state
+        return (await world.service.inspector.session(ANN, made.id)).state
 
     assert await state() == "new"
     engine.auto = False
@@ -90,14 +90,14 @@ async def test_states_follow_the_session(world, engine):
     engine.lose()
     assert await state() == "cold"
     await world.turn(ask("hi", conversation=made.id))
-    await world.service.detach(SOCKET)
+    await world.service.housekeeping.detach(SOCKET)
     assert await state() == "cold"
 
 
 async def test_an_engine_that_is_away_hides_no_session(world, engine):
     turn, _ = await world.turn(ask("hi"))
     engine.go_away()
-    view = await world.service.get_session(ANN, turn.accepted.session_id)
+    view = await world.service.inspector.session(ANN, turn.accepted.session_id)
     assert view.blocks == BlockCounts()
 
 
@@ -105,10 +105,10 @@ async def test_sessions_are_listed_latest_activity_first(world):
     sessions = [(await world.turn(ask(text)))[0].accepted.session_id for text in "abc"]
     await world.turn(ask("more", conversation=sessions[0]))
     expected = [sessions[0], sessions[2], sessions[1]]
-    first = await world.service.list_sessions(ANN, 2, None)
+    first = await world.service.inspector.page(ANN, 2, None)
     assert [view.id for view in first.sessions] == expected[:2]
     assert first.has_more
-    second = await world.service.list_sessions(ANN, 2, first.sessions[-1].id)
+    second = await world.service.inspector.page(ANN, 2, first.sessions[-1].id)
     assert [view.id for view in second.sessions] == expected[2:]
     assert not second.has_more
     assert first.sessions[0].usage.turns == 2
@@ -118,7 +118,7 @@ async def test_sessions_are_listed_latest_activity_first(world):
 async def test_usage_sums_all_turns(world):
     turn, first = await world.turn(ask("hi"))
     _, second = await world.turn(ask("a", conversation=turn.accepted.session_id))
-    view = await world.service.get_session(ANN, turn.accepted.session_id)
+    view = await world.service.inspector.session(ANN, turn.accepted.session_id)
     assert view.usage == SessionUsage(
         turns=2,
         input_tokens=first.usage.input_tokens + second.usage.input_tokens,
@@ -139,7 +139,7 @@ async def test_a_response_is_read_back_as_it_was_told(world, engine):
         metadata={"a": "b"},
     )
     turn, finished = await world.turn(request)
-    view = await world.service.get_response(ANN, turn.accepted.response_id)
+    view = await world.service.inspector.response(ANN, turn.accepted.response_id)
     assert view.finished == finished
     assert view.finished_at >= view.accepted.created_at
     told = turn.accepted
@@ -150,5 +150,5 @@ async def test_a_response_is_read_back_as_it_was_told(world, engine):
         assert getattr(stored, name) == getattr(request, name), name
     engine.auto = False
     turn = await world.begin(ask("b", conversation=told.session_id))
-    view = await world.service.get_response(ANN, turn.accepted.response_id)
+    view = await world.service.inspector.response(ANN, turn.accepted.response_id)
     assert view.finished is None

@@ -4,7 +4,14 @@ import itertools
 
 import pytest
 
-from sessiond.sessions.lifecycle import NEXT, LifecycleEvent, State, TransitionError, after, is_free
+from sessiond.sessions.live_session import (
+    NEXT,
+    LifecycleEvent,
+    State,
+    TransitionError,
+    after,
+    is_free,
+)
 
 
 def test_what_the_table_lacks_is_a_bug():

@@ -22,7 +22,7 @@ async def listed(world, caller=ANN, limit=2, **wanted):
     """All pages, as a client walks through them."""
     found, after = [], None
     while True:
-        page = await world.service.list_sessions(caller, limit, after, SessionFilter(**wanted))
+        page = await world.service.inspector.page(caller, limit, after, SessionFilter(**wanted))
         assert len(page.sessions) <= limit
         found += page.sessions
         if not page.has_more:
@@ -35,14 +35,14 @@ async def all_states(world, engine):
     """A session in each state, and ids of them by state."""
     engine.has_disk_tier = True
     closed = await one(world, "closed")
-    await world.service.close_session(ANN, closed)
+    await world.service.conversations.close(ANN, closed)
     cold = await one(world, "cold", attachment=None)
-    await world.service.park_session(ANN, parked := await one(world, "parked"))
+    await world.service.settings.park(ANN, parked := await one(world, "parked"))
     idle = await one(world, "idle")
-    new = (await world.service.create_conversation(ANN, (), {})).id
+    new = (await world.service.openings.create(ANN, (), {})).id
     engine.auto = False
     turn = await world.begin(ask("running"))
-    world.service.retention.release(world.service.sessions.get(cold))
+    world.service.retention.release(world.service.live.get(cold))
     return {
         "closed": [closed],
         "cold": [cold],
@@ -74,7 +74,7 @@ async def test_pages_of_a_state_have_each_once_and_the_latest_first(world):
 async def test_a_row_of_a_list_is_what_the_session_says_of_itself(world, all_states):
     for state in all_states:
         (row,) = await listed(world, state=state)
-        alone = await world.service.get_session(ANN, row.id)
+        alone = await world.service.inspector.session(ANN, row.id)
         assert row == replace(alone, turns=())
 
 
@@ -125,7 +125,7 @@ async def test_a_page_costs_as_many_questions_however_long_it_is(url, engine):
             await one(world, "hi")
         engine.asked.clear()
         with statements() as sql:
-            page = await world.service.list_sessions(ANN, 100, None)
+            page = await world.service.inspector.page(ANN, 100, None)
         assert len(page.sessions) == count
         assert [type(query) for query in engine.asked] == [GetContexts]
         assert len(engine.asked[0].sessions) == count

@@ -52,7 +52,7 @@ async def test_300_turns_in_a_window_of_1024_tokens(start, fidelity):
     trims = sum(bool(changes) for changes in chat.changes)
     assert 5 < trims <= 300 // 5
     assert blocks <= 2 * WINDOW // 16
-    live = chat.world.service.sessions.get(chat.session)
+    live = chat.world.service.live.get(chat.session)
     assert len(live.layout.turns) < 50
     assert live.layout.tokens == live.tokens == len(chat.visible)
     assert live.layout == await chat.world.store.layout("ann", len(PREFIX), live.tip_id)
@@ -100,8 +100,8 @@ async def test_a_fork_from_before_a_trim_replies_as_the_whole_would(start, fidel
     chat = Chat(await start(Rig(), policy=sliding(fidelity)))
     whole, number = None, 0
     while not any(chat.changes):
-        whole = getattr(chat, "visible", None), chat.world.service.sessions
-        tip = number and chat.world.service.sessions.get(chat.session).tip_id
+        whole = getattr(chat, "visible", None), chat.world.service.live
+        tip = number and chat.world.service.live.get(chat.session).tip_id
         await chat.say(said(number))
         number += 1
     ids, _ = whole

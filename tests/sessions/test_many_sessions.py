@@ -7,7 +7,7 @@ import pytest
 from engine.ipc.queries import GetResidency
 from sessiond.domain import AttachmentId, TurnAccepted
 from sessiond.sessions import housekeeping, quotas, replica
-from sessiond.sessions.event_log import EventLogs, stored_replay
+from sessiond.sessions.turn import EventLogs, stored_replay
 from tests.fakes.fake_clock import FakeClock
 from tests.harness.service import ANN, BOB, SOCKET, World, ask, settled, until
 
@@ -52,7 +52,7 @@ class TestResidency:
             held = sum(
                 kept
                 for session, kept in engine.cached.items()
-                if still.service.sessions.get(session).user_id == user
+                if still.service.live.get(session).user_id == user
             )
             assert await byte_seconds(still, user) == pytest.approx(held * since_s)
 
@@ -99,7 +99,7 @@ async def test_a_heartbeat_looks_at_some_sessions_and_the_next_at_the_others(
         await still.service.replica.beat()
     assert list(map(len, asked)) == [3, 3, 1]
     assert sorted(name for some in asked for name in some) == sorted(names)
-    assert len(still.service.sessions) == 0
+    assert len(still.service.live) == 0
 
 
 async def test_others_go_on_while_a_socket_with_many_sessions_leaves(still, monkeypatch):
@@ -114,13 +114,13 @@ async def test_others_go_on_while_a_socket_with_many_sessions_leaves(still, monk
 
     monkeypatch.setattr(still.service.retention, "release", noted)
     turns = 0
-    leaving = asyncio.create_task(still.service.detach(SOCKET))
+    leaving = asyncio.create_task(still.service.housekeeping.detach(SOCKET))
     while not leaving.done():
         turns += 1
         await asyncio.sleep(0)
     assert len(held) == MANY
     assert len(set(held)) == MANY, "each in a turn of the loop of its own"
-    still.service.attach(AttachmentId("sock_2"))
+    still.service.housekeeping.attach(AttachmentId("sock_2"))
 
 
 @pytest.mark.parametrize("told", [1, 2])
@@ -133,9 +133,9 @@ async def test_all_of_a_socket_is_released_whoever_tells_that_it_left(
     engine.auto = False
     turn = await still.begin(ask("a"))
     for _ in range(told):
-        still.service.leave(SOCKET)
-    await settled(asyncio.create_task(still.service.detach(SOCKET)))
-    assert turn.bound.ended.is_set()
+        still.service.housekeeping.leave(SOCKET)
+    await settled(asyncio.create_task(still.service.housekeeping.detach(SOCKET)))
+    assert turn.ended.is_set()
     assert set(engine.cached.values()) == {0}
 
 
@@ -143,13 +143,13 @@ async def test_a_session_that_came_anew_while_its_old_socket_left_is_not_release
     session = (await open_sessions(still, 1))[0]
     engine.auto = False
     await still.begin(ask("a", conversation=session))
-    still.service.leave(SOCKET)
-    old = still.service.sessions.get(session)
+    still.service.housekeeping.leave(SOCKET)
+    old = still.service.live.get(session)
     await until(lambda: not old.turn_lock.is_locked)
     still.service.retention.forget(old)
     again = await still.begin(ask("b", conversation=session), attachment=None)
     before = len(engine.commands)
-    await still.service.detach(SOCKET)
+    await still.service.housekeeping.detach(SOCKET)
     assert engine.commands[before:] == []
     assert still.service.retention.cold_count == 0
     engine.finish(again.accepted.response_id)

@@ -85,7 +85,7 @@ async def test_the_end_is_kept_where_policy_and_request_say_so_and_the_client_is
     ]
     assert told[-1].usage.context == "trimmed"
     assert engine.contexts[session] == await world.context(session)
-    stored = await world.service.input_items(ANN, turn.accepted.response_id)
+    stored = await world.service.inspector.input_items(ANN, turn.accepted.response_id)
     assert stored.items[0].text == TEXT, "what was said stays as it was said"
 
 

@@ -209,7 +209,7 @@ async def test_a_heartbeat_gives_back_the_kv_of_sessions_that_went_on_elsewhere(
         closed, _ = await a.turn(ask("1"))
         kept, _ = await a.turn(ask("1"))
         await b.turn(ask("2", conversation=moved.accepted.session_id))
-        await b.service.close_session(ANN, closed.accepted.session_id)
+        await b.service.conversations.close(ANN, closed.accepted.session_id)
         await a.service.replica.beat()
         gone = {command.session for command in a.engine.sent(CloseContext)}
         assert gone == {moved.accepted.session_id, closed.accepted.session_id}
@@ -223,7 +223,7 @@ async def test_a_session_that_is_busy_elsewhere_can_be_closed(url):
         a.engine.auto = False
         turn = await a.begin(ask("1"))
         a.engine.begin(turn.accepted.response_id)
-        await b.service.close_session(ANN, turn.accepted.session_id)
+        await b.service.conversations.close(ANN, turn.accepted.session_id)
         a.engine.finish(turn.accepted.response_id)
         assert (await entries(turn))[-1].status == "failed"
         for world in (a, b):
@@ -237,13 +237,13 @@ async def test_what_was_said_of_a_session_at_one_server_holds_at_the_other(url):
         turn, _ = await a.turn(ask("1"))
         session = turn.accepted.session_id
         choice = PolicyChoice(type="sliding_window", parameters={"max_tokens": 900})
-        await b.service.update_session(ANN, session, policy=choice, priority="high")
+        await b.service.settings.update(ANN, session, policy=choice, priority="high")
         await b.service.conversations.add_items(ANN, session, ask("added").input)
-        view = await a.service.update_session(ANN, session, retention="park")
-        live = a.service.sessions.get(session)
+        view = await a.service.settings.update(ANN, session, retention="park")
+        live = a.service.live.get(session)
         assert (live.policy, live.hints.priority, live.hints.retention) == (choice, "high", "park")
         assert live.tip_id == view.turns[-1].response_id
-        await b.service.reset_session(ANN, session)
+        await b.service.conversations.reset(ANN, session)
         _, finished = await a.turn(ask("2", conversation=session))
         assert await a.context(session) == talked(("2", finished.text))
 
@@ -273,7 +273,7 @@ async def test_a_response_that_is_no_tip_any_more_when_its_turn_begins_is_refuse
         bound = await a.bind(ask("3", previous_response_id=tip))
         await b.turn(ask("2", conversation=session))
         with pytest.raises(RequestError) as error:
-            await a.service.run(bound)
+            await a.service.turns.run(bound)
         assert error.value.code == "turn_in_progress"
         assert (await a.turn(ask("3", previous_response_id=tip)))[0].accepted.session_id != session
 

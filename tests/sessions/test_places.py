@@ -82,7 +82,7 @@ async def test_a_fork_with_other_instructions_gets_its_own_front(world, engine):
 
 async def test_a_fork_from_before_a_reset_is_not_cut_from_the_new_context(world, engine):
     session, first = await opened(world)
-    await world.service.reset_session(ANN, session)
+    await world.service.conversations.reset(ANN, session)
     await world.turn(ask("much longer than the first turn was" * 3, conversation=session))
     turn, _ = await world.turn(ask("b", previous_response_id=first))
     assert engine.sent(ForkContext) == []
@@ -105,7 +105,7 @@ async def test_t18_two_turns_at_once_on_one_session_conflict(world, engine):
     session, _ = await opened(world)
     engine.auto = False
     turn = await world.begin(ask("a", conversation=session))
-    world.service.attach(OTHER)
+    world.service.housekeeping.attach(OTHER)
     elsewhere = [
         {"attachment": None},
         {"attachment": OTHER},
@@ -128,7 +128,7 @@ async def test_turns_of_one_lane_queue_first_in_first_out(world, engine):
     bound = [
         await world.bind(ask(text, conversation=session), lane="x") for text in ("a", "b", "c")
     ]
-    runs = [asyncio.create_task(world.service.run(each)) for each in reversed(bound)]
+    runs = [asyncio.create_task(world.service.turns.run(each)) for each in reversed(bound)]
     for each in bound:
         await until(lambda each=each: each.response_id in engine.turns)
         assert engine.running() == [each.response_id]
@@ -147,23 +147,23 @@ async def test_a_place_in_the_lane_that_is_dropped_holds_up_nobody(world, engine
     engine.auto = False
     first = await world.begin(ask("a", conversation=session))
     second, third = [await world.bind(ask(text, conversation=session)) for text in ("b", "c")]
-    waiting = asyncio.create_task(world.service.run(second))
+    waiting = asyncio.create_task(world.service.turns.run(second))
     await asyncio.sleep(0)
     waiting.cancel()
     await settled(waiting)
     engine.begin(first.accepted.response_id)
     engine.finish(first.accepted.response_id)
     engine.auto = True
-    assert (await finish(await world.service.run(third))).status == "completed"
-    await world.service.drop(third)  # ended: nothing happens
+    assert (await finish(await world.service.turns.run(third))).status == "completed"
+    await world.service.turns.drop(third)  # ended: nothing happens
     assert second.response_id not in engine.turns
 
 
 async def test_a_place_that_is_dropped_leaves_the_session_free(world):
     session, tip = await opened(world)
     bound = await world.bind(ask("a", previous_response_id=tip))
-    await world.service.drop(bound)
-    await world.service.drop(bound)
+    await world.service.turns.drop(bound)
+    await world.service.turns.drop(bound)
     turn, _ = await world.turn(ask("b", previous_response_id=tip))
     assert turn.accepted.session_id == session
 
@@ -190,7 +190,7 @@ async def test_turns_that_are_bound_at_once_do_not_exceed_the_limit(url, engine)
     [refused] = [place for place in places if isinstance(place, RequestError)]
     assert refused.code == "queue_full"
     [bound] = [place for place in places if place is not refused]
-    assert (await finish(await world.service.run(bound))).status == "completed"
+    assert (await finish(await world.service.turns.run(bound))).status == "completed"
     for each in ids:
         _, finished = await world.turn(ask("d", previous_response_id=each))
         assert finished.status == "completed", "the refused one holds no place"
@@ -201,11 +201,11 @@ async def test_a_response_that_was_deleted_is_no_checkpoint_but_stays_in_context
     session, first = await opened(world)
     await world.turn(ask("a", conversation=session))
     before = await world.context(session)
-    await world.service.delete_response(ANN, first)
+    await world.service.followers.forget(ANN, first)
     for look in (
         world.bind(ask("b", previous_response_id=first)),
-        world.service.get_response(ANN, first),
-        world.service.delete_response(ANN, first),
+        world.service.inspector.response(ANN, first),
+        world.service.followers.forget(ANN, first),
     ):
         with pytest.raises(RequestError) as error:
             await look
@@ -218,7 +218,7 @@ async def test_responses_of_a_closed_session_are_not_found_but_its_forks_live_on
     session, first = await opened(world)
     await world.turn(ask("a", conversation=session))
     fork, _ = await world.turn(ask("b", previous_response_id=first))
-    await world.service.close_session(ANN, session)
+    await world.service.conversations.close(ANN, session)
     with pytest.raises(RequestError) as error:
         await world.bind(ask("c", previous_response_id=first))
     assert error.value.code == "previous_response_not_found"

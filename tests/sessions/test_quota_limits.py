@@ -52,9 +52,9 @@ class TestSessions:
             assert (refused.code, refused.status) == ("quota_exceeded", 429)
             assert refused.retry_after_s is None, "no waiting helps"
         with pytest.raises(RequestError, match="max_sessions is 2"):
-            await world.service.create_conversation(ANN, (), {})
-        await world.service.close_session(ANN, first.accepted.session_id)
-        await world.service.create_conversation(ANN, (), {})
+            await world.service.openings.create(ANN, (), {})
+        await world.service.conversations.close(ANN, first.accepted.session_id)
+        await world.service.openings.create(ANN, (), {})
 
     async def test_a_fork_that_nobody_holds_makes_room_the_least_recently_used_first(self, world):
         await limit(world, max_sessions=4)
@@ -65,24 +65,24 @@ class TestSessions:
         for number in range(3):
             world.clock.advance(1)
             other = AttachmentId(f"sock_of_fork_{number}")
-            world.service.attach(other)
+            world.service.housekeeping.attach(other)
             request = ask(f"fork {number}", previous_response_id=tip)
             fork, _ = await world.turn(request, attachment=other)
             forks.append((fork.accepted.session_id, fork.accepted.response_id))
             request = ask("on", conversation=fork.accepted.session_id)
             await world.turn(request, attachment=other)
             if number > 0:
-                await world.service.detach(other)  # the first goes on being held
+                await world.service.housekeeping.detach(other)  # the first goes on being held
         new, _ = await world.turn(ask("new"))
         assert await states(world, forks) == ["idle", "closed", "cold"]
         # The last one would be next, but a fork does not take away what it is built on.
         refused = await refusal_of(world, ask("deeper", previous_response_id=forks[2][1]))
         assert refused.code == "quota_exceeded"
-        view = await world.service.create_conversation(ANN, (), {})
+        view = await world.service.openings.create(ANN, (), {})
         assert await states(world, forks) == ["idle", "closed", "closed"]
         await refusal_of(world, ask("one too many"))
         for session in (main.accepted.session_id, new.accepted.session_id, view.id):
-            assert (await world.service.get_session(ANN, session)).state != "closed"
+            assert (await world.service.inspector.session(ANN, session)).state != "closed"
 
     async def test_an_open_session_goes_on_where_no_other_may_be_opened(self, world):
         turn, _ = await world.turn(ask("one"))
@@ -108,7 +108,7 @@ class TestContexts:
         assert refused.code == "context_length_exceeded"
         assert "limit of the quota's max_context_tokens is 60" in refused.message
         with pytest.raises(RequestError, match="max_context_tokens"):
-            await world.service.create_conversation(ANN, ask("x" * 60).input, {})
+            await world.service.openings.create(ANN, ask("x" * 60).input, {})
 
 
 class TestTerms:
@@ -130,7 +130,7 @@ class TestTerms:
         turn, _ = await world.turn(ask("hi", priority=wanted))
         assert engine.turns[turn.accepted.response_id].command.terms.priority == given
         session = turn.accepted.session_id
-        await world.service.update_session(ANN, session, priority=wanted)
+        await world.service.settings.update(ANN, session, priority=wanted)
         turn, _ = await world.turn(ask("and", conversation=session))
         assert engine.turns[turn.accepted.response_id].command.terms.priority == given
 

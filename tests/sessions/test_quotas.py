@@ -58,10 +58,12 @@ class TestCharges:
         turn = await world.begin(ask("hello"))
         engine.begin(turn.accepted.response_id)
         engine.say(turn.accepted.response_id, "abc")
-        await world.service.detach(SOCKET)
+        await world.service.housekeeping.detach(SOCKET)
         use = await use_of(world)
         assert use.turns == 0
-        usage = (await world.service.get_response(ANN, turn.accepted.response_id)).finished.usage
+        usage = (
+            await world.service.inspector.response(ANN, turn.accepted.response_id)
+        ).finished.usage
         assert use.total_tokens == charged_tokens(usage) == usage.input_tokens + 3
 
     async def test_a_lost_engine_refunds_the_output(self, world, engine):
@@ -97,7 +99,7 @@ class TestCharges:
         await world.stop()
 
     async def test_items_that_no_engine_works_on_cost_nothing_until_they_are_computed(self, world):
-        view = await world.service.create_conversation(ANN, ask("one", "two").input, {})
+        view = await world.service.openings.create(ANN, ask("one", "two").input, {})
         assert (await use_of(world)).total_tokens == 0
         _, finished = await world.turn(ask("three", conversation=view.id))
         assert (await use_of(world)).total_tokens == charged_tokens(finished.usage)

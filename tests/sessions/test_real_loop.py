@@ -34,7 +34,7 @@ async def world(url, rig):
     yield world
     audit = await rig.engine.ask(GetAudit())
     assert audit.violations == []
-    await world.service.detach(SOCKET)
+    await world.service.housekeeping.detach(SOCKET)
     stats = await rig.engine.ask(GetStats())
     assert stats.active_blocks == 0
     assert stats.free_blocks + stats.cached_blocks == stats.total_blocks
@@ -99,7 +99,7 @@ async def test_a_fork_of_a_shifted_context_has_its_kv_and_can_be_made_again(star
     _, trunk = await world.turn(greedy("same", conversation=session))
     fork, forked = await world.turn(greedy("same", previous_response_id=tip))
     assert fork.accepted.session_id != session
-    for live in world.service.sessions:
+    for live in world.service.live:
         world.service.retention.unplace(live)
     _, again = await world.turn(greedy("same", previous_response_id=tip))
     assert forked.text == again.text == trunk.text
@@ -110,8 +110,8 @@ async def test_a_fork_of_a_shifted_context_has_its_kv_and_can_be_made_again(star
 
 async def test_a_socket_that_returns_finds_its_conversation(world):
     session, context = await chat(world, 2, "a")
-    await world.service.detach(SOCKET)
-    world.service.attach(SOCKET)
+    await world.service.housekeeping.detach(SOCKET)
+    world.service.housekeeping.attach(SOCKET)
     _, finished = await world.turn(greedy("again", conversation=session))
     assert finished.text == reply_after([*context, *message("user", "again"), 259])
     assert finished.usage.cached_tokens >= len(context) - 16  # released blocks still hit
@@ -152,14 +152,14 @@ class TestCutTurn:
         steps = rig.model.steps
         cut = await world.begin(greedy("y" * 60, conversation=session))
         await until(lambda: rig.model.steps == steps + 2)  # the first chunk, and one that waits
-        leaving = asyncio.create_task(world.service.detach(SOCKET))
+        leaving = asyncio.create_task(world.service.housekeeping.detach(SOCKET))
         await asyncio.sleep(0)
         rig.model.gate.open()
         await leaving
         assert (await finish(cut)).reason == "cancelled"
         assert await world.context(session) == before
 
-        world.service.attach(SOCKET)
+        world.service.housekeeping.attach(SOCKET)
         _, finished = await world.turn(greedy("z" * 60, conversation=session))
         assert finished.usage.input_tokens == 624
         assert finished.usage.cached_tokens >= 560 - 16
@@ -239,7 +239,7 @@ async def test_a_fault_of_the_engine_is_told_and_leaves_the_ids(url, rig):
 
 async def test_items_that_were_added_are_new_to_the_next_turn_not_recomputed(world):
     said = items("one", ("assistant", "two"), "three")
-    made = await world.service.create_conversation(ANN, said, {})
+    made = await world.service.openings.create(ANN, said, {})
     before = len(await world.context(made.id))
     _, first = await world.turn(greedy(conversation=made.id))
     assert (first.usage.reused_tokens, first.usage.recomputed_tokens) == (0, 0)

@@ -126,7 +126,7 @@ class TestServerRestart:
         await first.stop()
 
         second = await World.start(url, FakeEngine(), count(1000))
-        view = await second.service.get_response(ANN, cut.accepted.response_id)
+        view = await second.service.inspector.response(ANN, cut.accepted.response_id)
         assert view.finished.status == "failed"
         assert view.finished.error.code == "engine_restarted"
         assert await second.context(session) == before

@@ -6,11 +6,15 @@ import pytest
 
 from engine.ipc.messages import CancelTurn, CloseContext, ParkContext, ReleaseContext, SetContext
 from sessiond.domain import AttachmentId
-from sessiond.sessions.lifecycle import State
+from sessiond.sessions.live_session import State
 from sessiond.store.errors import StoreError
 from tests.harness.service import ANN, SOCKET, World, ask, settled, until
 
 OTHER = AttachmentId("sock_2")
+
+
+def keep_alive(world, session, seconds):
+    world.service.retention.keep_alive(world.service.live.get(session), seconds)
 
 
 async def over_http(world, text="hi", **where):
@@ -43,9 +47,8 @@ async def test_each_http_turn_starts_the_time_anew(world, engine):
 
 async def test_a_hold_may_be_longer_or_end_at_once(world, engine):
     long, short = await over_http(world), await over_http(world)
-    await world.service.keep_alive(long, 1000)
-    await world.service.keep_alive(short, 0)
-    await world.service.keep_alive("conv_none", 1)
+    keep_alive(world, long, 1000)
+    keep_alive(world, short, 0)
     world.clock.advance(900)
     world.service.retention.reap()
     assert engine.cached[long]
@@ -55,11 +58,11 @@ async def test_a_hold_may_be_longer_or_end_at_once(world, engine):
 async def test_a_socket_that_joins_ends_the_hold(world, engine):
     session = await over_http(world)
     await world.turn(ask("a", conversation=session))
-    await world.service.keep_alive(session, 0)
+    keep_alive(world, session, 0)
     world.clock.advance(1000)
     world.service.retention.reap()
     assert engine.cached[session]
-    await world.service.detach(SOCKET)
+    await world.service.housekeeping.detach(SOCKET)
     assert not engine.cached[session]
 
 
@@ -67,27 +70,27 @@ async def test_a_session_whose_closing_fails_is_held_no_longer_than_any(world, e
     session = await over_http(world)
     world.clock.advance(1000)
     world.service.retention.reap()
-    world.service.retention.forget(world.service.sessions.get(session))
+    world.service.retention.forget(world.service.live.get(session))
 
     async def fail(*_):
         raise StoreError("database is locked")
 
     monkeypatch.setattr(world.store, "close_session", fail)
     with pytest.raises(StoreError):
-        await world.service.close_session(ANN, session)
-    live = world.service.sessions.get(session)
+        await world.service.conversations.close(ANN, session)
+    live = world.service.live.get(session)
     assert world.service.retention._deadlines.take_due(world.clock() + 1000) == [live.id]  # noqa: SLF001 -- what the reaper would find
 
 
 async def test_the_last_of_several_sockets_releases(world, engine):
-    world.service.attach(OTHER)
+    world.service.housekeeping.attach(OTHER)
     turn, _ = await world.turn(ask("hi"))
     session = turn.accepted.session_id
     await world.turn(ask("a", conversation=session), attachment=OTHER)
-    await world.service.detach(SOCKET)
+    await world.service.housekeeping.detach(SOCKET)
     assert engine.cached[session]
-    await world.service.detach(OTHER)
-    await world.service.detach(OTHER)
+    await world.service.housekeeping.detach(OTHER)
+    await world.service.housekeeping.detach(OTHER)
     assert not engine.cached[session]
 
 
@@ -97,7 +100,7 @@ async def test_the_engine_has_all_kv_back_before_a_lost_turn_is_stored(
 ):
     first, _ = await world.turn(ask("hi"))
     session = first.accepted.session_id
-    await world.service.update_session(ANN, session, retention=retention)
+    await world.service.settings.update(ANN, session, retention=retention)
     engine.auto = False
     turn = await world.begin(ask("a", conversation=session))
     stored, gate = [], asyncio.Event()
@@ -110,42 +113,42 @@ async def test_the_engine_has_all_kv_back_before_a_lost_turn_is_stored(
 
     monkeypatch.setattr(world.store, "abort_turn", wait_and_lose)
     before = len(engine.commands)
-    world.service.leave(SOCKET)  # nothing is awaited: no other task has run
+    world.service.housekeeping.leave(SOCKET)  # nothing is awaited: no other task has run
     cancel, back = engine.commands[before:]
     assert cancel == CancelTurn(turn=turn.accepted.response_id, keep=False, reason="disconnected")
     assert type(back) is {"release": ReleaseContext, "park": ParkContext}[retention]
     assert engine.cached[session] == 0
     assert stored == []
-    leaving = asyncio.create_task(world.service.detach(SOCKET))
+    leaving = asyncio.create_task(world.service.housekeeping.detach(SOCKET))
     gate.set()
     await settled(leaving)
     assert stored == [turn.accepted.response_id]
     assert (
-        world.service.sessions.get(session).state
+        world.service.live.get(session).state
         is {"release": State.COLD, "park": State.PARKED}[retention]
     )
 
 
 async def test_a_session_that_is_held_or_works_in_the_background_keeps_its_kv(world, engine):
     held, _ = await world.turn(ask("hi"))
-    await world.service.update_session(
+    await world.service.settings.update(
         ANN, held.accepted.session_id, retention="hold", ttl_s=1000.0
     )
     engine.auto = False
     await world.begin(ask("a", conversation=held.accepted.session_id))
     behind = await world.begin(ask("b", background=True))
-    world.service.leave(SOCKET)
-    await world.service.detach(SOCKET)
+    world.service.housekeeping.leave(SOCKET)
+    await world.service.housekeeping.detach(SOCKET)
     assert engine.sent(ReleaseContext) == []
     assert engine.cached[held.accepted.session_id]
     engine.finish(behind.accepted.response_id)
-    await until(behind.bound.ended.is_set)
+    await until(behind.ended.is_set)
     assert engine.sent(ReleaseContext) == [ReleaseContext(session=behind.accepted.session_id)]
 
 
 async def test_t01_a_socket_that_used_many_sessions_releases_them_all(world, engine):
     sessions = [(await world.turn(ask(text)))[0].accepted.session_id for text in "abcd"]
-    await world.service.detach(SOCKET)
+    await world.service.housekeeping.detach(SOCKET)
     assert [engine.cached[session] for session in sessions] == [0, 0, 0, 0]
 
 
@@ -157,7 +160,7 @@ async def test_a_running_turn_is_not_released_under(world, engine):
     world.service.retention.reap()
     assert engine.sent(ReleaseContext) == []
     engine.finish(turn.accepted.response_id)
-    await until(turn.bound.ended.is_set)
+    await until(turn.ended.is_set)
     world.clock.advance(1000)
     world.service.retention.reap()
     assert not engine.cached[session]
@@ -169,7 +172,7 @@ async def test_of_the_cold_sessions_only_so_many_are_remembered(url, engine):
     world.clock.advance(1)
     world.service.retention.reap()
     assert engine.sent(CloseContext) == [CloseContext(session=session) for session in sessions[:2]]
-    assert len(list(world.service.sessions)) == 2
+    assert len(list(world.service.live)) == 2
     _, finished = await world.turn(ask("e", conversation=sessions[0]))
     assert finished.status == "completed"
     assert await world.context(sessions[0]) == engine.contexts[sessions[0]]
@@ -187,7 +190,7 @@ async def test_the_reaper_runs_on_a_timer(url, engine):
 async def test_an_engine_that_is_away_has_nothing_to_give_back(world, engine):
     turn, _ = await world.turn(ask("hi"))
     engine.go_away()
-    await world.service.detach(SOCKET)
+    await world.service.housekeeping.detach(SOCKET)
     engine.come_back()
     await over_http(world, conversation=turn.accepted.session_id)
     assert len(engine.sent(SetContext)) == 2
@@ -196,9 +199,9 @@ async def test_an_engine_that_is_away_has_nothing_to_give_back(world, engine):
 async def test_forks_that_fail_before_they_are_stored_leave_nothing(world, engine):
     turn, _ = await world.turn(ask("hi"))
     await world.turn(ask("a", conversation=turn.accepted.session_id))
-    known = len(list(world.service.sessions))
+    known = len(list(world.service.live))
     bound = await world.bind(ask("b", previous_response_id=turn.accepted.response_id))
-    await world.service.drop(bound)
-    assert len(list(world.service.sessions)) == known
-    page = await world.service.list_sessions(ANN, 10, None)
+    await world.service.turns.drop(bound)
+    assert len(list(world.service.live)) == known
+    page = await world.service.inspector.page(ANN, 10, None)
     assert len(page.sessions) == 1

@@ -15,29 +15,29 @@ async def opened(world, **hints):
     turn, _ = await world.turn(ask("hi"))
     session = turn.accepted.session_id
     if hints:
-        await world.service.update_session(ANN, session, **hints)
+        await world.service.settings.update(ANN, session, **hints)
     return session
 
 
 async def state(world, session):
-    return (await world.service.get_session(ANN, session)).state
+    return (await world.service.inspector.session(ANN, session)).state
 
 
 class TestRetention:
     async def test_park_moves_kv_below_when_the_last_socket_leaves(self, world, engine):
         session = await opened(world, retention="park")
-        await world.service.detach(SOCKET)
+        await world.service.housekeeping.detach(SOCKET)
         assert engine.sent(ParkContext) == [ParkContext(session=session)]
         assert engine.sent(ReleaseContext) == []
         assert await state(world, session) == "cold", "no tier holds it"
-        world.service.attach(SOCKET)
+        world.service.housekeeping.attach(SOCKET)
         await world.turn(ask("a", conversation=session))
         assert await state(world, session) == "idle"
 
     async def test_hold_keeps_kv_for_its_time_and_no_longer(self, world, engine):
         session = await opened(world, retention="hold", ttl_s=500.0)
         hints = len(engine.sent(HintContext))
-        await world.service.detach(SOCKET)
+        await world.service.housekeeping.detach(SOCKET)
         assert len(engine.sent(HintContext)) == hints + 1  # its time begins now
         world.clock.advance(499)
         world.service.retention.reap()
@@ -51,7 +51,7 @@ class TestRetention:
         self, world, engine
     ):
         session = await opened(world, retention="hold")
-        await world.service.detach(SOCKET)
+        await world.service.housekeeping.detach(SOCKET)
         world.clock.advance(world.limits.http_hold_s - 1)
         world.service.retention.reap()
         assert engine.cached[session]
@@ -62,7 +62,7 @@ class TestRetention:
     async def test_a_session_of_requests_is_parked_when_its_time_is_over(self, world, engine):
         turn, _ = await world.turn(ask("hi"), attachment=None)
         session = turn.accepted.session_id
-        await world.service.update_session(ANN, session, retention="park")
+        await world.service.settings.update(ANN, session, retention="park")
         world.clock.advance(world.limits.http_hold_s + 1)
         world.service.retention.reap()
         assert engine.sent(ParkContext) == [ParkContext(session=session)]
@@ -74,7 +74,7 @@ class TestRetention:
         engine = FakeEngine()
         world = await World.start(url, engine, iter(range(1000, 2000)))
         await world.turn(ask("a", conversation=session))
-        await world.service.detach(SOCKET)
+        await world.service.housekeeping.detach(SOCKET)
         assert len(engine.sent(ParkContext)) == 1
         await world.stop()
 
@@ -87,7 +87,7 @@ class TestHints:
     async def test_nothing_new_is_not_told(self, world, engine):
         session = await opened(world, priority="normal")
         assert engine.sent(HintContext) == []
-        await world.service.update_session(ANN, session)
+        await world.service.settings.update(ANN, session)
         assert engine.sent(HintContext) == []
 
     async def test_an_engine_that_has_lost_them_is_told_again(self, world, engine):
@@ -104,7 +104,7 @@ class TestPark:
     async def test_an_idle_session_is_parked_and_comes_back(self, world, engine):
         session = await opened(world)
         before = await world.context(session)
-        view = await world.service.park_session(ANN, session)
+        view = await world.service.settings.park(ANN, session)
         assert view.state == "cold", "no tier holds it"
         assert engine.sent(ParkContext) == [ParkContext(session=session)]
         await world.turn(ask("a", conversation=session))
@@ -115,12 +115,12 @@ class TestPark:
         engine.has_disk_tier = True
         session = await opened(world)
         tokens = len(await world.context(session))
-        view = await world.service.park_session(ANN, session)
+        view = await world.service.settings.park(ANN, session)
         assert (view.state, view.tier) == ("parked", "disk")
         assert (view.blocks.device, view.blocks.disk) == (0, tokens // 16)
         assert view.kv_bytes.disk == view.blocks.disk * 16 * engine.info.kv_bytes_per_token > 0
         await world.turn(ask("a", conversation=session))
-        view = await world.service.get_session(ANN, session)
+        view = await world.service.inspector.session(ANN, session)
         assert (view.state, view.tier) == ("idle", "device")
 
     async def test_a_busy_session_is_not_parked(self, world, engine):
@@ -128,7 +128,7 @@ class TestPark:
         engine.auto = False
         turn = await world.begin(ask("a", conversation=session))
         with pytest.raises(RequestError) as error:
-            await world.service.park_session(ANN, session)
+            await world.service.settings.park(ANN, session)
         assert error.value.code == "turn_in_progress"
         assert engine.sent(ParkContext) == []
         turn.cancel(keep=False)
@@ -136,12 +136,12 @@ class TestPark:
 
     async def test_a_session_that_holds_nothing_stays_cold(self, world, engine):
         session = await opened(world)
-        await world.service.detach(SOCKET)
-        assert (await world.service.park_session(ANN, session)).state == "cold"
+        await world.service.housekeeping.detach(SOCKET)
+        assert (await world.service.settings.park(ANN, session)).state == "cold"
 
     async def test_kv_of_an_engine_that_is_gone_is_not_shown_as_parked(self, world, engine):
         session = await opened(world)
-        await world.service.park_session(ANN, session)
+        await world.service.settings.park(ANN, session)
         engine.lose()
         assert await state(world, session) == "cold"
 
@@ -149,7 +149,7 @@ class TestPark:
         world = await World.start(url, engine, max_cold_contexts=1)
         first, second = await opened(world), await opened(world)
         for session in (first, second):
-            await world.service.park_session(ANN, session)
+            await world.service.settings.park(ANN, session)
         assert first not in engine.contexts
         assert second in engine.contexts
         await world.stop()
@@ -159,7 +159,7 @@ async def test_what_is_said_while_a_turn_runs_holds_from_the_next_one_on(world, 
     session = await opened(world)
     engine.auto = False
     turn = await world.begin(ask("a", conversation=session))
-    view = await world.service.update_session(
+    view = await world.service.settings.update(
         ANN, session, policy=SCRIPTED, retention="park", priority="high"
     )
     assert (view.state, view.policy) == ("running", "scripted")
@@ -170,16 +170,16 @@ async def test_what_is_said_while_a_turn_runs_holds_from_the_next_one_on(world, 
     engine.auto = True
     await world.turn(ask("b", conversation=session))
     assert len(world.policies.scripted.views) == 1
-    await world.service.detach(SOCKET)
+    await world.service.housekeeping.detach(SOCKET)
     assert len(engine.sent(ParkContext)) == 1
 
 
 async def test_sessions_of_others_do_not_exist(world):
     session = await opened(world)
     for work in (
-        world.service.set_policy(BOB, session, SCRIPTED),
-        world.service.update_session(BOB, session, priority="low"),
-        world.service.park_session(BOB, session),
+        world.service.settings.set_policy(BOB, session, SCRIPTED),
+        world.service.settings.update(BOB, session, priority="low"),
+        world.service.settings.park(BOB, session),
     ):
         with pytest.raises(RequestError) as error:
             await work

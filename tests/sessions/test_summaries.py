@@ -86,7 +86,7 @@ async def test_t25_the_tail_survives_on_every_turn_after_a_summary(start):
     assert chat.usages[-1].fidelity == "exact"
     stats = await chat.world.engine.ask(GetStats())
     assert stats.contexts == 1, "no fork is left"
-    live = chat.world.service.sessions.get(chat.session)
+    live = chat.world.service.live.get(chat.session)
     assert live.layout == await chat.world.store.layout("ann", len(PREFIX), live.tip_id)
     assert live.layout.dropped_turns == 60 - len(twin.turns)
 
@@ -99,7 +99,7 @@ async def test_a_summary_is_written_without_computing_the_conversation_again(sta
         await chat.idle()
         stats = await world.engine.ask(GetStats())
         assert stats.recomputed_tokens_total == before
-    usage = (await world.service.get_session(ANN, chat.session)).usage
+    usage = (await world.service.inspector.session(ANN, chat.session)).usage
     told = sum(one.input_tokens for one in chat.usages)
     written = usage.input_tokens - told
     asked = len(message("user", REQUEST)) + 1
@@ -121,7 +121,7 @@ async def test_what_was_lost_is_rebuilt_with_the_summary(start, what):
                 world = await start(rig(), policy=compaction())
                 chat.world = world
             else:
-                live = chat.world.service.sessions.get(chat.session)
+                live = chat.world.service.live.get(chat.session)
                 chat.world.service.retention.unplace(live)
         await twin.say(chat, said(number))
     assert chat.replies == undisturbed.replies
@@ -134,7 +134,7 @@ async def test_a_fork_sees_what_its_response_saw(start):
     tips = []
     while sum(map(bool, chat.changes)) < 2:
         await twin.say(chat, said(len(chat.replies)))
-        tips.append((world.service.sessions.get(chat.session).tip_id, twin.visible))
+        tips.append((world.service.live.get(chat.session).tip_id, twin.visible))
     first = next(number for number, changes in enumerate(chat.changes) if changes)
     for number in (first - 1, first, first + 1):
         tip, visible = tips[number]
@@ -154,9 +154,9 @@ async def test_a_fork_that_must_drop_turns_waits_for_a_summary_of_its_own(start)
     chat, twin = Chat(world), Twin()
     for number in range(12):
         await twin.say(chat, said(number))
-    tip, seen = world.service.sessions.get(chat.session).tip_id, twin.visible
+    tip, seen = world.service.live.get(chat.session).tip_id, twin.visible
     await twin.say(chat, "the trunk goes on")
-    before = (await world.service.get_session(ANN, chat.session)).usage
+    before = (await world.service.inspector.session(ANN, chat.session)).usage
     text = "x" * (WINDOW - len(seen) - 20)  # no room for all turns
     turn = await world.begin(greedy(text, previous_response_id=tip))
     assert (await finish(turn)).usage.context == "summarized"
@@ -165,7 +165,7 @@ async def test_a_fork_that_must_drop_turns_waits_for_a_summary_of_its_own(start)
     kept = seen[len(PREFIX) + sum(map(len, twin.turns[: 12 - KEPT])) :]
     visible = [*PREFIX, *summary_of(seen), *kept]
     assert (await world.context(fork))[: len(visible)] == visible
-    after = (await world.service.get_session(ANN, chat.session)).usage
+    after = (await world.service.inspector.session(ANN, chat.session)).usage
     assert after.output_tokens > before.output_tokens, "it is told where its turns were made"
 
 
@@ -180,7 +180,7 @@ async def test_a_summary_of_a_shifted_context_makes_it_exact(start, lost):
     assert chat.usages[-1].fidelity == "shifted"
     seen = chat.visible
     if lost:
-        world.service.retention.unplace(world.service.sessions.get(chat.session))
+        world.service.retention.unplace(world.service.live.get(chat.session))
     await chat.say("x" * 300, max_output_tokens=WINDOW - len(seen) - 200)
     assert [change.reason for change in chat.changes[-1]] == ["summarized"]
     for number in range(3):

@@ -12,9 +12,9 @@ async def closed(world, session):
 async def test_those_that_are_old_and_held_by_nobody_go_with_their_text(url, engine):
     world = await World.start(url, engine, session_ttl_s=DAY, reap_every_s=0.001)
     old = (await world.turn(ask("hi")))[0].accepted
-    await world.service.detach(SOCKET)
+    await world.service.housekeeping.detach(SOCKET)
     world.clock.advance(DAY / 2)
-    world.service.attach(SOCKET)
+    world.service.housekeeping.attach(SOCKET)
     held = (await world.turn(ask("hi")))[0].accepted
     world.clock.advance(DAY / 2 + 61)
     await until(lambda: old.session_id not in engine.contexts)

@@ -6,7 +6,7 @@ import pytest
 
 from sessiond.domain import AttachmentId
 from sessiond.errors import RequestError
-from sessiond.sessions.turn_queue import LockTicket, TurnLock
+from sessiond.sessions.live_session import LockTicket, TurnLock
 
 LANE = (AttachmentId("s"), "a")
 GONE = RequestError("conversation_not_found", "gone")

@@ -116,7 +116,7 @@ async def test_another_model_is_not_found(world, engine):
 
 async def test_salts_are_the_callers(world, engine):
     await world.turn(ask("hi"))
-    world.service.attach(SOCKET)
+    world.service.housekeeping.attach(SOCKET)
     await world.turn(ask("hi"), caller=BOB)
     assert [command.salt for command in engine.sent(SetContext)] == [b"ann", b"bob"]
 
@@ -280,7 +280,7 @@ class TestRoom:
                 await world.begin(request)
             assert (error.value.code, error.value.status) == ("request_too_large", 413)
         assert engine.commands == []
-        page = await world.service.list_sessions(ANN, 10, None)
+        page = await world.service.inspector.page(ANN, 10, None)
         assert page.sessions == ()
 
     async def test_the_default_maximum_is_capped_by_what_fits(self, world, engine, small_pool):

@@ -39,9 +39,9 @@ async def test_nothing_of_it_is_in_any_file(world, engine, tmp_path):
     turn, finished = await world.turn(secret("frobozz", conversation=session))
     await world.service.conversations.add_items(ANN, session, items("zorkmid"))
     assert turn.accepted.request.store is False
-    response = await world.service.get_response(ANN, turn.accepted.response_id)
+    response = await world.service.inspector.response(ANN, turn.accepted.response_id)
     assert response.finished.text == finished.text
-    await world.service.detach(SOCKET)
+    await world.service.housekeeping.detach(SOCKET)
     written = b"".join(path.read_bytes() for path in tmp_path.glob("sessiond.db*"))
     told = (b"xyzzy", b"plugh", b"frobozz", b"zorkmid", session.encode())
     assert [word for word in told if word in written] == []
@@ -58,10 +58,10 @@ async def test_it_goes_on_forks_and_is_inspected_like_any(world, engine):
     assert fork.accepted.session_id != session
     assert fork.accepted.request.store is False
     assert len(engine.sent(ForkContext)) == 1, "a fork is what its parent is"
-    asked = await world.service.fork_session(ANN, session)
-    view = await world.service.get_session(ANN, session)
+    asked = await world.service.openings.fork(ANN, session)
+    view = await world.service.inspector.session(ANN, session)
     assert len({turn.response_id for turn in view.turns}) == 2
-    assert (await world.service.list_sessions(ANN, 10, None)).sessions == ()
+    assert (await world.service.inspector.page(ANN, 10, None)).sessions == ()
     engine.lose()
     await world.turn(ask("d", conversation=session))
     assert all(command.volatile for command in engine.sent(SetContext)[1:])
@@ -69,40 +69,40 @@ async def test_it_goes_on_forks_and_is_inspected_like_any(world, engine):
 
 
 async def test_it_dies_with_the_last_socket(world, engine):
-    world.service.attach(OTHER)
+    world.service.housekeeping.attach(OTHER)
     turn, _ = await world.turn(secret("a"))
     session = turn.accepted.session_id
     await world.turn(ask("b", conversation=session), attachment=OTHER)
-    await world.service.detach(SOCKET)
+    await world.service.housekeeping.detach(SOCKET)
     assert session in engine.contexts
-    await world.service.detach(OTHER)
+    await world.service.housekeeping.detach(OTHER)
     assert CloseContext(session=session, erase=True) in engine.commands
     response = turn.accepted.response_id
     await refused(world.begin(ask("c", conversation=session)), "conversation_not_found")
     await refused(
         world.begin(ask("c", previous_response_id=response)), "previous_response_not_found"
     )
-    await refused(world.service.get_response(ANN, response), "previous_response_not_found")
-    await refused(world.service.get_session(ANN, session), "conversation_not_found")
+    await refused(world.service.inspector.response(ANN, response), "previous_response_not_found")
+    await refused(world.service.inspector.session(ANN, session), "conversation_not_found")
     counts = await rows_in_memory(world)
     del counts["users"]
     assert set(counts.values()) == {0}
-    assert list(world.service.sessions) == []
+    assert list(world.service.live) == []
 
 
 async def test_a_fork_outlives_the_session_that_it_was_cut_from(world, engine):
-    world.service.attach(OTHER)
+    world.service.housekeeping.attach(OTHER)
     turn, _ = await world.turn(secret("a"))
     await world.turn(secret("b", conversation=turn.accepted.session_id))
     fork, _ = await world.turn(
         ask("c", previous_response_id=turn.accepted.response_id), attachment=OTHER
     )
-    await world.service.detach(SOCKET)
+    await world.service.housekeeping.detach(SOCKET)
     engine.lose()
     await world.turn(ask("d", conversation=fork.accepted.session_id), attachment=OTHER)
     session = fork.accepted.session_id
     assert await world.context(session) == engine.contexts[session]
-    await world.service.detach(OTHER)
+    await world.service.housekeeping.detach(OTHER)
     assert (await rows_in_memory(world))["turns"] == 0
 
 
@@ -111,13 +111,13 @@ async def test_over_http_it_dies_with_its_request(world, engine):
     assert finished.status == "completed"
     assert turn.accepted.session_id not in engine.contexts
     response = turn.accepted.response_id
-    await refused(world.service.get_response(ANN, response), "previous_response_not_found")
+    await refused(world.service.inspector.response(ANN, response), "previous_response_not_found")
 
 
 async def test_a_running_turn_dies_with_the_socket(world, engine):
     engine.auto = False
     turn = await world.begin(secret("a"))
-    await world.service.detach(SOCKET)
+    await world.service.housekeeping.detach(SOCKET)
     assert (await finish(turn)).reason == "cancelled"
     assert turn.accepted.session_id not in engine.contexts
     assert (await rows_in_memory(world))["turns"] == 0
@@ -143,7 +143,8 @@ async def test_others_do_not_find_it(world):
         "conversation_not_found",
     )
     await refused(
-        world.service.get_response(BOB, turn.accepted.response_id), "previous_response_not_found"
+        world.service.inspector.response(BOB, turn.accepted.response_id),
+        "previous_response_not_found",
     )
 
 

@@ -14,7 +14,7 @@ from dataclasses import asdict
 
 from engine.ipc.queries import GetAudit, GetStats
 from engine.system.heap import ShortPauses
-from sessiond.sessions.service import ServiceLimits
+from sessiond.sessions.limits import ServiceLimits
 from sessiond.store.database import READERS
 from tests.fakes.fake_model import Draw
 from tests.harness.stack import real_stack
