@@ -8,9 +8,11 @@ import typer.main
 
 from sessiond.__main__ import build_cli
 from tests.docs.blocks import ROOT, code_blocks
+from tests.docs.test_names_of_code import READMES
 
 PAGES = ["README.md", "CONTRIBUTING.md", "SECURITY.md", "benchmarks/LOG.md"]
 PAGES += [str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs").rglob("*.md"))]
+PAGES += READMES
 
 
 def tracked_files():
@@ -84,12 +86,3 @@ def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text):
         if not target.startswith("http"):
             assert (ROOT / page).parent.joinpath(target).exists(), target
-
-
-def test_architecture_names_only_files_that_exist():
-    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    names = set(re.findall(r"`((?:[a-z_]+/)+[a-z_]*(?:\.py)?)`", text))
-    assert len(names) > 20
-    files = tracked_files()
-    for name in names:
-        assert any(f"/{file}".find(f"/{name}") >= 0 for file in files), name
