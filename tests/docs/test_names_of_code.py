@@ -22,6 +22,7 @@ PAGES = ["docs/architecture.md", *READMES]
 _FILE = re.compile(r"[\w./-]+\.(?:py|c|h)")
 _MEMBER = re.compile(r"([A-Z]\w*)\.(\w+)")
 _FUNCTION = re.compile(r"(\w+)\(\)")
+_FOLDER = re.compile(r"[a-z_]+(?:/[a-z_]+)+/?|[a-z_]+/")
 _CLASS = re.compile(r"[A-Z][a-z]\w*")
 
 
@@ -69,7 +70,7 @@ def names():
 
 @pytest.fixture(scope="module")
 def files():
-    there = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*.[pch]*")]
+    there = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*")]
     return [f"/{path.relative_to(ROOT)}" for path in there] + ["/setup.py"]
 
 
@@ -78,6 +79,8 @@ def unknown_in(text, names, files):
     for token in sorted(set(re.findall(r"`([^`\n]+)`", text))):
         if _FILE.fullmatch(token):
             known = any(file.endswith(f"/{token}") for file in files)
+        elif _FOLDER.fullmatch(token):
+            known = any(f"/{token.rstrip('/')}/" in file for file in files)
         elif match := _MEMBER.fullmatch(token):
             known = match[2] in names.members[match[1]]
         elif match := _FUNCTION.fullmatch(token):
@@ -100,13 +103,24 @@ def test_a_page_names_only_what_exists(page, names, files):
     assert list(unknown_in(text, names, files)) == []
 
 
-@pytest.mark.parametrize("token", ["kv/no_such.py", "Executor.no_such", "no_such()", "NoSuch"])
+@pytest.mark.parametrize(
+    "token", ["kv/no_such.py", "kv/no_such", "Executor.no_such", "no_such()", "NoSuch"]
+)
 def test_a_name_that_the_code_lacks_is_found(token, names, files):
     assert list(unknown_in(f"See `{token}`.", names, files)) == [token]
 
 
 @pytest.mark.parametrize(
-    "token", ["kv/executor.py", "free_blocks.c", "Executor.fork", "Slot.context", "draw()", "Edit"]
+    "token",
+    [
+        "kv/tiers",
+        "kv/executor.py",
+        "free_blocks.c",
+        "Executor.fork",
+        "Slot.context",
+        "draw()",
+        "Edit",
+    ],
 )
 def test_a_name_that_the_code_has_passes(token, names, files):
     assert list(unknown_in(f"See `{token}`.", names, files)) == []

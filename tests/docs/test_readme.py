@@ -80,9 +80,17 @@ def test_every_sessiond_command_and_flag_that_is_named_exists():
                 known |= {f for p in command.params for f in [*p.opts, *p.secondary_opts]}
 
 
+def anchors_of(path):
+    """Of each heading, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_links_lead_somewhere(page):
     text = (ROOT / page).read_text(encoding="utf-8")
-    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text):
+    for target, anchor in re.findall(r"\]\(([^)#]*)(?:#([^)]*))?\)", text):
         if not target.startswith("http"):
-            assert (ROOT / page).parent.joinpath(target).exists(), target
+            path = (ROOT / page).parent / target if target else ROOT / page
+            assert path.exists(), target
+            assert not anchor or anchor in anchors_of(path), f"{target}#{anchor}"
