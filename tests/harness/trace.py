@@ -1,6 +1,7 @@
 """Traces the calls of our own functions: which files they lie in, and how deep they stack."""
 
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,10 +16,11 @@ PACKAGES = ("sessiond", "engine", "policies")
 class Trace:
     """`calls` in their order, as (file, function); `deepest`: the most of our frames at once.
 
-    A comprehension counts as a call, and so does each item of a generator: Python 3.11 runs both
+    Calls are noted while `records` is set. A comprehension counts as a call, and so does each item of a generator: Python 3.11 runs both
     in a frame of their own.
     """
 
+    records: bool = True
     calls: list[tuple[str, str]] = field(default_factory=list)
     deepest: list[str] = field(default_factory=list)
 
@@ -33,7 +35,7 @@ class Trace:
 
     def note(self, frame: FrameType, event: str, _arg: object) -> None:
         """The profile function: see `sys.setprofile`."""
-        if event != "call":
+        if event != "call" or not self.records:
             return
         file = _file_of(frame)
         if file is None:
@@ -51,14 +53,16 @@ class Trace:
 
 
 @contextmanager
-def traced() -> Iterator[Trace]:
-    """Trace this thread."""
-    trace, before = Trace(), sys.getprofile()
+def traced(*, records: bool = True) -> Iterator[Trace]:
+    """Trace this thread, and those that start within the block."""
+    trace, before = Trace(records), sys.getprofile()
+    threading.setprofile(trace.note)
     sys.setprofile(trace.note)
     try:
         yield trace
     finally:
         sys.setprofile(before)
+        threading.setprofile(None)
 
 
 def _file_of(frame: FrameType) -> str | None:
