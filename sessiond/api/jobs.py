@@ -9,7 +9,7 @@ from sessiond.api.protocol.resources import Json
 from sessiond.api.replay import ResponseEventEncoder, too_slow
 from sessiond.domain import TurnError, TurnFinished, TurnUsage
 from sessiond.errors import RequestError
-from sessiond.sessions.bind import Turns
+from sessiond.sessions.bind import TurnBinder
 from sessiond.sessions.turn import EntriesLostError, LogReplay, Turn
 from sessiond.store.errors import StoreError
 
@@ -38,7 +38,7 @@ class EventJob:
 class TurnJob:
     """Runs one turn that was bound when its frame was received."""
 
-    def __init__(self, turns: Turns, bound: Turn, stream_id: str | None, emit: Emit) -> None:
+    def __init__(self, turns: TurnBinder, bound: Turn, stream_id: str | None, emit: Emit) -> None:
         self._turns = turns
         self._bound = bound
         self._stream_id = stream_id

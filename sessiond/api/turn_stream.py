@@ -119,15 +119,17 @@ class EventStream:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the events up to the terminal one."""
+        session_id = self._turn.accepted.session_id
         headers = [
             (b"content-type", b"text/event-stream; charset=utf-8"),
             (b"cache-control", b"no-store"),
             (b"x-accel-buffering", b"no"),
-            (b"x-session-id", self._turn.accepted.session_id.encode()),
+            (b"x-session-id", session_id.encode()),
         ]
         echoed = session_header(scope)
         headers = [*headers[:-1], *echoed] if echoed else headers
-        headers += [(name.encode(), value.encode()) for name, value in self._turn.headers.items()]
+        of_turn = self._turn.headers
+        headers += [(name.encode(), value.encode()) for name, value in of_turn.items()]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         async with asyncio.TaskGroup() as tasks:
             sending = tasks.create_task(self._send_events(send))

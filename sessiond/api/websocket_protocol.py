@@ -79,7 +79,8 @@ class GatewayWebSocketProtocol(WebSocketsSansIOProtocol):
         super().connection_lost(exc)
         if self._abort_timer is not None:
             self._abort_timer.cancel()
-        self.conn.parser.close()  # a generator in a reference cycle
+        connection = self.conn
+        connection.parser.close()  # a generator in a reference cycle
 
     def keepalive_timeout(self) -> None:
         """Close with 1011 and drop the connection even if buffered data can't be delivered."""

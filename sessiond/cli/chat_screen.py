@@ -28,8 +28,9 @@ class Screen:
         clean = printable(text)
         if not clean:
             return
-        self._replies.out(clean, end="", highlight=False)
-        self._replies.file.flush()
+        replies = self._replies
+        replies.out(clean, end="", highlight=False)
+        replies.file.flush()
         self._at_line_start = clean.endswith("\n")
 
     def remark(self, text: str) -> None:

@@ -88,11 +88,13 @@ class Between:
     def _buckets(self, name: str, labels: Mapping[str, str]) -> list[tuple[float, float]]:
         """Return (upper bound, cumulative observations) by bound."""
         counts: dict[float, float] = {}
-        for (found, has), value in self._now.values.items():
+        now = self._now.values
+        before_values = {} if self._before is None else self._before.values
+        for (found, has), value in now.items():
             at = dict(has)
             bound = at.pop("le", None)
             if found == f"{name}_bucket" and bound is not None and at.items() >= labels.items():
-                before = 0.0 if self._before is None else self._before.values.get((found, has), 0.0)
+                before = before_values.get((found, has), 0.0)
                 key = float(bound)
                 counts[key] = counts.get(key, 0.0) + (value - before if value >= before else value)
         return sorted(counts.items())

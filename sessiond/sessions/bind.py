@@ -24,7 +24,7 @@ from sessiond.store.store import Store
 RESENT_PREFIX = "conv_chat"  # sessions of clients that resend their history
 
 
-class Turns:
+class TurnBinder:
     """Chooses the session of a turn: a new one, the named one, or a fork.
 
     Every bound turn ends in `run` or `drop`.

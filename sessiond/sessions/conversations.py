@@ -64,12 +64,12 @@ class Conversations:
         retention: Retention,
     ) -> None:
         self._engine = engine
-        self._store = store
+        self._store, self._quotas = store, store.quotas
         self._sessions = sessions
         self._inspector = inspector
         self._engine_sync = engine_sync
         self._planner = planner
-        self._runner = runner
+        self._runner, self._replays = runner, runner.replays
         self._retention = retention
         self._clock = clock
         self._new_id = new_id
@@ -218,7 +218,7 @@ class Conversations:
         finally:
             live.leave(ticket, event)
             if live.state is State.CLOSED:
-                self._runner.replays.forget_session(live.id)
+                self._replays.forget_session(live.id)
                 self._retention.forget(live)
             else:
                 self._retention.settle(live, None)
@@ -244,7 +244,7 @@ class Conversations:
         Returns:
             False when there is none.
         """
-        for session_id in await self._store.quotas.idle_forks(caller.user_id):
+        for session_id in await self._quotas.idle_forks(caller.user_id):
             live = self._sessions.find(caller.user_id, session_id)
             if session_id == keep:
                 continue

@@ -34,7 +34,7 @@ class Followers:
         self._clock = clock
         self._cancel_timeout_s = cancel_timeout_s
         self._sessions = sessions
-        self._runner = runner
+        self._runner, self._replays = runner, runner.replays
         self._retention = retention
         self._inspector = inspector
 
@@ -49,7 +49,7 @@ class Followers:
         turn = self._runner.find(response_id)
         if turn is not None and turn.caller.user_id == caller.user_id:
             await turn.is_followable.wait()
-        replay = self._runner.replays.find(caller.user_id, response_id)
+        replay = self._replays.find(caller.user_id, response_id)
         if replay is None:
             view = await self._inspector.response(caller, response_id)
             if view.finished is None:
@@ -74,7 +74,7 @@ class Followers:
         """
         if not await self._store.delete_turn(caller.user_id, response_id, self._clock()):
             raise response_not_found(response_id)
-        self._runner.replays.forget(response_id)
+        self._replays.forget(response_id)
 
     async def cancel(
         self,

@@ -45,8 +45,8 @@ class Housekeeping:
         self._limits = limits
         self._clock = clock
         self._ticks = ticks
-        self._engine_sync = engine_sync
-        self._runner = runner
+        self._engine_sync, self._pending_deletes = engine_sync, engine_sync.pending_deletes
+        self._runner, self._replays = runner, runner.replays
         self._retention = retention
         self._idempotency = idempotency
         self._conversations = conversations
@@ -58,7 +58,7 @@ class Housekeeping:
     @property
     def owed_erasures(self) -> int:
         """Sessions whose KV a lost engine has left on disk, to be erased."""
-        return len(self._engine_sync.pending_deletes)
+        return len(self._pending_deletes)
 
     @property
     def ttl_due_at(self) -> float:
@@ -123,7 +123,7 @@ class Housekeeping:
 
     def service_stats(self) -> ServiceStats:
         """Counts of sessions, turns and events in memory."""
-        limits, replays = self._limits, self._runner.replays
+        limits, replays = self._limits, self._replays
         return ServiceStats(
             sessions_in_memory=len(self._sessions),
             cold=self._retention.cold_count,
@@ -140,9 +140,9 @@ class Housekeeping:
             await asyncio.sleep(self._limits.reap_every_s)
             try:
                 self._retention.reap()
-                self._runner.replays.reap(self._ticks())
+                self._replays.reap(self._ticks())
                 await self._delete_abandoned()
-                await self._engine_sync.pending_deletes.settle()
+                await self._pending_deletes.settle()
                 await self._idempotency.reap()
                 await self.end_abandoned()
             except Exception:
@@ -160,6 +160,6 @@ class Housekeeping:
 
     async def _delete_abandoned(self) -> None:
         for live in self._retention.take_abandoned():
-            self._runner.replays.forget_session(live.id)
+            self._replays.forget_session(live.id)
             await self._engine_sync.erase(live)
             await self._store.close_session(live.user_id, live.id, self._clock())

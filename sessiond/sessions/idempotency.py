@@ -26,7 +26,7 @@ class IdempotentRequests:
         clock: Callable[[], float],
         ticks: Callable[[], float],
     ) -> None:
-        self._store = store
+        self._used_keys = store.used_keys
         self._clock = clock
         self._ttl_s = ttl_s
         self._ticks = ticks
@@ -41,9 +41,9 @@ class IdempotentRequests:
         Raises:
             RequestError: the key was used for another request.
         """
-        used = await self._store.used_keys.find(caller.user_id, key, self._ended_by() - self._ttl_s)
+        used = await self._used_keys.find(caller.user_id, key, self._ended_by() - self._ttl_s)
         if used is None:
-            await self._store.used_keys.forget(self._ended_by() - self._ttl_s)
+            await self._used_keys.forget(self._ended_by() - self._ttl_s)
             return None
         if used.digest != digest:
             raise RequestError(
@@ -59,18 +59,18 @@ class IdempotentRequests:
     async def claim(self, caller: Caller, key: str, digest: str, result_id: str) -> bool:
         """Claim the key for the request; False: a concurrent request has it."""
         used = UsedKey(digest=digest, result_id=result_id)
-        return await self._store.used_keys.claim(caller.user_id, key, used, self._clock())
+        return await self._used_keys.claim(caller.user_id, key, used, self._clock())
 
     async def release(self, caller: Caller, key: str, result_id: str) -> None:
         """Release the key of a failed request."""
-        await self._store.used_keys.release(caller.user_id, key, result_id)
+        await self._used_keys.release(caller.user_id, key, result_id)
 
     async def reap(self) -> None:
         """Delete expired keys."""
         ticks = self._ticks()
         if ticks >= self._next_reap_s:
             self._next_reap_s = ticks + _REAP_EVERY_S
-            await self._store.used_keys.forget(self._ended_by() - self._ttl_s)
+            await self._used_keys.forget(self._ended_by() - self._ttl_s)
 
 
 def digest_of(kind: str, *parts: Any) -> str:

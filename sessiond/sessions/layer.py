@@ -6,7 +6,7 @@ from functools import cached_property
 from engine.ipc.client import EngineClient
 from policies.registry import ContextPolicyRegistry
 from sessiond.domain import PolicyChoice
-from sessiond.sessions.bind import Turns
+from sessiond.sessions.bind import TurnBinder
 from sessiond.sessions.compaction import SummaryService, SummaryWriter
 from sessiond.sessions.context_policies import ContextPolicies, MakePolicy
 from sessiond.sessions.conversations import Conversations
@@ -99,9 +99,9 @@ class SessionLayer:
     # --- turns -----------------------------------------------------------------------------------
 
     @cached_property
-    def turns(self) -> Turns:
+    def turns(self) -> TurnBinder:
         """Binds turns and runs them."""
-        return Turns(
+        return TurnBinder(
             engine=self._engine,
             store=self._store,
             sessions=self.live,

@@ -61,7 +61,7 @@ class ResidencyMeter:
         ticks: Callable[[], float],
     ) -> None:
         self._engine = engine
-        self._store = store
+        self._accounts = store.quotas
         self._sessions = sessions
         self._limits = limits
         self._ticks = ticks
@@ -95,7 +95,7 @@ class ResidencyMeter:
         with contextlib.suppress(RequestError):
             await self._sample_all(since_s, byte_seconds)
         if byte_seconds:
-            await self._store.quotas.add_residency(byte_seconds)
+            await self._accounts.add_residency(byte_seconds)
 
     async def _sample_all(self, since_s: float, byte_seconds: defaultdict[str, float]) -> None:
         lives = tuple(self._sessions)
@@ -156,7 +156,7 @@ class Quotas:
         close_idle_fork: CloseIdleFork,
         on_refused: Callable[[str], None],
     ) -> None:
-        self._store = store
+        self._store, self._accounts = store, store.quotas
         self._limits = limits
         self._clock = clock
         self._ticks = ticks
@@ -197,13 +197,13 @@ class Quotas:
 
     async def account(self, user_id: str) -> Account:
         """A user's current limits and usage."""
-        account = await self._store.quotas.account(user_id)
+        account = await self._accounts.account(user_id)
         self._remember(user_id, account.quota)
         return account.at(self._clock())
 
     async def _standing(self, user_id: str) -> Account:
         """As `account`, but only the usage that limits need."""
-        account = await self._store.quotas.standing(user_id)
+        account = await self._accounts.standing(user_id)
         self._remember(user_id, account.quota)
         return account.at(self._clock())
 
@@ -215,7 +215,7 @@ class Quotas:
         """
         if not caller.is_admin:
             raise RequestError("permission_denied", "only an admin may change quotas")
-        account = await self._store.quotas.set_quota(user_id, limits, self._clock())
+        account = await self._accounts.set_quota(user_id, limits, self._clock())
         self._remember(user_id, account.quota)
         return account.at(self._clock())
 
@@ -324,8 +324,8 @@ class Quotas:
             self._renewed_at = ticks
             if turn_ids:
                 expires_at = self._clock() + reservation_s
-                await self._store.quotas.renew_reservations(turn_ids, expires_at)
-            await self._store.quotas.reap_reservations(self._dead_by(), reservation_s)
+                await self._accounts.renew_reservations(turn_ids, expires_at)
+            await self._accounts.reap_reservations(self._dead_by(), reservation_s)
 
 
 def terms_of(quota: Quota, live: LiveSession, wanted: PriorityName | None) -> Terms:

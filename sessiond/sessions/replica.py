@@ -53,7 +53,7 @@ class Replica:
         retention: Retention,
     ) -> None:
         self._pending_endings = pending_endings
-        self._store = store
+        self._store, self._membership = store, store.membership
         self._sessions = sessions
         self._sweep = Sweep(lambda: sessions)
         self._retention = retention
@@ -80,7 +80,7 @@ class Replica:
             StoreError: the database can't be used.
         """
         now = self._clock()
-        await self._store.membership.register(now, self._lease_end(now))
+        await self._membership.register(now, self._lease_end(now))
         await self._store.fail_running(now)
         self._task = asyncio.create_task(self._beat_always())
 
@@ -91,7 +91,7 @@ class Replica:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
         try:
-            await self._store.membership.resign()
+            await self._membership.resign()
         except StoreError as error:
             logger.warning("the lease was not released and will expire: %s", error)
 
@@ -102,9 +102,7 @@ class Replica:
             StoreError: the database can't be used.
         """
         now = self._clock()
-        failed = await self._store.membership.renew(
-            now, self._lease_end(now), dead_by=self._dead_by()
-        )
+        failed = await self._membership.renew(now, self._lease_end(now), dead_by=self._dead_by())
         if failed:
             logger.warning("%d turns of dead servers were marked as failed", failed)
         await self._pending_endings.store()
@@ -134,7 +132,7 @@ class Replica:
         epochs = {str(live.id): live.epoch for live in some if _is_idle(live)}
         if not epochs:
             return
-        for session_id in await self._store.membership.taken(list(epochs)):
+        for session_id in await self._membership.taken(list(epochs)):
             live = self._sessions.get(session_id)
             if live is not None and _is_idle(live) and live.epoch == epochs[session_id]:
                 self._retention.forget(live)

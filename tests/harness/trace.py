@@ -16,8 +16,8 @@ PACKAGES = ("sessiond", "engine", "policies")
 class Trace:
     """`calls` in their order, as (file, function); `deepest`: the most of our frames at once.
 
-    Calls are noted while `records` is set. A comprehension counts as a call, and so does each item of a generator: Python 3.11 runs both
-    in a frame of their own.
+    Calls are noted while `records` is set. A comprehension counts as a call, and so does each item
+    of a generator: Python 3.11 runs both in a frame of their own.
     """
 
     records: bool = True
