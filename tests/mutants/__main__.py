@@ -81,13 +81,6 @@ def copied_tree() -> Iterator[Path]:
         yield tree
 
 
-@functools.cache
-def fails_anyway(test: str, ring: str) -> bool:
-    """Whether a test fails without a fault, so that it finds nothing."""
-    with copied_tree() as tree:
-        return bool(_failure(tree, ring, [test]))
-
-
 def judge(name: str, mutant: Mutant, reach: Reach) -> Verdict:
     """Run one mutant.
 
@@ -100,12 +93,36 @@ def judge(name: str, mutant: Mutant, reach: Reach) -> Verdict:
         for library in tree.rglob("*.so") if mutant.module.endswith(".c") else ():
             library.unlink()  # the tests build it anew
         for ring, files in (("first", first_ring(mutant, reach)), ("second", SECOND_RING[name])):
-            failure = _failure(tree, ring, files)
-            if "::" in failure and fails_anyway(failure.split(" ", 1)[1], ring):
-                raise RuntimeError(f"{failure} fails without a fault")
+            failure = _first_failure(tree, ring, files)
             if failure:
                 return Verdict(name=name, mutant=mutant, ring=ring, test=failure)
     return Verdict(name=name, mutant=mutant, ring="survived", test="")
+
+
+def _first_failure(tree: Path, ring: str, files: list[str]) -> str:
+    """The first test that finds the mutant: its file fails twice with it, and passes without.
+
+    Raises:
+        RuntimeError: a test fails without the fault, too.
+    """
+    passed_over: list[str] = []  # a test that failed for another reason, such as the machine's load
+    while failure := _failure(tree, ring, [*files, *passed_over]):
+        test = failure.split(" ", 1)[-1]
+        if "::" not in test:
+            return failure
+        if _failure(tree, ring, [test.split("::")[0], *passed_over]):
+            if fails_anyway(test, ring):
+                raise RuntimeError(f"{failure} fails without a fault")
+            return failure
+        passed_over += ["--deselect", test]
+    return ""
+
+
+@functools.cache
+def fails_anyway(test: str, ring: str) -> bool:
+    """Whether a test fails without a fault, so that it finds nothing."""
+    with copied_tree() as tree:
+        return bool(_failure(tree, ring, [test]))
 
 
 def _failure(tree: Path, ring: str, files: list[str]) -> str:
