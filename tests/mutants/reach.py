@@ -10,12 +10,14 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.mutants.modules import MODULES
 
 ROOT = Path(__file__).parents[2]
 RECORD = ROOT / "build" / "mutants" / "reach.json"
+_PROCESSES = 2
 
 Reach = dict[str, dict[int, Counter[str]]]
 """By module and line: test files, and how many of their tests run the line."""
@@ -34,29 +36,40 @@ def load() -> Reach:
     }
 
 
-def trace() -> None:
-    """Run the first ring's tests under `coverage`, a context per test; write what reaches what."""
+def trace() -> bool:
+    """Run the first ring's tests under `coverage`, a context per test; write what reaches what.
+
+    Two processes run half of the files each. False: a test has failed, so what it reaches behind
+    its failure is missing.
+    """
+    files = sorted(map(str, (ROOT / "tests").rglob("test_*.py")))
+    sources = "\n    ".join(str(ROOT / name) for name in MODULES.values())
     with tempfile.TemporaryDirectory() as folder:
-        config = Path(folder) / "coveragerc"
-        data = Path(folder) / "coverage"
-        sources = "\n    ".join(str(ROOT / name) for name in MODULES.values())
-        config.write_text(
-            f"[run]\ndata_file = {data}\ndynamic_context = test_function\ncore = ctrace\n"
-            f"include =\n    {sources}\n"
-        )
-        command = [sys.executable, "-m", "coverage", "run", f"--rcfile={config}"]
-        ring = ["-m", "pytest", "-m", "not second and not extra", *sys.argv[1:]]
-        subprocess.run([*command, *ring], cwd=ROOT, check=True)  # else what is found is not all
-        found = _read(data)
-    RECORD.parent.mkdir(parents=True, exist_ok=True)
-    RECORD.write_text(json.dumps(found), encoding="utf-8")
+        runs, records = [], []
+        for number in range(_PROCESSES):
+            config, data = Path(folder) / f"coveragerc{number}", Path(folder) / f"coverage{number}"
+            config.write_text(
+                f"[run]\ndata_file = {data}\ndynamic_context = test_function\ncore = ctrace\n"
+                f"include =\n    {sources}\n"
+            )
+            command = [sys.executable, "-m", "coverage", "run", f"--rcfile={config}"]
+            ring = ["-m", "pytest", "-m", "not second and not extra", "-p", "no:cacheprovider"]
+            runs.append(subprocess.Popen([*command, *ring, *files[number::_PROCESSES]], cwd=ROOT))
+            records.append(data)
+        passed = [run.wait() == 0 for run in runs]
+        RECORD.parent.mkdir(parents=True, exist_ok=True)
+        RECORD.write_text(json.dumps(_read(records)), encoding="utf-8")
+    return all(passed)
 
 
-def _read(data: Path) -> Reach:
+def _read(records: Sequence[Path]) -> Reach:
     from coverage import CoverageData
 
-    measured = CoverageData(str(data))
-    measured.read()
+    measured = CoverageData(no_disk=True)
+    for record in records:
+        part = CoverageData(str(record))
+        part.read()
+        measured.update(part)
     reach: Reach = {}
     for path in measured.measured_files():
         lines: defaultdict[int, Counter[str]] = defaultdict(Counter)
@@ -79,4 +92,4 @@ def _file_of(context: str) -> str:
 
 
 if __name__ == "__main__":
-    trace()
+    sys.exit(not trace())
