@@ -210,7 +210,7 @@ async def test_turns_over_http_end_with_their_key(keyed, stream):
 async def test_the_keys_of_turns_are_known_while_they_run(keyed):
     async with keyed() as running:
         ann = await Person.join(running, "ann")
-        service = running.served.gateway.service
+        service = running.served.service
         running.model.gate = threading.Event()
         async with ann.socket() as line:
             await line.create("hi", max_output_tokens=100)
@@ -316,7 +316,7 @@ async def test_t50_streams_hold_no_connection_so_that_keys_are_checked_beside_th
                 )
                 for number in range(16)
             ]
-            service = running.served.gateway.service
+            service = running.served.service
             while len(service.runner.begun_ids()) < 16:  # noqa: ASYNC110 -- other tasks bind them
                 await asyncio.sleep(0.001)
             async with asyncio.timeout(60):

@@ -97,7 +97,7 @@ async def test_a_user_whose_turns_fill_the_server_keeps_nobody_else_out(stack, b
 async def test_capacity_and_metrics_warn_early(stack):
     limits = ServiceLimits(demand_warn_watermark=0.3, demand_high_watermark=0.5, **LIMITS)
     async with stack(num_blocks=12, service_limits=limits) as running:
-        demand = running.served.gateway.service.demand
+        demand = running.served.service.demand
         demand.admit("a", 60, user_id="u", pool_tokens=192)
         assert await pressure(running) == (
             True,
