@@ -90,34 +90,34 @@ class Settings(BaseSettings):
     model: str = Field(
         DEFAULT_MODEL,
         min_length=1,
-        description="Model: a name, a .gguf file or a folder with safetensors.",
+        description="Model to serve: a name, a .gguf file or a folder with safetensors.",
     )
     host: str = Field("127.0.0.1", min_length=1, description="Address to listen on.")
-    port: int = Field(8080, ge=0, le=65535, description="Port to listen on; 0 takes a free one.")
+    port: int = Field(8080, ge=0, le=65535, description="Port to listen on (0 = a free one).")
     allowed_hosts: Names = Field(
         (),
         description="Host names accepted in requests, in addition to `host`.",
     )
     allowed_origins: Names = Field(
         (),
-        description="Origins of web pages, such as https://chat.example, that may use the server "
-        "in addition to its own pages.",
+        description="Origins of web pages that may use the server in addition to its own, such "
+        "as https://chat.example.",
     )
     auth: Literal["none", "keys"] = Field(
         "none",
-        description="Authentication: `none` (everyone, on this machine's loopback only) or `keys` "
-        "(API keys made by `sessiond user`, on any address).",
+        description="Authentication: `none` accepts every caller and serves on loopback only; "
+        "`keys` requires API keys, which `sessiond user` creates.",
     )
     db: str = Field(
         default_factory=_default_db,
         pattern=r"^[a-z0-9]+(\+[a-z0-9_]+)?:",
-        description="Database: a SQLAlchemy URL.",
+        description="SQLAlchemy URL of the database.",
     )
     db_connections: int = Field(
         10,
         ge=1,
         le=1000,
-        description="Maximum connections to Postgres; a running turn does not hold one.",
+        description="Maximum number of connections to Postgres. A running turn holds none.",
     )
     db_timeout_s: Seconds = Field(
         15.0,
@@ -127,89 +127,96 @@ class Settings(BaseSettings):
     replica: str = Field(
         "auto",
         min_length=1,
-        description="Name of this server among those on one database, stable across restarts; "
-        "`auto`: host name and port.",
+        description="Name of this server among the servers on one database, stable across "
+        "restarts (`auto` = host name and port).",
     )
     replica_heartbeat_s: Pause = Field(
         5.0,
-        description="Seconds between heartbeats of this server in the database; after three "
-        "intervals without one, other servers may take over its conversations.",
+        description="Interval of this server's heartbeat in the database in seconds. After "
+        "three missed intervals other servers may take over its conversations.",
     )
 
     otlp_traces_endpoint: str = Field(
         "",
         pattern=r"^(https?://.+)?$",
-        description="Endpoint for a trace of each turn (OTLP over HTTP), such as "
-        "http://127.0.0.1:4318/v1/traces; empty disables tracing. Needs the extra `otel`.",
+        description="OTLP/HTTP endpoint for traces, such as http://127.0.0.1:4318/v1/traces "
+        "(empty = no tracing). Needs the extra `otel`.",
     )
 
-    device: Device = Field("auto", description="Where the model runs.")
+    device: Device = Field("auto", description="Device that runs the model.")
     cpu_threads: int = Field(
-        0, ge=0, le=1024, description="Compute threads on a CPU; 0 uses all usable ones."
+        0, ge=0, le=1024, description="Number of compute threads on a CPU (0 = all usable cores)."
     )
-    dtype: Dtype = Field("auto", description="Number format of activations.")
+    dtype: Dtype = Field("auto", description="Data type of activations.")
     weights: Weights = Field(
-        "auto", description="Weight format: quantised as in the file, or dequantised at load."
+        "auto",
+        description="Weight format: `native` keeps the file's quantisation, `dequantized` "
+        "expands the weights at load.",
     )
     weights_offload_layers: int = Field(
         0,
         ge=0,
-        description="Layers whose weights stay in main memory and are copied one layer ahead.",
+        description="Number of layers whose weights stay in main memory. Each is copied to the "
+        "device one layer ahead.",
     )
-    kv_cache_dtype: KvDtype = Field("auto", description="Number format of the KV cache.")
+    kv_cache_dtype: KvDtype = Field("auto", description="Data type of the KV cache.")
     attention_backend: AttentionName = Field("auto", description="Attention backend.")
     block_size: int = Field(16, ge=1, le=1024, description="Tokens per KV block.")
     kv_cache_memory: ByteSize = Field(
-        0, ge=0, description="Size of the KV pool, such as 2GiB; 0 derives it from free memory."
+        0, ge=0, description="Size of the KV pool, such as 2GiB (0 = derived from free memory)."
     )
     gpu_memory_utilization: float = Field(
         0.9,
         gt=0,
         le=1,
-        description="Share of the free memory of the GPU (or of its instance or limit) at start "
-        "that weights, steps, graphs and KV may use (vLLM: share of the total memory).",
+        description="Share of the GPU's memory that is free at start (or of its instance or "
+        "limit) for weights, steps, graphs and KV. vLLM takes the share of the "
+        "total memory.",
     )
     cuda_graphs: CudaGraphs = Field(
         "auto",
-        description="Capture decode steps as CUDA graphs where the attention backend allows it.",
+        description="CUDA graphs for decode steps, where the attention backend allows them.",
     )
     cuda_graph_sizes: str = Field(
-        "", description="Batch sizes of CUDA graphs, such as 1,2,4,8; empty: automatic."
+        "", description="Batch sizes of the CUDA graphs, such as 1,2,4,8 (empty = automatic)."
     )
     max_model_len: int = Field(
-        0, ge=0, description="Maximum context length in tokens; 0 uses the model's, or what fits."
+        0,
+        ge=0,
+        description="Maximum context length in tokens (0 = the model's limit, or what fits).",
     )
-    max_num_seqs: int = Field(32, ge=1, description="Maximum turns that run at the same time.")
-    max_num_batched_tokens: int = Field(512, ge=1, description="Maximum tokens of one step.")
+    max_num_seqs: int = Field(32, ge=1, description="Maximum number of turns that run at once.")
+    max_num_batched_tokens: int = Field(
+        512, ge=1, description="Maximum number of tokens in one step."
+    )
     target_inter_token_ms: Milliseconds = Field(
         100.0,
-        description="Longest time between two tokens of a reply while other prompts are "
-        "prefilled, in milliseconds; 0 sets no limit.",
+        description="Target for the time between two tokens of a reply while other prompts are "
+        "prefilled, in milliseconds (0 = none).",
     )
     num_speculative_tokens: int = Field(
         7,
         ge=0,
         le=MAX_SPECULATIVE_TOKENS,
-        description="Maximum draft tokens per reply and step, taken from the preceding text and "
-        "verified in one step where that is faster; replies do not change. "
-        "0 disables speculation.",
+        description="Maximum number of draft tokens per reply and step (0 = no speculation). "
+        "Drafts come from the preceding text and never change a reply.",
     )
-    max_queue: int = Field(1024, ge=0, description="Maximum turns that wait to run.")
+    max_queue: int = Field(1024, ge=0, description="Maximum number of turns that wait to run.")
     demand_high_watermark: Watermark = Field(
         16.0,
-        description="New turns are refused (429) while running and waiting turns need more KV than "
-        "this many pools; 0 sets no limit.",
+        description="KV demand of running and waiting turns, in pools, above which new turns "
+        "are refused with 429 (0 = no limit).",
     )
     demand_warn_watermark: Watermark = Field(
         0.9,
-        description="A warning is logged when running and waiting turns need this many pools of "
-        "KV; 0 disables it.",
+        description="KV demand of running and waiting turns, in pools, at which a warning is "
+        "logged (0 = never).",
     )
     max_preemptions: int = Field(
         3,
         ge=0,
-        description="Maximum preemptions of one turn; after that it waits until it can't be "
-        "preempted, or its reply is cut.",
+        description="Maximum number of preemptions of one turn. After that the turn waits until "
+        "it can run without preemption, or its reply is cut.",
     )
     enable_prefix_caching: bool = Field(True, description="Reuse KV blocks of equal prefixes.")
     retain_kv: bool = Field(True, description="Keep a session's KV between its turns.")
@@ -219,117 +226,121 @@ class Settings(BaseSettings):
 
     context_policy: str = Field(
         "sliding_window",
-        description="Context policy of conversations that exceed the context length, unless a "
-        "request, session or user sets another; parameters are optional, such as "
-        "last_turns:turns=30.",
+        description="Context policy of conversations that exceed the context length, with "
+        "optional parameters, such as last_turns:turns=30. Requests, sessions and "
+        "users may set another.",
     )
     context_fidelity: Literal["exact", "shifted"] = Field(
         "exact",
-        description="KV of the remaining context after a trim: recomputed (exact) or kept "
-        "(shifted).",
+        description="Treatment of the remaining KV after a trim: `exact` recomputes it, "
+        "`shifted` keeps it.",
     )
     max_replay_tokens: int = Field(
         16384,
         ge=0,
-        description="Longest history, in tokens, that is recomputed when KV of a shifted "
-        "context is lost; a longer one is rebuilt as exact.",
+        description="Longest history in tokens that is recomputed when the KV of a shifted "
+        "context is lost. A longer one is rebuilt as exact.",
     )
     placement_policy: str = Field(
         "lru",
         min_length=1,
         description="Policy that orders the eviction of idle sessions' KV: `lru`, `ttl`, "
-        "`priority`, `cost_aware`, or one that an installed package adds.",
+        "`priority`, `cost_aware`, or one from an installed package.",
     )
     kv_low_watermark: float = Field(
         0.95,
         ge=0,
         le=1,
-        description="Share of the pool down to which idle sessions are evicted.",
+        description="Share of the pool at which the eviction of idle sessions stops.",
     )
     kv_high_watermark: float = Field(
         1.0,
         gt=0,
         le=1,
-        description="Share of the pool above which idle sessions are evicted before their blocks "
-        "are needed; at 1 they are evicted only when needed.",
+        description="Share of the pool at which the eviction of idle sessions starts (1 = only "
+        "when a turn needs the blocks).",
     )
     max_resident_blocks: int = Field(
-        0, ge=0, description="Maximum KV blocks of one session; 0 sets no limit."
+        0, ge=0, description="Maximum number of KV blocks of one session (0 = no limit)."
     )
     max_user_resident_blocks: int = Field(
-        0, ge=0, description="Maximum KV blocks of one user; 0 sets no limit."
+        0, ge=0, description="Maximum number of KV blocks of one user (0 = no limit)."
     )
 
     host_tier_size: ByteSize = Field(
         0,
         ge=0,
-        description="Main memory for KV evicted from the device, such as 4GiB; 0 disables it. On "
-        "a CPU it is the same memory as the pool's.",
+        description="Main memory for KV evicted from the device, such as 4GiB (0 = no host "
+        "tier). On a CPU device the pool is in the same memory.",
     )
     disk_tier_size: ByteSize = Field(
         2 * 2**30,
         ge=0,
-        description="Disk space for KV of idle or disconnected sessions, such as 2GiB; it survives "
-        "a restart. 0 disables it.",
+        description="Disk space for KV of idle or disconnected sessions, such as 2GiB (0 = no "
+        "disk tier). The KV survives a restart.",
     )
     disk_tier_path: str = Field(
         default_factory=_default_tier_path,
         min_length=1,
-        description="Folder of the disk tier; one server at a time.",
+        description="Folder of the disk tier. One server at a time may use it.",
     )
 
     default_max_output_tokens: int = Field(
-        1024, ge=1, description="Longest reply, in tokens, when a request sets no limit."
+        1024, ge=1, description="Maximum reply length in tokens when a request sets none."
     )
     ignore_eos: bool = Field(
         False,
-        description="For load tests: replies run to their limit, past end-of-turn tokens.",
+        description="Continue each reply to its limit, past end-of-turn tokens (for load tests).",
     )
     step_timeout_s: Seconds = Field(
         300.0,
-        description="Longest step in seconds; an engine that exceeds it is killed and restarted. "
-        "0 sets no limit.",
+        description="Maximum duration of an engine step in seconds (0 = no limit). An engine "
+        "that exceeds it is killed and restarted.",
     )
     turn_timeout: Seconds = Field(
-        600.0, description="Maximum duration of a turn, in seconds; 0 sets no limit."
+        600.0, description="Maximum duration of a turn in seconds (0 = no limit)."
     )
     queue_timeout: Seconds = Field(
-        60.0, description="Maximum wait of a turn before it runs, in seconds; 0 sets no limit."
+        60.0,
+        description="Maximum time that a turn waits before it runs, in seconds (0 = no limit).",
     )
     http_hold_s: Seconds = Field(
-        60.0, description="How long a session without a socket keeps its KV, in seconds."
+        60.0, description="Time for which a session without a socket keeps its KV, in seconds."
     )
     session_ttl: Seconds = Field(
         0.0,
-        description="Seconds after which a session that is neither used nor held is deleted with "
-        "its text; 0 keeps sessions until a client deletes them.",
+        description="Time after which an unused session is deleted with its text, in seconds (0 "
+        "= never). Attached and held sessions are not deleted.",
     )
     idempotency_ttl_s: Seconds = Field(
-        86400.0, description="Lifetime of an idempotency key, in seconds."
+        86400.0, description="Lifetime of an idempotency key in seconds."
     )
     replay_events: int = Field(
-        4096, ge=16, description="Maximum events kept per turn for clients that reconnect."
+        4096,
+        ge=16,
+        description="Maximum number of events kept per turn for clients that reconnect.",
     )
     replay_memory: ByteSize = Field(
         2**24,
         ge=0,
-        description="Memory for events of ended turns, such as 16MiB; the oldest are dropped "
+        description="Memory for events of ended turns, such as 16MiB. The oldest are dropped "
         "first.",
     )
     replay_ttl_s: Seconds = Field(
-        300.0, description="How long the events of a turn are kept after its end, in seconds."
+        300.0, description="Time for which a turn's events are kept after its end, in seconds."
     )
     drain_timeout_s: Seconds = Field(
-        30.0, description="How long running turns may continue after SIGTERM, in seconds."
+        30.0, description="Time for which running turns may continue after SIGTERM, in seconds."
     )
     max_frame_bytes: ByteSize = Field(
-        MAX_FRAME_BYTES, ge=1024, description="Maximum size of a client message, such as 1MiB."
+        MAX_FRAME_BYTES, ge=1024, description="Maximum size of a client's message, such as 1MiB."
     )
     ping_interval_s: Pause = Field(
-        PING_INTERVAL_S, description="Seconds between pings on a silent socket."
+        PING_INTERVAL_S, description="Interval of pings on a silent socket in seconds."
     )
     ping_timeout_s: Pause = Field(
-        PING_TIMEOUT_S, description="Seconds without a pong after which a socket is closed."
+        PING_TIMEOUT_S,
+        description="Time without a pong after which a socket is closed, in seconds.",
     )
 
     @classmethod

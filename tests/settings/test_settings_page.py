@@ -11,24 +11,28 @@ PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
 HEAD = """\
 # Settings of `sessiond serve`
 
-Flags take precedence over environment variables, then `sessiond.toml` in the working folder (or the
-file named by `SESSIOND_CONFIG`), then the defaults. The setting `max_num_seqs` is the flag
-`--max-num-seqs`, the variable `SESSIOND_MAX_NUM_SEQS` and the line `max_num_seqs = 8`. An unknown
-setting or a bad value is an error that names the setting, the value and the allowed values; the
-exit code is 2. On-off settings have a second flag: `--no-retain-kv`.
+A setting is read from its flag, else from its environment variable, else from `sessiond.toml` in the working folder (or
+the file that `SESSIOND_CONFIG` names), else it has its default. `max_num_seqs`, for example, is the flag
+`--max-num-seqs`, the variable `SESSIOND_MAX_NUM_SEQS` and the line `max_num_seqs = 8`. An on-off setting also has a flag
+that turns it off, such as `--no-retain-kv`. An unknown setting or a bad value is an error that names the setting, the
+value and the allowed values; the exit code is 2.
 
-On a CPU the native kernels run where they can, and torch in float32 elsewhere. `dtype` float32 and
-float16 always select torch. So do `kv_cache_dtype` float16 and fp8 and a `block_size` other than
-16, with a warning, because torch is much slower. On the native kernels `weights` native (the value
-of `auto`) keeps a file's quantisation, with int8 activations; dequantized is bfloat16 throughout,
-slower and closer to float32. `dtype` bfloat16 needs dequantized weights, so a quantised model needs
-both settings. Torch has no int8 KV. [gpu.md](gpu.md) describes what runs on a GPU, and the meaning
-of `attention_backend`, fp8 KV, kept weights and offloaded layers there. The variable
-`SESSIOND_CPU_ISA` (portable, avx2 or avx512) selects an instruction set below the best one.
+On a CPU the server runs its native kernels where the model and the settings allow it, and torch in float32 elsewhere.
+Torch is much slower. The server selects it for `dtype` float32 and float16, and, with a warning, for `kv_cache_dtype`
+float16 and fp8 and for a `block_size` other than 16. On the native kernels:
+
+- `weights` native (the value of `auto`) keeps a file's quantisation, with int8 activations.
+- `weights` dequantized computes in bfloat16 throughout. It is slower and closer to float32.
+- `dtype` bfloat16 needs dequantized weights, so a quantised model needs both settings.
+- `kv_cache_dtype` int8 is available. Torch has no int8 KV.
+
+The variable `SESSIOND_CPU_ISA` (portable, avx2 or avx512) selects an instruction set below the best one.
+[gpu.md](gpu.md) describes what runs on a GPU, and the meaning of `attention_backend`, fp8 KV, kept weights and
+offloaded layers there.
 
 | setting | default | allowed | what it does |
 | --- | --- | --- | --- |
-"""
+"""  # noqa: E501 -- lines of Markdown, wrapped at 120
 
 
 IN_DATA_FOLDER = ("db", "disk_tier_path")  # whose place differs from machine to machine
