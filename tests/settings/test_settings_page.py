@@ -13,9 +13,9 @@ HEAD = """\
 
 A setting is read from its flag, else from its environment variable, else from `sessiond.toml` in the working folder (or
 the file that `SESSIOND_CONFIG` names), else it has its default. `max_num_seqs`, for example, is the flag
-`--max-num-seqs`, the variable `SESSIOND_MAX_NUM_SEQS` and the line `max_num_seqs = 8`. An on-off setting also has a flag
-that turns it off, such as `--no-retain-kv`. An unknown setting or a bad value is an error that names the setting, the
-value and the allowed values; the exit code is 2.
+`--max-num-seqs`, the variable `SESSIOND_MAX_NUM_SEQS` and the line `max_num_seqs = 8`. An on-off setting also has a
+flag that turns it off, such as `--no-retain-kv`. An unknown setting or a bad value is an error that names the setting,
+the value and the allowed values; the exit code is 2.
 
 On a CPU the server runs its native kernels where the model and the settings allow it, and torch in float32 elsewhere.
 Torch is much slower. The server selects it for `dtype` float32 and float16, and, with a warning, for `kv_cache_dtype`
