@@ -39,30 +39,42 @@ def _add_options(parser: LocustArgumentParser) -> None:
         "--scenario",
         default="steady",
         choices=list(SCENARIOS),
-        help="Kinds of users and their number over time.",
+        help="Scenario: kinds of users, and their number over time.",
     )
     group.add_argument(
         "--stages",
         type=checked(parse_stages),
         default="",
-        help="USERS:SECONDS,... in place of -u and -t.",
+        help="Stages as USERS:SECONDS,..., instead of -u and -t.",
     )
-    group.add_argument("--time-scale", type=float, default=0.05, help="Scale of real think times.")
-    group.add_argument("--max-output-tokens", type=int, default=64, help="Maximum reply length.")
-    group.add_argument("--patience-s", type=float, default=60.0, help="Time limit of retries.")
+    group.add_argument(
+        "--time-scale", type=float, default=0.05, help="Factor for recorded think times."
+    )
+    group.add_argument(
+        "--max-output-tokens", type=int, default=64, help="Maximum reply length in tokens."
+    )
+    group.add_argument(
+        "--patience-s", type=float, default=60.0, help="Time limit of retries in seconds."
+    )
     group.add_argument("--seed", type=int, default=1, help="Seed of the random generator.")
     group.add_argument(
-        "--api-key", default="", env_var="SESSIOND_API_KEY", help="API key, if required."
+        "--api-key", default="", env_var="SESSIOND_API_KEY", help="API key of the users."
     )
-    group.add_argument("--record", default="", help="File for `sessiond capacity`.")
-    group.add_argument("--most-lost", type=int, default=0, help="Gate: most conversations lost.")
-    group.add_argument("--most-failed", type=float, default=0.01, help="Gate: most turns failed.")
+    group.add_argument(
+        "--record", default="", help="File of observations that `sessiond capacity` reads."
+    )
+    group.add_argument(
+        "--most-lost", type=int, default=0, help="Gate: maximum number of lost conversations."
+    )
+    group.add_argument(
+        "--most-failed", type=float, default=0.01, help="Gate: maximum share of failed turns."
+    )
     group.add_argument(
         "--p95",
         action="append",
         type=checked(lambda limit: parse_p95([limit])),
         default=[],
-        help="Gate: EVENT=MS, repeatable.",
+        help="Gate: maximum p95 of an event in milliseconds, as EVENT=MS; may be repeated.",
     )
 
 
@@ -99,7 +111,7 @@ def _judge(environment: Environment, **_: Any) -> None:
     broken = broken_limits(_totals(environment), limits)
     for line in broken:
         print(f"gate: {line}")  # noqa: T201 -- the verdict of a headless run
-    print(f"gate: {'broken' if broken else 'held'}; {_run.refused} tries were refused")  # noqa: T201
+    print(f"gate: {'failed' if broken else 'passed'}; {_run.refused} attempts were refused")  # noqa: T201
     environment.process_exit_code = 1 if broken else 0
 
 

@@ -23,26 +23,30 @@ def check_placement(view: PlacementView, plan: PlacementPlan) -> None:
     freed = 0
     for action in plan.actions:
         if freed >= view.needed_blocks:
-            raise BrokenLawError(f"{action.session}: evicted after enough blocks were freed")
+            raise BrokenLawError(f"{action.session} is evicted although enough blocks are freed")
         facts = left.pop(action.session, None)
         if facts is None:
-            raise BrokenLawError(f"{action.session}: not offered, or named twice")
+            raise BrokenLawError(f"{action.session} is not in the view, or is named twice")
         if isinstance(action, SwapOut) and not view.swaps:
-            raise BrokenLawError(f"{action.session}: swapped out, but there is no tier")
+            raise BrokenLawError(f"{action.session} is swapped out although there is no tier")
         _check_order(facts, left)
         freed += facts.own_blocks
     if freed < view.needed_blocks and any(facts.blocks for facts in left.values()):
-        raise BrokenLawError(f"{freed} of {view.needed_blocks} blocks, while others hold more")
+        raise BrokenLawError(
+            f"{freed} of {view.needed_blocks} blocks are freed although other sessions hold more"
+        )
 
 
 def _check_order(facts: ContextFacts, left: Mapping[str, ContextFacts]) -> None:
     """Check that contexts with a queued turn, and those that free nothing, come last."""
     if facts.waiting and any(other.blocks and not other.waiting for other in left.values()):
-        raise BrokenLawError(f"{facts.session}: its turn waits, and others are idle")
+        raise BrokenLawError(f"{facts.session} has a waiting turn and is evicted before idle ones")
     if not facts.own_blocks and any(
         other.own_blocks and other.waiting == facts.waiting for other in left.values()
     ):
-        raise BrokenLawError(f"{facts.session}: all it holds is shared, and others hold their own")
+        raise BrokenLawError(
+            f"{facts.session} has no block of its own and is evicted before sessions that have"
+        )
 
 
 def check_context(view: ConversationView, plan: ContextPlan) -> None:
@@ -58,15 +62,21 @@ def check_context(view: ConversationView, plan: ContextPlan) -> None:
             pass
         case KeepTurns(turns=kept):
             if list(kept) != sorted(set(kept)):
-                raise BrokenLawError(f"turns {list(kept)} are not in rising order")
+                raise BrokenLawError(f"kept turns must be in rising order (got {list(kept)})")
             for turn in kept:
                 if not 0 <= turn < len(view.turns):
-                    raise BrokenLawError(f"turn {turn} is not one of {len(view.turns)}")
+                    raise BrokenLawError(
+                        f"kept turns must be of the {len(view.turns)} in the view (got {turn})"
+                    )
         case Summarize():
             if not 0 <= plan.keep_last <= len(view.turns):
-                raise BrokenLawError(f"the last {plan.keep_last} of {len(view.turns)} turns")
+                raise BrokenLawError(
+                    f"keep_last must be 0 to {len(view.turns)} (got {plan.keep_last})"
+                )
             if plan.summary_tokens < 1:
-                raise BrokenLawError(f"a summary of {plan.summary_tokens} tokens")
+                raise BrokenLawError(
+                    f"summary_tokens must be 1 or more (got {plan.summary_tokens})"
+                )
             check_context(view, plan.fallback)
         case _:
             assert_never(plan)

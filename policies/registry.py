@@ -91,7 +91,7 @@ class ContextPolicyRegistry:
         known = self.parameters(name)
         for parameter, value in parameters.items():
             if parameter not in known:
-                allowed = f"left out: {name} has no parameters"
+                allowed = f"absent: {name} has no parameters"
                 if known:
                     allowed = f"one of the parameters {', '.join(known)}"
                 raise ParameterError(parameter, value, allowed)
@@ -114,13 +114,13 @@ def _load(points: Iterable[EntryPoint]) -> dict[str, type[ContextPolicy]]:
             f"context policy {point.name!r} of {point.dist.name if point.dist else point.value}"
         )
         if point.name in CONTEXT_POLICIES or point.name in plugins:
-            raise PluginError(f"{origin}: the name is taken")
+            raise PluginError(f"{origin}: name must be unused (another policy has it)")
         try:
             policy = point.load()
         except Exception as error:
             raise PluginError(f"{origin} can't be loaded: {error}") from error
         if not isinstance(policy, type) or not callable(getattr(policy, "plan", None)):
-            raise PluginError(f"{origin}: {policy!r} is not a class with a method `plan`")
+            raise PluginError(f"{origin} must be a class with a method `plan` (got {policy!r})")
         plugins[point.name] = policy
     return plugins
 
@@ -129,7 +129,7 @@ class UnknownPlacementPolicyError(Exception):
     """No placement policy has that name. `known` are the valid names."""
 
     def __init__(self, name: str, known: list[str]) -> None:
-        super().__init__(f"no placement policy {name!r}; there are {', '.join(known)}")
+        super().__init__(f"placement policy must be one of {', '.join(known)} (got {name!r})")
         self.name = name
         self.known = known
 

@@ -160,7 +160,7 @@ class Settings(BaseSettings):
         "device one layer ahead.",
     )
     kv_cache_dtype: KvDtype = Field("auto", description="Data type of the KV cache.")
-    attention_backend: AttentionName = Field("auto", description="Attention backend.")
+    attention_backend: AttentionName = Field("auto", description="Backend that computes attention.")
     block_size: int = Field(16, ge=1, le=1024, description="Tokens per KV block.")
     kv_cache_memory: ByteSize = Field(
         0, ge=0, description="Size of the KV pool, such as 2GiB (0 = derived from free memory)."
@@ -290,7 +290,7 @@ class Settings(BaseSettings):
     )
     ignore_eos: bool = Field(
         False,
-        description="Continue each reply to its limit, past end-of-turn tokens (for load tests).",
+        description="Continue each reply to its length limit (for load tests).",
     )
     step_timeout_s: Seconds = Field(
         300.0,

@@ -34,7 +34,7 @@ KeyOption = Annotated[
         callback=_sendable,
         envvar="SESSIOND_API_KEY",
         show_envvar=True,
-        help="API key, if the server requires one. Other users see flags; prefer the variable.",
+        help="API key. Other users of the machine can see flags, so prefer the variable.",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]

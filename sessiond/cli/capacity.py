@@ -33,24 +33,33 @@ _GRACE_S = 120.0  # in addition to the stages: start, last turns, summary
 def capacity(  # noqa: PLR0913, PLR0917 -- one per flag
     url: UrlOption = DEFAULT_URL,
     api_key: KeyOption = None,
-    users: Annotated[int, typer.Option(min=1, help="Concurrent users in the last step.")] = 32,
-    stages: Annotated[int, typer.Option(min=2, help="Number of steps.")] = 8,
-    stage_s: Annotated[float, typer.Option(min=1, max=86_400, help="Seconds per step.")] = 30.0,
+    users: Annotated[int, typer.Option(min=1, help="Number of users in the last stage.")] = 32,
+    stages: Annotated[int, typer.Option(min=2, help="Number of stages.")] = 8,
+    stage_s: Annotated[
+        float, typer.Option(min=1, max=86_400, help="Duration of a stage in seconds.")
+    ] = 30.0,
     time_scale: Annotated[
         float,
-        typer.Option(min=0, max=100, help="Scale of real think times (median 2 min)."),
+        typer.Option(
+            min=0, max=100, help="Factor for recorded think times, whose median is 2 minutes."
+        ),
     ] = 0.05,
-    max_output_tokens: Annotated[int, typer.Option(min=1, help="Maximum reply length.")] = 64,
+    max_output_tokens: Annotated[
+        int, typer.Option(min=1, help="Maximum reply length in tokens.")
+    ] = 64,
     for_users: Annotated[
         int | None,
         typer.Option(
-            min=1, show_default=False, help="Report the instances needed for this many users."
+            min=1, show_default=False, help="Number of users for which the instances are computed."
         ),
     ] = None,
     ttft_limit_ms: Annotated[
         float | None,
         typer.Option(
-            min=1, max=3_600_000, show_default=False, help="Limit of the p95 of warm TTFT."
+            min=1,
+            max=3_600_000,
+            show_default=False,
+            help="Limit of the 95th percentile of warm TTFT in milliseconds.",
         ),
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the report.")] = Path("capacity"),
@@ -59,7 +68,8 @@ def capacity(  # noqa: PLR0913, PLR0917 -- one per flag
         typer.Option(
             "--check",
             show_default=False,
-            help="Run at 80 and 120 % of the knee of this report.json and compare.",
+            help="report.json of an earlier run. The load is 80 % and 120 % of its knee, and "
+            "the results are compared with its curves.",
         ),
     ] = None,
     as_json: JsonOption = False,

@@ -66,7 +66,7 @@ def chat(  # noqa: PLR0913, PLR0917 -- one parameter per option
         ),
     ] = 0.2,
     conversation: Annotated[
-        str | None, typer.Option(help="Continue this conversation (conv_...).")
+        str | None, typer.Option(help="Id of a conversation to continue (conv_...).")
     ] = None,
     once: Annotated[
         str | None, typer.Option(help="Send one message, print the reply, exit.")

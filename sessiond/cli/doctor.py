@@ -31,7 +31,10 @@ from sessiond.settings import Settings
 OverOption = Annotated[
     float,
     typer.Option(
-        "--over", min=0, max=86_400, help="Sample twice, this many seconds apart, and show growth."
+        "--over",
+        min=0,
+        max=86_400,
+        help="Seconds between two samples, whose growth is shown (0 = one sample).",
     ),
 ]
 

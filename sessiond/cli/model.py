@@ -32,7 +32,7 @@ _STAGES = {
 @app.command()
 def pull(
     name: Annotated[
-        str, typer.Argument(help="A name from `model list`, or organisation/model of the hub.")
+        str, typer.Argument(help="Name from `model list`, or organisation/model on the hub.")
     ] = DEFAULT_MODEL,
 ) -> None:
     """Fetch a model; does nothing if it is present and complete."""
@@ -64,7 +64,7 @@ def pull_with_progress(name: str, console: Console) -> Path:
 
 @app.command("list")
 def list_models(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
 ) -> None:
     """List the models that are known by name, and whether they are present."""
     if as_json:

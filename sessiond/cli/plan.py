@@ -47,7 +47,8 @@ def plan(  # noqa: PLR0913, PLR0917 -- one per flag
         typer.Option(
             metavar="SIZE",
             show_default=False,
-            help="Memory per device: a GPU's total, as 24GB; a CPU's free (default: current).",
+            help="Memory of one device, such as 24GB: the total of a GPU, or the free memory of a "
+            "CPU (default: this machine's).",
         ),
     ] = None,
     overhead: Annotated[
@@ -60,33 +61,36 @@ def plan(  # noqa: PLR0913, PLR0917 -- one per flag
         ),
     ] = None,
     devices: Annotated[
-        int, typer.Option(min=1, help="Devices that share each layer of the model.")
+        int, typer.Option(min=1, help="Number of devices that share each layer of the model.")
     ] = 1,
     weights_format: Annotated[
         str | None,
         typer.Option(
             show_default=False,
-            help=f"Plan weights in this format: {', '.join(WEIGHT_BITS)} (default: the server's).",
+            help=f"Format of the weights: {', '.join(WEIGHT_BITS)} (default: the server's).",
         ),
     ] = None,
-    lora_slots: Annotated[int, typer.Option(min=0, help="LoRA adapters in memory at once.")] = 0,
-    lora_rank: Annotated[int, typer.Option(min=1, help="Rank of an adapter.")] = 16,
-    text_tokens: Annotated[int, typer.Option(min=0, help="Text of a conversation, in tokens.")] = 0,
-    images: Annotated[int, typer.Option(min=0, help="Images of a conversation.")] = 0,
+    lora_slots: Annotated[int, typer.Option(min=0, help="Number of LoRA adapters in memory.")] = 0,
+    lora_rank: Annotated[int, typer.Option(min=1, help="Rank of a LoRA adapter.")] = 16,
+    text_tokens: Annotated[int, typer.Option(min=0, help="Text tokens of one conversation.")] = 0,
+    images: Annotated[int, typer.Option(min=0, help="Number of images in one conversation.")] = 0,
     generated_tokens: Annotated[
-        int, typer.Option(min=0, help="Tokens of a conversation's replies.")
+        int, typer.Option(min=0, help="Reply tokens of one conversation.")
     ] = 0,
     session_tokens: Annotated[
         list[int] | None,
         typer.Option(
-            min=1, show_default=False, help="Report how many sessions of this length fit."
+            min=1,
+            show_default=False,
+            help="Session length in tokens; may be repeated. The plan reports how many fit.",
         ),
     ] = None,
     url: Annotated[
         str | None,
         typer.Option(
             show_default=False,
-            help="Compare with a server started with the same settings; fails above 2 %.",
+            help="URL of a running server with the same settings. The command fails if its pool "
+            "differs from the plan by more than 2 %.",
         ),
     ] = None,
     api_key: KeyOption = None,

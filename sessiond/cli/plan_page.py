@@ -51,7 +51,7 @@ def _bytes_table(plan: MemoryPlan) -> Table:
     table.add_column(justify="right", no_wrap=True)
     table.add_column(style="dim")
     memory = plan.memory
-    free = "free before the start" if plan.sizes.device == "cpu" else "of the card"
+    free = "free before the start" if plan.sizes.device == "cpu" else "of the GPU"
     table.add_row("memory", format_bytes(memory.num_bytes), free)
     for name, size, note in (
         ("weights", plan.sizes.weights_bytes, ""),
@@ -100,7 +100,9 @@ def _load_lines(plan: MemoryPlan) -> list[str]:
     if not plan.load_tokens:
         return []
     spare = plan.memory.num_bytes - plan.needed_bytes
-    fits = f"{format_bytes(spare)} are left" if spare >= 0 else f"{format_bytes(-spare)} too much"
+    fits = (
+        f"{format_bytes(spare)} are left" if spare >= 0 else f"{format_bytes(-spare)} are missing"
+    )
     line = (
         f"one conversation of {plan.load_tokens} tokens: {format_bytes(plan.load_bytes)} of KV, "
         f"{format_bytes(plan.needed_bytes)} in all; {fits}"
@@ -159,6 +161,7 @@ def comparison_line(plan: MemoryPlan, server: Mapping[str, Any]) -> tuple[str, f
     apart = abs(plan.total_tokens - found) / found
     line = (
         f"the server has {server['total_blocks']} blocks of {server['block_size']} tokens: "
-        f"{found} tokens, {server['kv_bytes_per_token'] / 1024:.1f} KiB each: {apart:.1%} apart"
+        f"{found} tokens, {server['kv_bytes_per_token'] / 1024:.1f} KiB each; "
+        f"difference {apart:.1%}"
     )
     return line, apart

@@ -18,7 +18,7 @@ from sessiond.cli.tables import ago, plain_table, print_plain
 
 app = typer.Typer(help="Inspect, reset and close a server's sessions.", no_args_is_help=True)
 
-SessionId = Annotated[str, typer.Argument(metavar="SESSION", help="A session's id (conv_...).")]
+SessionId = Annotated[str, typer.Argument(metavar="SESSION", help="Id of the session (conv_...).")]
 
 
 @app.command("list")
@@ -26,10 +26,14 @@ def list_sessions(
     url: UrlOption = DEFAULT_URL,
     api_key: KeyOption = None,
     state: Annotated[
-        str | None, typer.Option(help="Only sessions in this state: idle, parked, closed, ...")
+        str | None,
+        typer.Option(
+            help="State of the listed sessions: new, idle, running, parked, cold or closed."
+        ),
     ] = None,
     user: Annotated[
-        str | None, typer.Option(help="Another user's, for admins; '*' for all users'.")
+        str | None,
+        typer.Option(help="User whose sessions are listed (admins only; '*' = all users)."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -54,28 +54,29 @@ def write_plot(outcomes: Sequence[Outcome], path: Path) -> None:
 
 def simulate(  # noqa: PLR0913, PLR0917 -- the command's options
     trace: Annotated[
-        Path | None, typer.Argument(help="A trace: Mooncake's .jsonl or BurstGPT's .csv, or .gz.")
+        Path | None,
+        typer.Argument(help="Trace: a .jsonl of Mooncake or a .csv of BurstGPT, or its .gz."),
     ] = None,
     policy: Annotated[
         list[str] | None, typer.Option(help="Placement policy; may be repeated.")
     ] = None,
     capacity: Annotated[
         list[int] | None,
-        typer.Option(min=1, help="Blocks of the pool; may be repeated."),
+        typer.Option(min=1, help="Size of the pool in blocks; may be repeated."),
     ] = None,
     hints: Annotated[
         Hints | None,
         typer.Option(
-            help="Clients' hints about their sessions' ends, taken from the trace's future."
+            help="Hints of clients that a session has ended, taken from the rest of the trace."
         ),
     ] = None,
     synthetic_sessions: Annotated[
-        int, typer.Option(min=0, help="Generate this many sessions instead of reading a trace.")
+        int, typer.Option(min=0, help="Number of sessions to generate instead of reading a trace.")
     ] = 0,
     plot: Annotated[
-        Path | None, typer.Option(help="Write hit ratios as a PNG. Needs the extra `plots`.")
+        Path | None, typer.Option(help="PNG file for the hit ratios. Needs the extra `plots`.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Write JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
 ) -> None:
     """Replay a trace through the real pool and policies, with FIFO and Belady for comparison."""
     _check(trace, synthetic_sessions, hints)

@@ -26,15 +26,19 @@ keys = typer.Typer(help="Create, list, rotate and revoke a user's keys.", no_arg
 app.add_typer(keys, name="key")
 app.command("quota")(quota)
 
-User = Annotated[str, typer.Argument(metavar="USER", help="A user's name, or its id (user_...).")]
-KeyId = Annotated[str, typer.Argument(metavar="KEY", help="A key's id, between sk- and the dot.")]
+User = Annotated[str, typer.Argument(metavar="USER", help="Name or id (user_...) of the user.")]
+KeyId = Annotated[
+    str, typer.Argument(metavar="KEY", help="Id of the key: the part between sk- and the dot.")
+]
 
 
 @app.command("add")
 def add(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="An unused name.")],
-    role: Annotated[UserRole, typer.Option(help="The user's role.")] = "user",
-    key: Annotated[bool, typer.Option(help="Also create a first key.")] = True,
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Name of the user, which must be unused.")
+    ],
+    role: Annotated[UserRole, typer.Option(help="Role of the user.")] = "user",
+    key: Annotated[bool, typer.Option(help="Create a first key, too.")] = True,
     db: DbOption = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -22,11 +22,11 @@ _LOCAL = "local"  # the only user without --auth keys; exists from its first tur
 _NONE = "none"
 
 UserName = Annotated[
-    str, typer.Argument(metavar="NAME", help="The user's name or id; with --url its id.")
+    str, typer.Argument(metavar="NAME", help="Name or id of the user; with --url the id.")
 ]
 ServerOption = Annotated[
     str | None,
-    typer.Option("--url", help="Use this server instead of the database."),
+    typer.Option("--url", help="URL of a running server to use instead of the database."),
 ]
 
 
@@ -36,28 +36,32 @@ def _limit(what: str, metavar: str = "N") -> Any:
 
 def quota(  # noqa: PLR0913, PLR0917 -- one option for each limit
     name: UserName,
-    max_sessions: Annotated[str | None, _limit("Open sessions")] = None,
-    max_concurrent_turns: Annotated[str | None, _limit("Concurrent turns")] = None,
-    max_resident_blocks: Annotated[
-        str | None, _limit("Blocks on the device, over all sessions")
+    max_sessions: Annotated[str | None, _limit("Maximum number of open sessions")] = None,
+    max_concurrent_turns: Annotated[
+        str | None, _limit("Maximum number of concurrent turns")
     ] = None,
-    max_host_bytes: Annotated[str | None, _limit("Bytes of KV in the host's memory")] = None,
-    max_disk_bytes: Annotated[str | None, _limit("Bytes of KV on disk")] = None,
+    max_resident_blocks: Annotated[
+        str | None, _limit("Maximum number of KV blocks on the device, over all sessions")
+    ] = None,
+    max_host_bytes: Annotated[str | None, _limit("Maximum KV in the host tier in bytes")] = None,
+    max_disk_bytes: Annotated[str | None, _limit("Maximum KV in the disk tier in bytes")] = None,
     tokens_per_minute: Annotated[
-        str | None, _limit("Tokens computed and generated per UTC minute")
+        str | None, _limit("Maximum tokens computed and generated per UTC minute")
     ] = None,
     tokens_per_day: Annotated[
-        str | None, _limit("Tokens computed and generated per UTC day")
+        str | None, _limit("Maximum tokens computed and generated per UTC day")
     ] = None,
     max_context_tokens: Annotated[
-        str | None, _limit("Tokens of a session, including the current reply")
+        str | None, _limit("Maximum tokens of a session, including the current reply")
     ] = None,
     max_priority: Annotated[
         str | None, _limit("Highest priority of the user's turns", "low|normal|high")
     ] = None,
     weight: Annotated[
         str | None,
-        typer.Option(metavar="X", help="Share relative to users of weight 1, 0.01 to 100."),
+        typer.Option(
+            metavar="X", help="Share of a busy engine, 0.01 to 100, relative to users of weight 1."
+        ),
     ] = None,
     db: DbOption = None,
     url: ServerOption = None,

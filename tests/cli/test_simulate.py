@@ -61,7 +61,7 @@ def test_wrong_use_is_told(words, said) -> None:
 def test_an_unknown_policy_is_told_with_those_there_are(trace) -> None:
     result = simulate(trace, "--policy", "lfu")
     assert result.exit_code == 2
-    assert "there are lru, ttl, priority, cost_aware" in result.stderr
+    assert "one of lru, ttl, priority, cost_aware" in result.stderr
 
 
 def test_a_plot_is_a_png(trace, tmp_path) -> None:

@@ -30,9 +30,9 @@ def test_all_there_is_passes_when_it_is_not_enough() -> None:
 @pytest.mark.parametrize(
     ("sessions", "words"),
     [
-        (["a", "b", "c"], "c: evicted after enough blocks were freed"),
-        (["a", "x"], "x: not offered"),
-        (["a", "a"], "a: not offered, or named twice"),
+        (["a", "b", "c"], "c is evicted although enough blocks are freed"),
+        (["a", "x"], "x is not in the view"),
+        (["a", "a"], "a is not in the view, or is named twice"),
         (["a"], "3 of 5 blocks"),
         ([], "0 of 5 blocks"),
     ],

@@ -48,7 +48,7 @@ def test_a_policy_is_made_with_its_parameters() -> None:
             {"max_tokens": 5},
             r"max_tokens must be one of the parameters turns, trim_to \(got 5\)",
         ),
-        ("none", {"turns": 5}, r"turns must be left out: none has no parameters \(got 5\)"),
+        ("none", {"turns": 5}, r"turns must be absent: none has no parameters \(got 5\)"),
         ("last_turns", {"turns": "five"}, r"turns must be a whole number .*got 'five'\)"),
     ],
 )
@@ -100,10 +100,10 @@ def test_an_installed_package_brings_a_policy(plugin) -> None:
 @pytest.mark.parametrize(
     ("points", "words"),
     [
-        ("none = first_and_last:FirstAndLast", "'none' of first-and-last: the name is taken"),
+        ("none = first_and_last:FirstAndLast", "'none' of first-and-last: name must be unused"),
         ("new = first_and_last:Missing", "'new' of first-and-last can't be loaded: .*Missing"),
         ("new = gone:Policy", "'new' of first-and-last can't be loaded: No module named 'gone'"),
-        ("new = first_and_last:NOT_A_CLASS", "'new' of first-and-last: 5 is not a class"),
+        ("new = first_and_last:NOT_A_CLASS", "'new' of first-and-last must be a class .*got 5"),
     ],
 )
 def test_a_package_that_can_not_be_used_is_named(plugin, points: str, words: str) -> None:

@@ -36,7 +36,8 @@ def top(
         float, typer.Option("--interval", min=0.2, max=3600, help="Seconds between two samples.")
     ] = 2.0,
     max_sessions: Annotated[
-        int, typer.Option(min=1, help="Sessions to list, latest activity first.")
+        int,
+        typer.Option(min=1, help="Maximum number of sessions in the list, latest activity first."),
     ] = 100,
     as_json: JsonOption = False,
 ) -> None:
