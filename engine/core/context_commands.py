@@ -94,7 +94,7 @@ class ContextCommands:
                     command.edits,
                 )
             except BadEditsError as error:
-                _log.error("context of %s can't be set: %s", command.session, error)
+                _log.error("context of %s cannot be set: %s", command.session, error)
                 return
             self._memory.contexts[command.session].volatile = command.volatile
             return
@@ -112,7 +112,7 @@ class ContextCommands:
         try:
             self._memory.edit(context, command.edit)
         except (BadEditsError, BadSpansError) as error:
-            _log.error("context of %s can't be edited: %s", command.session, error)
+            _log.error("context of %s cannot be edited: %s", command.session, error)
             self._close(command.session)
 
     def _fork(self, command: ForkContext) -> None:

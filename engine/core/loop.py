@@ -389,7 +389,7 @@ class EngineLoop:
 
     def _advance(self, slot: Slot, step: SequenceStep, tokens: Draws) -> None:
         if tokens is None:
-            _log.error("turn %s fails: there is not enough memory for one row of it", slot.turn)
+            _log.error("turn %s failed: there is not enough memory for one row", slot.turn)
             self._memory.distrust(slot.context)
             self._turns.fail(slot, "internal_error", "there is not enough memory for the turn")
             return

@@ -46,7 +46,7 @@ def refusal(command: SubmitTurn, view: AdmissionView) -> Refusal | None:
         return Refusal(code="internal_error", message="the session's last turn has not ended")
     tokens = view.context_tokens + len(command.ids)
     if command.generate and not tokens:
-        return Refusal(code="internal_error", message="there is nothing to generate from")
+        return Refusal(code="internal_error", message="the context must not be empty")
     return _too_large(command, view, tokens) or _no_place(view)
 
 
@@ -59,7 +59,7 @@ def _too_large(command: SubmitTurn, view: AdmissionView, tokens: int) -> Refusal
         block_size=view.block_size,
     )
     if needed > view.total_blocks:
-        message = f"up to {needed} blocks are needed, the pool has {view.total_blocks}"
+        message = f"the turn may need {needed} blocks; the pool has {view.total_blocks}"
         return Refusal(code="request_too_large", message=message)
     for limit, name in (
         (view.max_session_blocks or None, "max_resident_blocks"),
@@ -67,12 +67,10 @@ def _too_large(command: SubmitTurn, view: AdmissionView, tokens: int) -> Refusal
         (command.terms.max_blocks, "the quota's max_resident_blocks"),
     ):
         if limit is not None and needed > limit:
-            message = f"up to {needed} blocks are needed, {name} is {limit}"
+            message = f"the turn may need {needed} blocks; {name} is {limit}"
             return Refusal(code="request_too_large", message=message)
     if tokens + command.generate > view.max_model_len:
-        message = (
-            f"the context has {tokens} tokens, the model takes {view.max_model_len} with a reply"
-        )
+        message = f"the context has {tokens} tokens; the limit is {view.max_model_len} with a reply"
         return Refusal(code="request_too_large", message=message)
     return None
 

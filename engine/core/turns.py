@@ -159,7 +159,7 @@ class Turns:
                     self._memory.release(slot.context)
                     self._counters.preemptions += 1
             elif not self.queue.foreground_count and not self._has_spare_blocks(slot):
-                self.fail(slot, "queue_full", "no blocks are free for a turn in the background")
+                self.fail(slot, "queue_full", "no blocks are free for a background turn")
 
     def _has_spare_blocks(self, slot: Slot) -> bool:
         """Whether a waiting turn can run to its end on blocks that no session holds."""
@@ -274,9 +274,7 @@ class Turns:
         match command.reason:
             case "queue_timeout":
                 if slot.started_s is None:  # otherwise it left the queue just in time
-                    self.fail(
-                        slot, "queue_timeout", "no place in the running batch became free in time"
-                    )
+                    self.fail(slot, "queue_timeout", "no running slot became free in time")
             case "cancelled" | "deadline" | "disconnected":
                 self._end_cancelled(slot, command.reason, keep=command.keep)
             case _:

@@ -63,7 +63,7 @@ class CudaStream:
             TypeError: the event is another kind of device's.
         """
         if not isinstance(event, CudaEvent):
-            raise TypeError(f"a CUDA stream can't wait for {event!r}")
+            raise TypeError(f"a CUDA stream cannot wait for {event!r}")
         self.raw.wait_event(event.raw)
 
     def synchronize(self) -> None:
@@ -116,7 +116,7 @@ class CudaDevice:
         failure = int(runtime.cudaHostRegister(data.data_ptr(), num_bytes, 0))
         if failure:
             self._forget_error()
-            raise MemoryError(f"{num_bytes} bytes can't be pinned (CUDA error {failure})")
+            raise MemoryError(f"{num_bytes} bytes cannot be pinned (CUDA error {failure})")
         pages.unpin = partial(self._unpin, runtime, data.data_ptr())
         return data
 

@@ -133,9 +133,9 @@ def _from_hub(name: str, files: list[str]) -> Path:
         from huggingface_hub import snapshot_download
     except ImportError as error:
         raise ModelFileError(
-            f"model {name!r}: hub names need the extra: pip install 'sessiond[hub]'"
+            f"model {name!r}: names of the hub need the extra `hub`: pip install 'sessiond[hub]'"
         ) from error
     try:
         return Path(snapshot_download(name, allow_patterns=files))
     except Exception as error:  # the library and its HTTP client raise many kinds
-        raise ModelFileError(f"model {name!r} can't be fetched from the hub: {error}") from error
+        raise ModelFileError(f"model {name!r} cannot be fetched from the hub: {error}") from error

@@ -78,7 +78,9 @@ class _Cursor:
 
     def header(self) -> GgufHeader:
         if self._data[:4] != _MAGIC:
-            raise ModelFileError(f"{self._path}: not a GGUF file (it starts {self._data[:4]!r})")
+            raise ModelFileError(
+                f"{self._path}: must be a GGUF file (it starts with {self._data[:4]!r})"
+            )
         self._at = 4
         version = self._scalar("I")
         if version not in (2, 3):
@@ -86,7 +88,7 @@ class _Cursor:
         tensor_count, key_count = self._scalar("Q"), self._scalar("Q")
         if key_count * _LEAST_KEY + tensor_count * _LEAST_TENSOR > len(self._data):
             counts = f"{key_count} keys and {tensor_count} tensors"
-            raise ModelFileError(f"{self._path}: {counts} do not fit the file")
+            raise ModelFileError(f"{self._path}: {counts} do not fit into the file")
         self._spend(key_count + tensor_count)
         metadata = {self._string(): self._value(self._scalar("I")) for _ in range(key_count)}
         infos = [self._tensor() for _ in range(tensor_count)]
@@ -96,10 +98,12 @@ class _Cursor:
             for name, shape, kind, offset in infos
         }
         if len(metadata) < key_count or len(tensors) < tensor_count:
-            raise ModelFileError(f"{self._path}: the header has a key or a tensor twice")
+            raise ModelFileError(f"{self._path}: names of keys and tensors must be unique")
         beyond = next((one for one in tensors.values() if one.offset > len(self._data)), None)
         if beyond is not None:
-            raise ModelFileError(f"{self._path}: tensor {beyond.name!r} begins beyond the file")
+            raise ModelFileError(
+                f"{self._path}: tensor {beyond.name!r} begins beyond the end of the file"
+            )
         return GgufHeader(path=self._path, metadata=metadata, tensors=tensors)
 
     def _start_of_data(self, alignment: object) -> int:
@@ -132,7 +136,7 @@ class _Cursor:
     def _bytes(self, length: int) -> bytes:
         end = self._at + length
         if end > len(self._data):
-            raise ModelFileError(f"{self._path}: the header ends beyond the file")
+            raise ModelFileError(f"{self._path}: the header ends beyond the end of the file")
         chunk = self._data[self._at : end]
         self._at = end
         return chunk
@@ -149,7 +153,9 @@ class _Cursor:
             raise ModelFileError(f"{self._path}: arrays nested more than {_MAX_NESTED} deep")
         kind, count = self._scalar("I"), self._scalar("Q")
         if count > len(self._data):
-            raise ModelFileError(f"{self._path}: an array of {count} values does not fit the file")
+            raise ModelFileError(
+                f"{self._path}: an array of {count} values does not fit into the file"
+            )
         self._spend(count)
         if kind in _SCALARS:
             layout = f"<{count}{_SCALARS[kind]}"

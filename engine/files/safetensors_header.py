@@ -66,7 +66,7 @@ def _tensor(path: Path, name: str, info: Any, start: int, size: int) -> StoredTe
     if len(shape) > _MAX_DIMENSIONS or any(type(one) is not int or one < 0 for one in shape):
         raise ModelFileError(f"{path}: tensor {shown!r} has an invalid shape")
     if not 0 <= first <= last <= size - start:
-        raise ModelFileError(f"{path}: tensor {shown!r} ends beyond the file")
+        raise ModelFileError(f"{path}: tensor {shown!r} ends beyond the end of the file")
     item = _ITEM_BYTES.get(dtype)  # the reader of the tensor rejects other types
     if item is not None and math.prod(shape) * item != last - first:
         raise ModelFileError(

@@ -105,7 +105,9 @@ def _gguf_rope(header: GgufHeader, fields: Fields, head_dim: int) -> RopeSpec:
             file.seek(info.offset)
             raw = file.read(4 * (head_dim // 2))
         if len(raw) < 4 * (head_dim // 2):
-            raise ModelFileError(f"{header.path}: tensor 'rope_freqs.weight' ends beyond the file")
+            raise ModelFileError(
+                f"{header.path}: tensor 'rope_freqs.weight' ends beyond the end of the file"
+            )
         divisors = [factor * value for value in struct.unpack(f"<{head_dim // 2}f", raw)]
         if not all(0 < value < math.inf for value in divisors):
             raise ModelFileError(

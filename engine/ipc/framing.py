@@ -110,7 +110,7 @@ def encode(message: ToWorker | FromWorker) -> bytes:
     """
     body = _encoder.encode(message)
     if len(body) > MAX_FRAME_BYTES:
-        raise FrameError(f"a frame has {len(body)} bytes; the limit is {MAX_FRAME_BYTES}")
+        raise FrameError(f"frame must be at most {MAX_FRAME_BYTES} bytes (got {len(body)})")
     return _LENGTH.pack(len(body)) + body
 
 
@@ -132,7 +132,7 @@ class FrameReader(Generic[Said]):
             try:
                 message = self._decoder.decode(body)
             except msgspec.MsgspecError as error:
-                raise FrameError(f"a frame can't be decoded: {error}") from error
+                raise FrameError(f"a frame cannot be decoded: {error}") from error
             yield message
 
     def _cut(self) -> bytes | None:
@@ -141,7 +141,7 @@ class FrameReader(Generic[Said]):
             return None
         (length,) = _LENGTH.unpack_from(self._buffer)
         if length > MAX_FRAME_BYTES:
-            raise FrameError(f"a frame announces a length of {length} bytes")
+            raise FrameError(f"frame must be at most {MAX_FRAME_BYTES} bytes (got {length})")
         end = _LENGTH.size + length
         if len(self._buffer) < end:
             return None

@@ -36,7 +36,7 @@ class InFlightTable:
             ValueError: a turn of this id is in flight.
         """
         if turn in self._turns:
-            raise ValueError(f"turn {turn!r} is running already")
+            raise ValueError(f"turn {turn!r} is already running")
         stream = self._turns[turn] = TurnStream(turn)
         return stream
 

@@ -141,7 +141,7 @@ class InProcessEngine:
         if not started.done():
             started.set_exception(error)
             return
-        log.error("The engine's thread failed", exc_info=error)
+        log.error("the engine's thread failed", exc_info=error)
         self.failure = error
         self._available.clear()
         self._epoch += 1

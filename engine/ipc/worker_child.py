@@ -157,7 +157,7 @@ class WorkerChild(asyncio.Protocol):
             for message in self._reader.feed(data):
                 self._on_message(message)
         except FrameError:
-            log.exception("The engine process sent an invalid message; it is terminated")
+            log.exception("the engine process sent an invalid message and is killed")
             self.kill()
 
     def connection_lost(self, _error: Exception | None) -> None:

@@ -193,7 +193,7 @@ class WorkerEngine:
         if self._child is None or not self.available:
             raise EngineUnavailableError("the engine is restarting")
         if not self._child.takes_more:
-            raise EngineUnavailableError("the engine accepts no commands: it hangs in a step")
+            raise EngineUnavailableError("the engine accepts no commands while it hangs in a step")
         return self._child
 
     # --- life of the child -----------------------------------------------------------------
@@ -237,9 +237,9 @@ class WorkerEngine:
                     await self._launch_child()
                     break
                 except (EngineError, OSError) as error:
-                    log.error("The engine did not restart: %s", error)  # noqa: TRY400 -- the reason is the message
+                    log.error("the engine did not restart: %s", error)  # noqa: TRY400 -- the reason is the message
             self._restarts += 1
-            log.warning("The engine is running again (restart %d)", self._restarts)
+            log.warning("the engine is running again (restart %d)", self._restarts)
 
     async def _watch(self) -> None:
         """Ping the child; kill one that does not answer in time. `_supervise` handles its loss."""
@@ -263,8 +263,8 @@ class WorkerEngine:
         shown = ", ".join(turns[:_SHOWN_TURNS]) or "none"
         more = f" and {len(turns) - _SHOWN_TURNS} more" if len(turns) > _SHOWN_TURNS else ""
         log.error(
-            "the engine process %d hangs: it has ended no step for %g s (step_timeout_s) and is "
-            "killed; its turns: %s%s",
+            "the engine process %d hangs: it has completed no step for %g s (step_timeout_s) "
+            "and is killed; its turns: %s%s",
             pid,
             self._watchdog.step_timeout_s,
             shown,
@@ -303,7 +303,7 @@ class WorkerEngine:
 async def _describe_exit(child: WorkerChild, when: str) -> str:
     code = await child.end(_LAST_OUTPUT_S)
     how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-    hint = " (often: not enough memory)" if code == -signal.SIGKILL else ""
+    hint = " (often because memory ran out)" if code == -signal.SIGKILL else ""
     lines = f"; its last output:\n{child.last_output}" if child.last_output else ""
     return f"the engine process ended {when}: {how}{hint}{lines}"
 

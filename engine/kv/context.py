@@ -26,7 +26,7 @@ class CutTooLong(Corruption):
     """A context can't be cut to more ids than it has."""
 
     def __init__(self, session: SessionId, length: int, there: int) -> None:
-        super().__init__(f"{session} can't be cut to {length} of {there} ids")
+        super().__init__(f"{session} cannot be cut to {length} of {there} ids")
         self.length = length
         self.there = there
 

@@ -224,7 +224,7 @@ class Eviction:
             check_placement(view, plan)
         except Exception:
             # A policy may come from a plugin. Its failure must not stop turns.
-            _log.exception("placement policy %s failed; lru decides instead", self._config.name)
+            _log.exception("placement policy %s failed; lru is used instead", self._config.name)
             plan = LeastRecentlyUsed().plan(view)
         return plan
 

@@ -213,7 +213,7 @@ class Executor:
             BadSpansError: the spans do not fit the ids. Both leave the context unchanged.
         """
         if edit.at != len(context.ids):
-            raise BadEditsError(f"{edit} of {len(context.ids)} ids")
+            raise BadEditsError(f"{edit} does not fit a context of {len(context.ids)} ids")
         if context.rebuilt_exact:
             after = without(context.ids, edit)
             computed = kept_count(context.computed_len, edit.dropped)

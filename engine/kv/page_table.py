@@ -38,7 +38,7 @@ class WrongSpace(Corruption):
     """The table has fewer slots than tokens to add or to keep."""
 
     def __init__(self, asked: int, there: int) -> None:
-        super().__init__(f"{asked} slots were requested, the table has {there}")
+        super().__init__(f"{asked} slots were requested; the page table has {there}")
         self.asked = asked
         self.there = there
 

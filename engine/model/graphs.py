@@ -79,7 +79,7 @@ class DecodeGraphs:
                 self._device.release_cached()
                 _log.warning("no graph of %d rows: %s", bucket.rows, error)
             except RuntimeError as error:
-                allowed = f"off, as a step can't be captured here: {error}"
+                allowed = f"off, as a step cannot be captured here: {error}"
                 raise ConfigError("cuda_graphs", "auto", allowed) from error
         self._buckets = list(self._captured)
         return len(self._captured)

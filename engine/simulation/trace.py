@@ -58,7 +58,7 @@ def read_trace(path: Path) -> Trace:
     except OSError as error:
         raise TraceError(f"{path}: {error.strerror or error}") from error
     if not requests:
-        raise TraceError(f"{path}: no requests")
+        raise TraceError(f"{path}: the trace must have a request (got none)")
     return Trace(name=path.name.split(".")[0], block_tokens=tokens, requests=requests)
 
 

@@ -57,12 +57,12 @@ def build_encoder(
     """
     slow = _tokenizers_encoder(pieces, merges, pattern)
     if (why := _not_in_merge_order(pieces, merges, pattern)) is not None:
-        _log.info("text is encoded by tokenizers: %s", why)
+        _log.info("text is encoded by the package tokenizers: %s", why)
         return slow, "tokenizers"
     fast = _tiktoken_encoder(pieces, pattern, slow)
     for text in _HARD_TEXTS:
         if fast(text) != slow(text):
-            _log.warning("text is encoded by tokenizers: tiktoken differs on %r", text)
+            _log.warning("text is encoded by the package tokenizers: tiktoken differs on %r", text)
             return slow, "tokenizers"
     return fast, "tiktoken"
 

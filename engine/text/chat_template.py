@@ -112,7 +112,7 @@ class ChatFormat:
         if system is None:
             return self._encode(_Trusted(opening.without_system))
         if opening.system is None:
-            raise TemplateError("this model's chat template takes no system prompt")
+            raise TemplateError("this model's chat template does not support a system prompt")
         if opening.joined:
             raise TemplateError(
                 "this model's chat template writes the system prompt into the first user message; "
@@ -141,7 +141,8 @@ class ChatFormat:
         form = self._forms.of(role)
         if form is None:
             raise TemplateError(
-                f"this model's chat template takes no {role} message in mid-conversation"
+                f"this model's chat template does not support a {role} message "
+                "in the middle of a conversation"
             )
         return self._encode(*_filled(form, text))
 
@@ -182,7 +183,7 @@ class ChatFormat:
             if got != expected:
                 roles = ", ".join(message["role"] for message in prompt)
                 raise TemplateError(
-                    f"the chat template can't be encoded as deltas: [{roles}] is {whole!r} with "
+                    f"the chat template cannot be encoded as deltas: [{roles}] is {whole!r} with "
                     f"ids {expected}, but its deltas have {got}"
                 )
 

@@ -43,7 +43,9 @@ class JinjaTemplate:
             self._environment = BoundedEnvironment({"raise_exception": _refuse})
             self._template = self._environment.compiled(source)
         except Exception as error:  # deep nesting, long numbers: the compilers fail in many ways
-            raise TemplateError(f"the chat template can't be compiled: {_reason(error)}") from error
+            raise TemplateError(
+                f"the chat template cannot be compiled: {_reason(error)}"
+            ) from error
 
     def at(self, now: datetime) -> Render:
         """Return the render function at a fixed time."""
@@ -61,7 +63,7 @@ class JinjaTemplate:
             )
         except Exception as error:  # the template is untrusted code and may fail in any way
             roles = ", ".join(message["role"] for message in messages)
-            raise TemplateError(f"the chat template refuses [{roles}]: {_reason(error)}") from error
+            raise TemplateError(f"the chat template rejects [{roles}]: {_reason(error)}") from error
 
 
 def read_template_source(path: Path) -> str:

@@ -169,7 +169,7 @@ def _with_strips(
     right = around[at + 1].removesuffix(bare[at + 1])
     if left not in _STRIPPED_LEFT or right not in _STRIPPED_RIGHT:
         raise TemplateError(
-            f"the chat template changes the blanks around a {message['role']} message: "
+            f"the chat template changes the whitespace around a {message['role']} message: "
             f"{padded['content']!r} becomes {left + message['content'] + right!r}"
         )
     return replace(form, left=_STRIPPED_LEFT[left], right=_STRIPPED_RIGHT[right])
@@ -195,7 +195,7 @@ def _around(render: Render, messages: Sequence[Message]) -> list[str]:
 def _same(where: str, first: str, later: str) -> None:
     if first != later:
         raise TemplateError(
-            f"the chat template can't be encoded as deltas: {where} it writes {first!r}, "
+            f"the chat template cannot be encoded as deltas: {where} it writes {first!r}, "
             f"then {later!r}"
         )
 
@@ -203,7 +203,7 @@ def _same(where: str, first: str, later: str) -> None:
 def _without_start(text: str, start: str) -> str:
     if not text.startswith(start):
         raise TemplateError(
-            f"the chat template can't be encoded as deltas: {text!r} does not begin with {start!r}"
+            f"the chat template cannot be encoded as deltas: {text!r} does not begin with {start!r}"
         )
     return text[len(start) :]
 
@@ -211,6 +211,6 @@ def _without_start(text: str, start: str) -> str:
 def _without_end(text: str, end: str) -> str:
     if not text.endswith(end):
         raise TemplateError(
-            f"the chat template can't be encoded as deltas: {text!r} does not end with {end!r}"
+            f"the chat template cannot be encoded as deltas: {text!r} does not end with {end!r}"
         )
     return text[: len(text) - len(end)]

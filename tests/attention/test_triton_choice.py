@@ -96,8 +96,8 @@ def test_without_triton_all_but_the_backend_can_be_imported():
 def test_without_triton_the_backend_says_what_would_work():
     done = run_without_triton("import engine.model.attention.triton.backend")
     last = done.stderr.strip().splitlines()[-1]
-    assert "ConfigError: attention_backend must be torch; or triton" in last
-    assert "once the package triton is installed" in last
+    assert "ConfigError: attention_backend must be torch, or triton" in last
+    assert "once its package is installed" in last
 
 
 @pytest.mark.parametrize(
@@ -117,6 +117,6 @@ def test_where_triton_cant_build_its_launcher_it_is_said_what_would_work(error, 
 
     monkeypatch.setattr(backend, "shared_bytes", broken)
     llama = law_model().llama
-    with pytest.raises(ConfigError, match=r"must be torch; or triton, .* C compiler") as caught:
+    with pytest.raises(ConfigError, match=r"must be torch, or triton once .* C compiler") as caught:
         backend.build(llama.spec, llama.arithmetic, DECLARATIONS[0])
     assert str(error) in str(caught.value)

@@ -57,7 +57,7 @@ async def test_conversations_go_on_as_in_a_calm_run(tmp_path, seed):
         metrics = server.get_text("/metrics")
         assert f"sessiond_engine_restarts_total {FAULTS:.1f}" in metrics
         assert f"sessiond_engine_hangs_total {faults.count(signal.SIGSTOP):.1f}" in metrics
-        assert server.log.count("hangs: it has ended no step") == faults.count(signal.SIGSTOP)
+        assert server.log.count("hangs: it has completed no step") == faults.count(signal.SIGSTOP)
 
 
 async def meet(server, clients, fault):

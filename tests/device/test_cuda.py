@@ -137,7 +137,7 @@ def test_memory_that_cant_be_pinned_leaves_no_error_for_the_next_kernel(
     device: CudaDevice, runtime: Runtime
 ) -> None:
     runtime.most = 32
-    with pytest.raises(MemoryError, match="64 bytes can't be pinned"):
+    with pytest.raises(MemoryError, match="64 bytes cannot be pinned"):
         device.pinned(64)
     runtime.check_launch()
     assert not runtime.pinned

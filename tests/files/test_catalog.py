@@ -120,5 +120,5 @@ def test_hub_failure_is_told_with_the_models_name(monkeypatch):
         raise OSError("no network")
 
     monkeypatch.setattr(hub, "snapshot_download", fail)
-    with pytest.raises(ModelFileError, match=r"'organisation/model' can't be fetched.*no network"):
+    with pytest.raises(ModelFileError, match=r"'organisation/model' cannot be fetched.*no network"):
         resolve_model("organisation/model")

@@ -77,9 +77,9 @@ def test_the_log_says_what_computes_attention_and_why(tiny, caplog):
     caplog.set_level("INFO")
     spec, config = tiny
     said = {
-        "auto": r"attention native-\w+: the first that can serve$",
-        "native": r"attention native-\w+: as --attention-backend says$",
-        "torch": r"attention torch: as --attention-backend says$",
+        "auto": r"attention native-\w+: the first suitable one$",
+        "native": r"attention native-\w+: set by --attention-backend$",
+        "torch": r"attention torch: set by --attention-backend$",
     }
     for wish, words in said.items():
         caplog.clear()
@@ -89,16 +89,22 @@ def test_the_log_says_what_computes_attention_and_why(tiny, caplog):
         assert model.attention_reason in caplog.records[-1].getMessage()
         assert not [record for record in caplog.records if record.levelname == "WARNING"]
     choice.prepare(spec, msgspec.structs.replace(config, block_size=8))
-    assert "native can't: block_size=8: the kernels have 16" in caplog.text
+    assert "native is not available: block_size=8: the kernels have 16" in caplog.text
 
 
 @pytest.mark.usefixtures("built")
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"block_size": 32}, r"torch.* \(native can't: block_size=32: the kernels have 16\)"),
-        ({"dtype": "float32"}, r"torch.* \(native can't: dtype=float32: .* bfloat16\)"),
-        ({"kv_cache_dtype": "fp8"}, r"torch.* \(native can't: kv_cache_dtype=fp8: .*int8\)"),
+        (
+            {"block_size": 32},
+            r"torch.* \(native is not available: block_size=32: the kernels have 16\)",
+        ),
+        ({"dtype": "float32"}, r"torch.* \(native is not available: dtype=float32: .* bfloat16\)"),
+        (
+            {"kv_cache_dtype": "fp8"},
+            r"torch.* \(native is not available: kv_cache_dtype=fp8: .*int8\)",
+        ),
     ],
 )
 def test_native_kernels_that_cannot_are_refused_with_what_would_work(tiny, settings, words):
@@ -112,7 +118,9 @@ def test_native_kernels_that_were_not_built_are_refused_by_name(tiny, tmp_path, 
     spec, config = tiny
     monkeypatch.setattr(library, "HERE", tmp_path)
     asked = msgspec.structs.replace(config, attention_backend="native")
-    with pytest.raises(ConfigError, match=r"must be torch.* \(native can't: .* not built"):
+    with pytest.raises(
+        ConfigError, match=r"must be torch.* \(native is not available: .* not built"
+    ):
         choice.prepare(spec, asked)
 
 

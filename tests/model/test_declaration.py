@@ -105,17 +105,17 @@ def test_takes_the_first_that_can_serve(wish, changes, title):
             "lib",
             {"installed": {"lib": (2, 8)}},
             (
-                "plain, or lib with --block-size 256 (lib 2.8 takes pages in multiples of 256, "
-                "not of 16 tokens)"
+                "plain, or lib with --block-size 256 (lib 2.8 needs blocks of a multiple of 256 "
+                "tokens, not 16)"
             ),
         ),
         (
             "lib",
             {"installed": {"lib": (2, 8)}, "kv_dtype": "float8_e4m3fn"},
             (
-                "plain, or lib with --kv-cache-dtype auto and --block-size 256 (lib 2.8 has KV in "
-                "the type it computes in (bfloat16), not float8_e4m3fn, takes pages in multiples "
-                "of 256, not of 16 tokens)"
+                "plain, or lib with --kv-cache-dtype auto and --block-size 256 (lib 2.8 supports "
+                "KV in the type of activations (bfloat16), not float8_e4m3fn, needs blocks of a "
+                "multiple of 256 tokens, not 16)"
             ),
         ),
         (
@@ -126,26 +126,29 @@ def test_takes_the_first_that_can_serve(wish, changes, title):
         (
             "kernel",
             {"capability": (7, 5)},
-            "plain (kernel needs compute capability 8.0 or more, this device has 7.5)",
+            "plain (kernel needs compute capability 8.0 or more; this device has 7.5)",
         ),
         (
             "kernel",
             {"dtype": "float32", "kv_dtype": "float32"},
             (
                 "plain, or kernel with --dtype bfloat16 or float16 and --kv-cache-dtype bfloat16 "
-                "or float16 or fp8 (kernel computes in bfloat16, float16, not float32, has KV "
+                "or float16 or fp8 (kernel computes in bfloat16, float16, not float32, supports KV "
                 "in bfloat16, float16, float8_e4m3fn, not float32)"
             ),
         ),
         (
             "kernel",
             {"device_type": "cpu", "capability": None},
-            "plain (kernel runs on cuda only, this is cpu)",
+            "plain (kernel runs on cuda only, not on cpu)",
         ),
         (
             "kernel",
             {"head_dim": 24},
-            "lib, plain (kernel has heads of multiples of 16 up to 256, the model has 24)",
+            (
+                "lib, plain (kernel supports head dimensions of multiples of 16 up to 256; "
+                "the model has 24)"
+            ),
         ),
         ("lib", {"capability": (12, 0)}, "kernel, plain, or lib with --block-size 256 (lib 2.8"),
         ("other", {}, "kernel, lib, plain (there is no such backend)"),
@@ -162,17 +165,17 @@ def test_an_impossible_wish_says_what_would_work(wish, changes, allowed):
 def test_the_reason_names_what_was_in_the_way_of_each_better_one():
     chosen = choose("auto", replace(CARD, device_type="cpu", capability=None, installed={}))
     assert chosen.reason == (
-        "the first that can serve (kernel runs on cuda only, this is cpu; lib 4 runs on cuda only, "
-        "this is cpu; lib 2.8 runs on cuda only, this is cpu)"
+        "the first suitable one (kernel runs on cuda only, not on cpu; lib 4 runs on cuda only, "
+        "not on cpu; lib 2.8 runs on cuda only, not on cpu)"
     )
     chosen = choose("auto", replace(CARD, installed={}, block_size=48))
     assert chosen.reason == (
-        "the first that can serve (kernel needs kernels>=3 installed; lib 4 needs lib-4>=4 "
-        "installed; lib 2.8 takes pages in multiples of 256, not of 48 tokens, needs lib>=2.8,<3 "
+        "the first suitable one (kernel needs kernels>=3 installed; lib 4 needs lib-4>=4 "
+        "installed; lib 2.8 needs blocks of a multiple of 256 tokens, not 48, needs lib>=2.8,<3 "
         "installed)"
     )
-    assert choose("plain", CARD).reason == "as --attention-backend says"
-    assert choose("auto", CARD).reason == "the first that can serve"
+    assert choose("plain", CARD).reason == "set by --attention-backend"
+    assert choose("auto", CARD).reason == "the first suitable one"
 
 
 def test_auto_that_finds_nothing_says_each_ones_reasons():
@@ -211,6 +214,6 @@ def test_what_is_chosen_has_no_obstacle_and_every_other_wish_is_refused():
 def test_obstacles_of_one_that_is_not_asked_here_are_taken_as_given():
     blocked = BackendCandidate(declaration=PLAIN, obstacles=(Obstacle(reason="was not built"),))
     chosen = choose_attention("auto", [blocked, candidate(KERNEL, CARD)])
-    assert chosen.reason == "the first that can serve (plain was not built)"
+    assert chosen.reason == "the first suitable one (plain was not built)"
     with pytest.raises(ConfigError, match=r"kernel \(plain was not built\)"):
         choose_attention("plain", [blocked, candidate(KERNEL, CARD)])

@@ -177,7 +177,7 @@ def test_unknown_type_is_named(tmp_path):
 def test_cut_off_file_is_refused(tmp_path):
     path = write(tmp_path / "model.gguf", weights())
     path.write_bytes(path.read_bytes()[:-100_000])
-    with pytest.raises(ModelFileError, match="ends beyond the file"):
+    with pytest.raises(ModelFileError, match="ends beyond the end of the file"):
         load(path)
 
 

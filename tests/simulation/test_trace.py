@@ -39,7 +39,7 @@ def test_burstgpt_prompts_grow_within_a_session(tmp_path: Path) -> None:
     [
         ("a.jsonl", MOONCAKE + "{}\n", "line 3"),
         ("a.csv", "t,session,turn,input_len,output_len\n0,1,1,many,2\n", "line 2"),
-        ("a.csv", "t,session,turn,input_len,output_len\n", "no requests"),
+        ("a.csv", "t,session,turn,input_len,output_len\n", "must have a request"),
         ("a.txt", "x", "name must end in"),
     ],
 )

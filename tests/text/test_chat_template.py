@@ -244,7 +244,7 @@ def test_template_that_moves_the_system_prompt_keeps_it_in_the_first_message(tmp
     )
     with pytest.raises(TemplateError, match="into the first user message"):
         model.format.open("sys")
-    with pytest.raises(TemplateError, match="no system message in mid-conversation"):
+    with pytest.raises(TemplateError, match="system message in the middle"):
         model.format.message("system", "sys")
 
 
@@ -267,7 +267,7 @@ def test_template_without_system_prompts_refuses_them_only(tmp_path):
     model = Model(tmp_path, templates.NO_SYSTEM, CHATML, eos="<|im_end|>")
     talk = [("user", "one"), ("assistant", "two"), ("user", "three")]
     assert deltas(model.format, *talk) == model.whole(*talk)
-    with pytest.raises(TemplateError, match="takes no system prompt"):
+    with pytest.raises(TemplateError, match="does not support a system prompt"):
         model.format.open("sys")
 
 
@@ -276,9 +276,9 @@ def test_template_without_system_prompts_refuses_them_only(tmp_path):
     [
         (templates.NUMBERED, r"between user and assistant it writes .*assistant 2.*assistant 4"),
         ("{{ messages | length }}", r"does not write \[user, assistant, user"),
-        ("{% for %}", "can't be compiled"),
-        ("{{ messages[0].content.missing.more }}", "refuses .*missing"),
-        ("{{ raise_exception('never') }}", "refuses .*never"),
+        ("{% for %}", "cannot be compiled"),
+        ("{{ messages[0].content.missing.more }}", "rejects .*missing"),
+        ("{{ raise_exception('never') }}", "rejects .*never"),
         ("{% for m in messages %}{{ m.content | upper }}{% endfor %}", "does not write"),
         ("{% for m in messages %}{{ m.content | replace('1', 'I') }};{% endfor %}", "its deltas"),
     ],
@@ -297,7 +297,7 @@ def test_template_without_deltas_is_refused_with_what_it_writes(tmp_path, templa
     ],
 )
 def test_template_can_not_leave_its_sandbox(tmp_path, code):
-    with pytest.raises(TemplateError, match="refuses"):
+    with pytest.raises(TemplateError, match="rejects"):
         Model(tmp_path, code + templates.CHATML_DEFAULT_SYSTEM, CHATML, eos="<|im_end|>")
 
 

@@ -97,7 +97,7 @@ def test_a_tier_that_cannot_be_had_is_left_out_and_says_why(tmp_path: Path, case
     assert disk.name == "disk"
     expected = {
         "no cache": "prefix cache",
-        "too small": "hold no block",
+        "too small": "bytes or more, one block",
         "not a folder": "exists",
         "in use": "another process",
     }[case]

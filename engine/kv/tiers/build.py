@@ -56,7 +56,7 @@ def open_tiers(
         elif config.enable_prefix_caching:
             tier = _open_disk(Path(config.disk_tier_path), size, block_bytes, fingerprint)
         if isinstance(tier, str):
-            _log.warning("No %s tier: %s", name, tier)
+            _log.warning("the %s tier is off: %s", name, tier)
             info.append(TierInfo(name=name, bytes=size, reason=tier))
             continue
         tiers.append(tier)
@@ -87,7 +87,7 @@ def _tier_info(tier: Tier, size: int) -> TierInfo:
 def _open_host(size: int, block_bytes: int, streamed: DeviceBlocks | None) -> Tier | str:
     capacity = size // block_bytes
     if not capacity:
-        return f"{size} bytes hold no block of {block_bytes}"
+        return f"its size must be {block_bytes} bytes or more, one block (got {size})"
     try:
         if streamed is None:
             store = HostStore(capacity, block_bytes)

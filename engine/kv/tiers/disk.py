@@ -58,7 +58,10 @@ class DiskStore:
         self.slot_bytes = -(-(block_bytes + _HEADER.size + _CRC.size) // _PAGE) * _PAGE
         self.capacity = max(0, limit_bytes - _PAGE) // self.slot_bytes
         if not self.capacity:
-            raise OSError(f"{limit_bytes} bytes hold no block of {self.slot_bytes}")
+            raise OSError(
+                f"its size must be {self.slot_bytes + _PAGE} bytes or more, one block "
+                f"(got {limit_bytes})"
+            )
         folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / FILE_NAME
         self._file = _open(self.path)

@@ -53,7 +53,7 @@ class Transfer:
                 case "erase":
                     self.store.erase(self.slots)
         except Exception:
-            _log.exception("a %s of %d blocks failed", self.kind, len(self.keys))
+            _log.exception("KV transfer failed (%s of %d blocks)", self.kind, len(self.keys))
             self.good = [False] * len(self.keys)
         self.seconds = time.perf_counter() - started_s
 

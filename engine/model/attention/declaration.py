@@ -132,7 +132,7 @@ def choose_attention(wish: str, candidates: Sequence[BackendCandidate]) -> Atten
         if each.obstacles:
             continue
         better = _obstacles_text(wished[:place])
-        asked = "the first that can serve" if wish == "auto" else "as --attention-backend says"
+        asked = "the first suitable one" if wish == "auto" else "set by --attention-backend"
         reason = f"{asked} ({better})" if better else asked
         return AttentionChoice(declaration=each.declaration, reason=reason)
     raise ConfigError("attention_backend", wish, _what_would_work(wish, wished, candidates))
@@ -178,7 +178,7 @@ def _device_obstacles(
 ) -> list[Obstacle]:
     if requirements.device_type not in declaration.device_types:
         allowed = _listed(declaration.device_types)
-        return [Obstacle(reason=f"runs on {allowed} only, this is {requirements.device_type}")]
+        return [Obstacle(reason=f"runs on {allowed} only, not on {requirements.device_type}")]
     if requirements.capability is None:
         return []
     least, below = declaration.least_capability, declaration.below_capability
@@ -186,7 +186,7 @@ def _device_obstacles(
         return []
     bounds = f"{_dotted(least)} or more" + (f", below {_dotted(below)}" if below else "")
     have = _dotted(requirements.capability)
-    return [Obstacle(reason=f"needs compute capability {bounds}, this device has {have}")]
+    return [Obstacle(reason=f"needs compute capability {bounds}; this device has {have}")]
 
 
 def _type_obstacles(
@@ -204,7 +204,7 @@ def _type_obstacles(
         if requirements.kv_dtype != requirements.dtype:
             found.append(
                 Obstacle(
-                    reason=f"has KV in the type it computes in ({requirements.dtype}), not "
+                    reason=f"supports KV in the type of activations ({requirements.dtype}), not "
                     f"{requirements.kv_dtype}",
                     remedy="--kv-cache-dtype auto",
                 )
@@ -212,7 +212,8 @@ def _type_obstacles(
     elif requirements.kv_dtype not in declaration.kv_dtypes:
         found.append(
             Obstacle(
-                reason=f"has KV in {_listed(declaration.kv_dtypes)}, not {requirements.kv_dtype}",
+                reason=f"supports KV in {_listed(declaration.kv_dtypes)}, "
+                f"not {requirements.kv_dtype}",
                 remedy=_one_of("--kv-cache-dtype", declaration.kv_dtypes),
             )
         )
@@ -228,7 +229,7 @@ def _shape_obstacles(
         found.append(
             Obstacle(
                 reason=(
-                    f"takes pages in multiples of {pages}, not of {requirements.block_size} tokens"
+                    f"needs blocks of a multiple of {pages} tokens, not {requirements.block_size}"
                 ),
                 remedy=f"--block-size {pages}",
             )
@@ -239,10 +240,13 @@ def _shape_obstacles(
     ):
         bounds = f"multiples of {declaration.head_multiple}" + (f" up to {most}" if most else "")
         found.append(
-            Obstacle(reason=f"has heads of {bounds}, the model has {requirements.head_dim}")
+            Obstacle(
+                reason=f"supports head dimensions of {bounds}; "
+                f"the model has {requirements.head_dim}"
+            )
         )
     if requirements.has_windows and not declaration.windows:
-        found.append(Obstacle(reason="has no sliding windows, the model does"))
+        found.append(Obstacle(reason="does not support sliding windows, which the model uses"))
     return found
 
 

@@ -21,5 +21,5 @@ _NATIVE = Declaration(
 
 def native_candidate(*reasons: str) -> BackendCandidate:
     """Return the kernels as a candidate, with these obstacles."""
-    obstacles = tuple(Obstacle(reason=f"can't: {reason}") for reason in reasons)
+    obstacles = tuple(Obstacle(reason=f"is not available: {reason}") for reason in reasons)
     return BackendCandidate(declaration=_NATIVE, obstacles=obstacles)

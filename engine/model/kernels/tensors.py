@@ -103,7 +103,9 @@ class _Gguf:
         row_bytes = shape[-1] // kind.values * kind.num_bytes
         end = info.offset + row_bytes * math.prod(shape[:-1])
         if end > len(self._data):
-            raise ModelFileError(f"{self._path}: tensor {info.name!r} ends beyond the file")
+            raise ModelFileError(
+                f"{self._path}: tensor {info.name!r} ends beyond the end of the file"
+            )
         raw = self._data[info.offset : end].reshape(*shape[:-1], row_bytes)
         return _from_ggml(info.ggml_type, raw)
 

@@ -88,7 +88,9 @@ class GgufTensors:
         row_bytes = shape[-1] // values_per_block * bytes_per_block
         end = info.offset + row_bytes * (shape[0] if len(shape) > 1 else 1)
         if end > len(self._data):
-            raise ModelFileError(f"{self._path}: tensor {info.name!r} ends beyond the file")
+            raise ModelFileError(
+                f"{self._path}: tensor {info.name!r} ends beyond the end of the file"
+            )
         # a copy, so that nothing refers to the map when it is closed
         raw = np.frombuffer(self._data[info.offset : end], dtype=np.uint8)
         return kind, raw.reshape(*shape[:-1], row_bytes)

@@ -53,5 +53,5 @@ def find_library(declaration: Declaration, importer: Import) -> ModuleType:
         "attention_backend",
         declaration.name,
         f"another backend, or {package} built for this torch and CUDA: "
-        f"{declaration.title} is installed but can't be used ({'; '.join(reasons)})",
+        f"{declaration.title} is installed but cannot be used ({'; '.join(reasons)})",
     )

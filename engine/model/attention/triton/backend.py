@@ -27,7 +27,7 @@ except ModuleNotFoundError as error:
     if (error.name or "").partition(".")[0] != "triton":
         raise
     raise ConfigError(
-        "attention_backend", "triton", "torch; or triton, once the package triton is installed"
+        "attention_backend", "triton", "torch, or triton once its package is installed"
     ) from error
 
 from engine.model.attention.triton.steps import FixedStep, TritonStep
@@ -43,7 +43,7 @@ def build(spec: ModelSpec, arithmetic: Arithmetic, declaration: Declaration) -> 
         return TritonAttention(spec, arithmetic, name=declaration.name)
     except (RuntimeError, OSError, CalledProcessError) as error:
         allowed = (
-            "torch; or triton, once there are a C compiler (gcc, or what CC names), Python's "
+            "torch, or triton once there are a C compiler (gcc, or what CC names), Python's "
             f"headers and a folder for its cache (TRITON_CACHE_DIR): {error}"
         )
         raise ConfigError("attention_backend", declaration.name, allowed) from error
