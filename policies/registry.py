@@ -118,7 +118,7 @@ def _load(points: Iterable[EntryPoint]) -> dict[str, type[ContextPolicy]]:
         try:
             policy = point.load()
         except Exception as error:
-            raise PluginError(f"{origin} can't be loaded: {error}") from error
+            raise PluginError(f"{origin} cannot be loaded: {error}") from error
         if not isinstance(policy, type) or not callable(getattr(policy, "plan", None)):
             raise PluginError(f"{origin} must be a class with a method `plan` (got {policy!r})")
         plugins[point.name] = policy

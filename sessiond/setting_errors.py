@@ -25,7 +25,7 @@ _KINDS = {
     bool: "true or false",
     int: "a whole number",
     float: "a number",
-    str: "a non-empty text",
+    str: "a non-empty string",
     tuple[str, ...]: "comma-separated names",
 }
 
@@ -54,9 +54,9 @@ def load_settings(flags: Mapping[str, object]) -> Settings:
         where = _source(error.name, flags)
         raise SettingError(f"{where} must be {error.allowed} (got {error.value})") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingError(f"{config_file()} is not TOML: {error}") from error
+        raise SettingError(f"{config_file()} must be valid TOML ({error})") from error
     except OSError as error:
-        raise SettingError(f"{config_file()} can't be read: {error.strerror}") from error
+        raise SettingError(f"{config_file()} cannot be read: {error.strerror}") from error
 
 
 def allowed_values(name: str) -> str:
@@ -67,7 +67,7 @@ def allowed_values(name: str) -> str:
         *others, last = get_args(kind)
         return f"{', '.join(others)} or {last}" if others else str(last)
     if name == "otlp_traces_endpoint":
-        return "an address such as http://127.0.0.1:4318/v1/traces, or empty"
+        return "a URL such as http://127.0.0.1:4318/v1/traces, or empty"
     if name == "db":
         return "a SQLAlchemy URL such as sqlite+aiosqlite:////path/to/file.db"
     words = BYTE_SIZES if name in BYTE_FIELDS else _KINDS[kind]

@@ -64,8 +64,8 @@ class KeyAuth:
         try:
             owner = await self._accounts.key_owner(shown.id)
         except StoreError as error:
-            logger.error("an API key can't be verified: %s", error)  # noqa: TRY400 -- no trace helps
-            raise RequestError("internal_error", "the API key can't be verified now") from error
+            logger.error("an API key cannot be verified: %s", error)  # noqa: TRY400 -- no trace helps
+            raise RequestError("internal_error", "the API key cannot be verified now") from error
         is_right = is_secret(shown.secret, owner.secret if owner else self._dummy)
         if owner is None or not is_right:
             raise unknown_key()
@@ -79,7 +79,7 @@ class KeyAuth:
 
 def unknown_key() -> RequestError:
     """Build the one error for wrong, unknown and revoked keys."""
-    return RequestError("invalid_api_key", "the API key is not known")
+    return RequestError("invalid_api_key", "the API key is unknown")
 
 
 def bearer_key(authorization: str | None) -> str | None:

@@ -125,9 +125,7 @@ class ReplayJob:
 
 def internal_error() -> RequestError:
     """Build the client's error for an internal error of the server."""
-    return RequestError(
-        "internal_error", "internal error of the server; the session can be continued"
-    )
+    return RequestError("internal_error", "internal server error; the session can be continued")
 
 
 def database_error(error: StoreError) -> RequestError:

@@ -77,6 +77,6 @@ class KeyWatch:
                 if in_use:
                     self.revoke(await find_unusable(in_use))
             except StoreError as error:
-                logger.error("API keys can't be verified: %s", error)  # noqa: TRY400 -- no trace helps
+                logger.error("API keys cannot be verified: %s", error)  # noqa: TRY400 -- no trace helps
             except Exception:
-                logger.exception("the check for revoked keys failed; it is retried")
+                logger.exception("the check for revoked API keys failed; it is retried")

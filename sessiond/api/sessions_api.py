@@ -143,7 +143,7 @@ class SessionsApi:
     def _admin(self, request: Request) -> Caller:
         caller = caller_of(request)
         if not caller.is_admin:
-            raise RequestError("permission_denied", "users' policies require an admin")
+            raise RequestError("permission_denied", "policies of users require an admin")
         return caller
 
     async def _read_response_id(self, request: Request) -> str | None:

@@ -58,7 +58,7 @@ class SocketEnded:
     reason: str
 
 
-_FAULT = SocketEnded(INTERNAL_FAULT, "internal error of the server")
+_FAULT = SocketEnded(INTERNAL_FAULT, "internal server error")
 
 
 class SocketEndpoint:
@@ -88,7 +88,7 @@ class SocketEndpoint:
         try:
             headers = await self._quotas.headers(user_id)
         except Exception:
-            logger.exception("a caller's quota can't be read")
+            logger.exception("the caller's quota cannot be read")
             return []
         return [(name.encode(), value.encode()) for name, value in headers.items()]
 
@@ -136,7 +136,7 @@ class SocketConnection:
                 await self._read_until_cut(lanes)
                 self._cut()  # also tasks that the last frame started
         except* Exception:
-            logger.exception("a socket was ended by an internal error")
+            logger.exception("an internal error ended a socket")
         self._lanes, self._others = None, []  # breaks reference cycles
         for job in lanes.all_jobs() if lanes is not None else ():
             await job.abandon()
@@ -185,7 +185,7 @@ class SocketConnection:
         except StoreError as error:
             await self._refuse(database_error(error), stream_id, lanes)
         except Exception:
-            logger.exception("a frame failed with an internal error")
+            logger.exception("an internal error occurred while a frame was handled")
             await self._refuse(internal_error(), stream_id, lanes)
 
     async def _refuse(self, error: RequestError, stream_id: str | None, lanes: Lanes[Job]) -> None:
@@ -296,7 +296,7 @@ class SocketConnection:
                 await self._outbound.join()
         except TimeoutError:
             logger.warning("a socket is closed with unsent events")
-        self._end(GOING_AWAY_FOR_RESTART, "the server restarts")
+        self._end(GOING_AWAY_FOR_RESTART, "the server is restarting")
 
     async def _watch_key(self) -> None:
         await self._revoked.wait()

@@ -182,7 +182,7 @@ def _locustfile() -> Path:
     missing = [name for name in ("locust", "websocket") if importlib.util.find_spec(name) is None]
     found = importlib.util.find_spec("loadtest")
     if missing or found is None or not found.submodule_search_locations:
-        fail("sessiond capacity needs the extra: pip install 'sessiond[loadtest]'")
+        fail("sessiond capacity needs the extra `loadtest`: pip install 'sessiond[loadtest]'")
     return Path(found.submodule_search_locations[0]) / "locustfile.py"
 
 

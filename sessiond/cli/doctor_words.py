@@ -21,7 +21,11 @@ def show(
 ) -> None:
     """Print the verdict, the explanations, and the numbers."""
     sound = bool(report.get("ok"))
-    verdict = "[green]the memory adds up[/]" if sound else "[red]the memory does not add up[/]"
+    verdict = (
+        "[green]memory accounting is consistent[/]"
+        if sound
+        else "[red]memory accounting is inconsistent[/]"
+    )
     console.print(verdict)
     for violation in report.get("violations", ()):
         console.print(f"  {violation}", markup=False)

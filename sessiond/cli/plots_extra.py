@@ -12,4 +12,4 @@ def need_plots(what: str) -> None:
         typer.Exit: it is not.
     """
     if importlib.util.find_spec("matplotlib") is None:
-        fail(f"{what} needs the extra: pip install 'sessiond[plots]'")
+        fail(f"{what} needs the extra `plots`: pip install 'sessiond[plots]'")

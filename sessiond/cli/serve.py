@@ -91,7 +91,7 @@ def serve(settings: Settings) -> None:
         except (EngineError, OSError) as error:
             fail(error)
         except SystemExit:  # uvicorn exits when the application fails to start
-            fail("the application did not start; the log above says why")
+            fail("the application did not start (see the log above)")
     banner.stopped()
 
 
@@ -166,7 +166,8 @@ def _warn_without_keys(db: str) -> None:
 
     if not asyncio.run(any_key()):
         logger.warning(
-            "no user has a key, so every request is refused: `sessiond user add NAME --role admin`"
+            "no user has a key, so every request is refused; "
+            "create one: `sessiond user add NAME --role admin`"
         )
 
 

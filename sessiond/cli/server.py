@@ -49,7 +49,7 @@ def bind(host: str, port: int, *, gone_after_s: float = GONE_AFTER_S) -> socket.
         hint = "choose another with --port, 0 for a free one"
         if error.errno == errno.EADDRNOTAVAIL or isinstance(error, socket.gaierror):
             hint = "--host must be an address of this machine"
-        raise PortTakenError(f"can't listen on {host}:{port}: {error.strerror}; {hint}") from error
+        raise PortTakenError(f"cannot listen on {host}:{port}: {error.strerror}; {hint}") from error
     return listener
 
 

@@ -97,7 +97,9 @@ def _pool_families(
     # with shared blocks, sessions may keep more tokens than there are slots: nothing is wasted
     wasted = max(0.0, 1 - stats.kept_tokens / slots) if slots else 0.0
     yield gauge(
-        "sessiond_internal_fragmentation_ratio", "Share of held slots without a token.", wasted
+        "sessiond_internal_fragmentation_ratio",
+        "Share of slots in active blocks that hold no token.",
+        wasted,
     )
 
 
@@ -135,10 +137,12 @@ def _loop_families(stats: EngineStats) -> Iterator[Metric]:
     none = empty(RECLAIM_SECONDS)
     causes: tuple[ReclaimCause, ...] = get_args(ReclaimCause)
     reclaims: dict[str, Buckets] = {cause: stats.reclaim_times.get(cause, none) for cause in causes}
-    yield histograms("sessiond_reclaim_seconds", "Time to trim or free KV.", "cause", reclaims)
+    yield histograms(
+        "sessiond_reclaim_seconds", "Time to trim or free KV, by cause.", "cause", reclaims
+    )
     yield histogram("sessiond_step_seconds", "Duration of engine steps.", stats.step_times)
     shortages = stats.memory_shortages_total
-    yield counter("sessiond_step_memory_shortages", "Steps short of memory.", shortages)
+    yield counter("sessiond_step_memory_shortages", "Steps that ran out of memory.", shortages)
 
 
 def _tier_families(tiers: dict[str, TierStats]) -> Iterator[Metric]:
@@ -178,7 +182,7 @@ def alias_families(stats: EngineStats, info: EngineInfo, first_token: Buckets) -
     ):
         yield gauge(f"vllm:{name}", f"vLLM's {name}.", value, labels)
     config = {"block_size": str(info.block_size), "num_gpu_blocks": str(info.total_blocks)}
-    yield gauge("vllm:cache_config_info", "Size of the pool.", 1, {**config, **labels})
+    yield gauge("vllm:cache_config_info", "Size of the KV pool.", 1, {**config, **labels})
     drafts = stats.accepted_drafts_total + stats.rejected_drafts_total
     for name, value in (
         ("prefix_cache_queries", stats.prefix_queries_total),

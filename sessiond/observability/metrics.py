@@ -96,7 +96,7 @@ class Metrics:
         yield gauge("sessiond_websocket_connections", "Open WebSocket connections.", poll.sockets)
         text = "Engine restarts after a loss."
         yield counter("sessiond_engine_restarts", text, poll.restarts)
-        yield counter("sessiond_engine_hangs", "Engine restarts because a step hung.", poll.hangs)
+        yield counter("sessiond_engine_hangs", "Engine restarts after a hung step.", poll.hangs)
         text = "Blocks with references but no holder; any value but 0 is a fault."
         yield gauge("sessiond_leaked_blocks", text, poll.leaked_blocks)
         yield counters(
@@ -105,10 +105,12 @@ class Metrics:
             "reason",
             self._quota_rejections,
         )
-        yield gauge(
-            "sessiond_kv_demand_ratio", "KV wanted by active turns / pool size.", poll.demand
+        yield gauge("sessiond_kv_demand_ratio", "KV demand of active turns, in pools.", poll.demand)
+        yield counter(
+            "sessiond_pressure_warnings",
+            "Times that KV demand rose above its warning watermark.",
+            poll.warnings,
         )
-        yield counter("sessiond_pressure_warnings", "Times KV demand got high.", poll.warnings)
         steps = {**self._degradations, **_taken(poll.stats)}
         yield counters("sessiond_degradations", "Degradation steps taken.", "step", steps)
         if poll.stats is not None and poll.info is not None:
@@ -120,7 +122,7 @@ class Metrics:
         yield counters("sessiond_turns", "Finished turns by outcome.", "outcome", self._turns)
         contexts = CounterMetricFamily(
             "sessiond_turn_contexts",
-            "Turns by the part of the session in context and the exactness of its KV.",
+            "Turns by the form of their context and the fidelity of its KV.",
             labels=["context", "fidelity"],
         )
         for labels, count in self._contexts.items():
@@ -128,13 +130,17 @@ class Metrics:
         yield contexts
         yield histograms(
             "sessiond_time_to_first_token_seconds",
-            "From arrival at the engine to the first token; warm: cached KV was reused.",
+            "Time from arrival at the engine to the first token (warm = cached KV was reused).",
             "path",
             {path: one.snapshot() for path, one in self._first_token.items()},
         )
         for name, text, one in (
-            ("sessiond_turn_duration_seconds", "From arrival to the end.", self._duration),
-            ("sessiond_queue_time_seconds", "From arrival to the first step.", self._queue_time),
+            ("sessiond_turn_duration_seconds", "Time from arrival to the end.", self._duration),
+            (
+                "sessiond_queue_time_seconds",
+                "Time from arrival to the first step.",
+                self._queue_time,
+            ),
             ("sessiond_turn_kv_bytes", "KV of the session at the end of the turn.", self._kv_bytes),
         ):
             yield histogram(name, text, one.snapshot())

@@ -186,7 +186,7 @@ class TurnBinder:
             case _:
                 raise RequestError(
                     "invalid_value",
-                    "conversation and previous_response_id exclude each other",
+                    "previous_response_id must be absent with conversation",
                     param="previous_response_id",
                 )
         return live
@@ -238,7 +238,7 @@ def _check_is_stored(turn: Turn) -> None:
         raise RequestError(
             "invalid_value",
             "idempotency_key must be absent when store is false: "
-            "a response that is not stored can't be repeated",
+            "a response that is not stored cannot be repeated",
             param="idempotency_key",
         )
 

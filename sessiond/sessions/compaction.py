@@ -213,7 +213,7 @@ class SummaryWriter:
             self._close(writing)
         pair = (*writing.head, *ending.kept_ids)
         if not ending.text.strip():
-            raise SummaryError("the model wrote nothing")
+            raise SummaryError("the model generated no text")
         if len(pair) > writing.plan.summary_tokens:
             raise SummaryError(
                 f"the summary has {len(pair)} tokens, more than {writing.plan.summary_tokens}"
@@ -462,7 +462,7 @@ class SummaryService:
                 return
             await self._writer.write(writing)
         except NotNowError as error:
-            logger.debug("no background summary of %s: %s", live.id, error)
+            logger.debug("session %s got no background summary: %s", live.id, error)
         except (SummaryError, StoreError, EngineUnavailableError) as error:
             self._fail(writing, str(error))
         except Exception:
@@ -483,7 +483,7 @@ class SummaryService:
         # a stopped turn, or one with a shorter deadline, does not count as a failed summary
         waited_all = seconds == self._limits.summary_wait_s and not patience.stopped.is_set()
         if is_cancelled and waited_all:
-            self._fail(work.writing, f"not written within {seconds} s")
+            self._fail(work.writing, f"it was not written within {seconds} s")
 
     # --- failures ----------------------------------------------------------------------------
 
@@ -491,7 +491,7 @@ class SummaryService:
         return not self._closed and layout.all_turns >= self._retry_at.get(live.id, 0)
 
     def _fail(self, writing: Writing, why: str) -> None:
-        logger.warning("no summary of %s: %s", writing.live.id, why)
+        logger.warning("session %s got no summary: %s", writing.live.id, why)
         self._retry_at[writing.live.id] = writing.layout.all_turns + RETRY_AFTER_TURNS
         self._retry_at.move_to_end(writing.live.id)
         while len(self._retry_at) > _MAX_FAILURES_KNOWN:

@@ -120,8 +120,8 @@ class ContextPolicies:
             plan = policy.plan(view)
             check_context(view, plan)
         except BrokenLawError as error:
-            logger.error("context policy %s broke a law: %s", choice.type, error)  # noqa: TRY400 -- what is wrong is the plan, not the call
-            message = f"the context policy {choice.type!r} made a plan that breaks a law: {error}"
+            logger.error("context policy %s returned an invalid plan: %s", choice.type, error)  # noqa: TRY400 -- what is wrong is the plan, not the call
+            message = f"the context policy {choice.type!r} returned an invalid plan: {error}"
             raise RequestError("internal_error", message) from error
         except Exception as error:
             logger.exception("context policy %s failed", choice.type)

@@ -144,7 +144,7 @@ class Conversations:
         await self.get_item(caller, session_id, item_id)
         raise RequestError(
             "unsupported_parameter",
-            "items can't be deleted one by one: fork at an earlier response, or reset the session",
+            "items cannot be deleted one by one: fork at an earlier response, or reset the session",
             param="item_id",
         )
 

@@ -146,7 +146,7 @@ class Housekeeping:
                 await self._idempotency.reap()
                 await self.end_abandoned()
             except Exception:
-                logger.exception("the reaper failed; it continues")
+                logger.exception("deleting abandoned sessions failed; it is retried")
 
     async def end_abandoned(self) -> None:
         """Delete sessions that nobody came back to for `session_ttl_s`, once a minute at most."""

@@ -70,7 +70,7 @@ class TransitionError(Exception):
     """A bug: the state of the session does not allow the event."""
 
     def __init__(self, state: State, event: LifecycleEvent) -> None:
-        super().__init__(f"{event.value} in state {state.value}")
+        super().__init__(f"event {event.value} is not allowed in state {state.value}")
         self.state = state
         self.event = event
 

@@ -35,6 +35,6 @@ class PendingEndings:
             except StoreError as error:
                 if self._store.failure is not None:
                     return
-                logger.info("turn %s: its end is not stored: %s", row.id, error)
+                logger.info("the end of turn %s could not be stored: %s", row.id, error)
             if self._rows and self._rows[0] is row:
                 self._rows.popleft()

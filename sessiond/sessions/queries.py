@@ -18,5 +18,5 @@ async def ask_in_time(engine: EngineClient, query: Query, timeout_s: float) -> Q
         async with asyncio.timeout(timeout_s):
             return await engine.ask(query)
     except (EngineUnavailableError, TimeoutError):
-        message = "the engine does not answer: it is busy with a step, or restarting"
+        message = "the engine does not answer: it runs a long step or is restarting"
         raise RequestError("engine_restarted", message, retry_after_s=1) from None

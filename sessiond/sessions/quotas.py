@@ -128,7 +128,7 @@ class ResidencyMeter:
             try:
                 await self.sample()
             except Exception:
-                logger.exception("residency could not be measured; retrying")
+                logger.exception("residency could not be measured; it is retried")
 
 
 class _Known(NamedTuple):
@@ -283,7 +283,9 @@ class Quotas:
         found = refusal(account, wanted, now, self._drain_s)
         if found is None:  # the quota has become free since
             return RequestError(
-                "rate_limit_exceeded", "the quota was exhausted a moment ago", retry_after_s=1
+                "rate_limit_exceeded",
+                "the quota was exhausted and is free again; try again",
+                retry_after_s=1,
             )
         self._on_refused(found.reason)
         return RequestError(
@@ -315,7 +317,7 @@ class Quotas:
             try:
                 await self.tend(running())
             except Exception:
-                logger.exception("quota reservations could not be renewed; retrying")
+                logger.exception("quota reservations could not be renewed; it is retried")
 
     async def tend(self, turn_ids: Sequence[str]) -> None:
         """Renew the reservations of running turns and reap expired ones."""

@@ -93,7 +93,7 @@ class Replica:
         try:
             await self._membership.resign()
         except StoreError as error:
-            logger.warning("the lease was not released and will expire: %s", error)
+            logger.warning("the lease could not be released and will expire: %s", error)
 
     async def beat(self) -> None:
         """Renew the lease, store pending endings, free KV of sessions that others took over.
@@ -116,12 +116,12 @@ class Replica:
                 await self.beat()
             except StoreError as error:
                 if was_usable:
-                    logger.warning("the database can't be used: %s", error)
+                    logger.warning("the database is unavailable: %s", error)
             except Exception:
-                logger.exception("the heartbeat failed; it continues")
+                logger.exception("the heartbeat failed; it is retried")
             else:
                 if not was_usable:
-                    logger.warning("the database can be used again")
+                    logger.warning("the database is available again")
 
     async def _free_taken(self) -> None:
         """Free the KV of sessions that another replica owns or closed, one batch per heartbeat.

@@ -248,7 +248,7 @@ class TurnRunner:
         self._hooks.degraded("refuse_new")
         return RequestError(
             "queue_full",
-            f"{most} turns run or wait, which is the maximum",
+            f"{most} turns are running or waiting, which is the maximum",
             retry_after_s=self._drain_rate.retry_after_s(),
         )
 
@@ -266,4 +266,4 @@ class TurnRunner:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None and not isinstance(error, RequestError):
-            logger.error("a turn's task failed", exc_info=error)
+            logger.error("the task of a turn failed", exc_info=error)

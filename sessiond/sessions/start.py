@@ -89,7 +89,7 @@ class TurnStarter:
         except QuotaExceededError as error:
             raise self._quotas.refused(error) from error
         except StoreError as error:
-            logger.warning("turn %s can't be stored: %s", turn.response_id, error)
+            logger.warning("turn %s could not be stored: %s", turn.response_id, error)
             raise RequestError("internal_error", "the turn could not be stored") from error
         turn.begin(
             plan,
@@ -229,7 +229,7 @@ class TurnStarter:
         try:
             await self._store.abort_turn(row)
         except StoreError:
-            logger.warning("turn %s: its end is not stored yet, will be retried", row.id)
+            logger.warning("the end of turn %s could not be stored; it is retried", row.id)
             self._pending_endings.add(row)
 
     def _failure(

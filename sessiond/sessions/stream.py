@@ -203,10 +203,14 @@ class TurnStreamer:
             try:
                 await self._store.commit_turn(row)
             except NotOwnerError as error:
-                logger.warning("turn %s is fenced off: %s", row.id, error)
+                logger.warning(
+                    "turn %s is not stored, because another server owns the session: %s",
+                    row.id,
+                    error,
+                )
                 raise
             except StoreError as error:
-                logger.warning("turn %s is not stored: %s", row.id, error)
+                logger.warning("turn %s could not be stored: %s", row.id, error)
                 if pause_s is None or isinstance(error, StaleSessionError):
                     break
                 await asyncio.sleep(pause_s)
@@ -228,7 +232,9 @@ class TurnStreamer:
             await self._store.abort_turn(row)
         except Exception as error:
             # The turn lock must be released in any case. The row stays `running`, in no context.
-            logger.warning("turn %s: its end is not stored yet: %s", row.id, error)
+            logger.warning(
+                "the end of turn %s could not be stored; it is retried: %s", row.id, error
+            )
             self._pending_endings.add(row)
 
     def _failure(self, turn: Turn, error: TurnError, usage: TurnUsage) -> AbortedEnd:

@@ -221,7 +221,7 @@ def parse_url(url: str) -> URL:
     if parsed.drivername == "sqlite+aiosqlite":
         if parsed.database in {None, "", ":memory:"}:
             raise StoreConfigError(
-                url, _ALLOWED + " (connections can't share an in-memory database)"
+                url, _ALLOWED + " (connections cannot share an in-memory database)"
             )
     elif parsed.drivername != "postgresql+psycopg":
         raise StoreConfigError(parsed.render_as_string(hide_password=True), _ALLOWED)

@@ -30,7 +30,7 @@ def test_whole_characters_by_surrogate_pairs_are_fine():
         ('"x"', "a string"),
         ('{"a": NaN}', "NaN"),
         ('{"a": -Infinity}', "-Infinity"),
-        ('{"a": 1e999}', "must fit 64 bits"),
+        ('{"a": 1e999}', "must fit in 64 bits"),
         ('{"a": ' + "9" * 5000 + "}", "5000 digits"),
         ('{"a": 1, "b": {"c": 1, "c": 2}}', "'c' occurs twice"),
         ('{"a": "\\ud800"}', "surrogate"),

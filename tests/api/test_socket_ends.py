@@ -84,4 +84,4 @@ async def test_a_fault_in_the_end_does_not_change_what_the_peer_is_told(
         await asyncio.wait_for(runs.wait(), 60)
         admissions[0].revoked.set()
         assert await closed(ws) == 1008
-    assert "a socket was ended by an internal error" in caplog.text
+    assert "an internal error ended a socket" in caplog.text

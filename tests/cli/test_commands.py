@@ -202,7 +202,7 @@ def test_the_url_can_come_from_the_environment(monkeypatch):
 @pytest.mark.parametrize(
     ("report", "code", "words"),
     [
-        (SOUND, 0, "the memory adds up"),
+        (SOUND, 0, "memory accounting is consistent"),
         (
             {**SOUND, "ok": False, "violations": ["block 7 [x]: 1 reference, 2 counted"]},
             1,

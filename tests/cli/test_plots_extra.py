@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from sessiond.__main__ import build_cli
 
-NEEDED = "needs the extra: pip install 'sessiond[plots]'"
+NEEDED = "needs the extra `plots`: pip install 'sessiond[plots]'"
 
 
 @pytest.fixture(autouse=True)

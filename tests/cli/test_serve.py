@@ -23,7 +23,7 @@ def test_a_taken_port_is_told_at_once(tmp_path):
         port = taken.getsockname()[1]
         result = serve("--port", str(port), "--model", "no-such-model")
     assert result.exit_code == 1
-    assert f"can't listen on 127.0.0.1:{port}: Address already in use" in result.output
+    assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in result.output
     assert not list(tmp_path.iterdir())
 
 

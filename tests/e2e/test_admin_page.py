@@ -58,7 +58,7 @@ def test_every_example_does_what_the_page_says(tmp_path, flags):
         assert done.returncode == 0, done.stdout + done.stderr
         _, _, said = done.stdout.partition("# 0\n")
         assert said.splitlines()[0].strip(), "the reply, in whatever words"
-        assert "the memory adds up" in done.stdout
+        assert "memory accounting is consistent" in done.stdout
         assert "401 Unauthorized" in done.stdout
         assert '"draining":true' in done.stdout
         assert done.stdout.count('"code":"invalid_api_key"') == 3

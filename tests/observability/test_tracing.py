@@ -183,7 +183,7 @@ def test_a_missing_extra_is_named(monkeypatch):
 def test_an_endpoint_that_is_none_is_refused():
     result = CliRunner().invoke(build_cli(), ["serve", "--otlp-traces-endpoint", "collector:4318"])
     assert result.exit_code == 2
-    assert "--otlp-traces-endpoint must be an address" in result.output
+    assert "--otlp-traces-endpoint must be a URL" in result.output
 
 
 async def test_spans_reach_a_collector(stack):

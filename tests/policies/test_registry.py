@@ -101,8 +101,8 @@ def test_an_installed_package_brings_a_policy(plugin) -> None:
     ("points", "words"),
     [
         ("none = first_and_last:FirstAndLast", "'none' of first-and-last: name must be unused"),
-        ("new = first_and_last:Missing", "'new' of first-and-last can't be loaded: .*Missing"),
-        ("new = gone:Policy", "'new' of first-and-last can't be loaded: No module named 'gone'"),
+        ("new = first_and_last:Missing", "'new' of first-and-last cannot be loaded: .*Missing"),
+        ("new = gone:Policy", "'new' of first-and-last cannot be loaded: No module named 'gone'"),
         ("new = first_and_last:NOT_A_CLASS", "'new' of first-and-last must be a class .*got 5"),
     ],
 )

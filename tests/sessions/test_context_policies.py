@@ -168,7 +168,9 @@ class TestBrokenPolicies:
         session, _ = await chat(world, "one", "two")
         before, commands = await world.context(session), len(engine.commands)
         keep(world, 1, 7)
-        with pytest.raises(RequestError, match="breaks a law: turn 7 is not one of 2") as error:
+        with pytest.raises(
+            RequestError, match="invalid plan: kept turns must be of the 2"
+        ) as error:
             await world.begin(ask("three", conversation=session))
         assert error.value.code == "internal_error"
         assert (await world.context(session), len(engine.commands)) == (before, commands)

@@ -56,4 +56,4 @@ async def test_why_a_turn_could_not_be_begun_stands_in_the_log(world, monkeypatc
     fail_once(world, monkeypatch, "begin_turn")
     with pytest.raises(RequestError):
         await world.begin(ask("hi"))
-    assert "can't be stored: as the test wants" in caplog.text
+    assert "could not be stored: as the test wants" in caplog.text

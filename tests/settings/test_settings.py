@@ -53,7 +53,7 @@ def test_an_empty_name_of_a_file_names_none(tmp_path, monkeypatch):
 
 def test_a_file_that_is_not_utf8_is_told(tmp_path):
     (tmp_path / "sessiond.toml").write_bytes(b'model = "\xff"\n')
-    assert refusal().startswith("sessiond.toml is not TOML: ")
+    assert refusal().startswith("sessiond.toml must be valid TOML (")
 
 
 def test_the_database_lies_in_the_users_data_folder(monkeypatch):
@@ -124,7 +124,7 @@ def test_lists_and_sizes_of_a_file_may_have_their_own_types(tmp_path):
         ({"target_inter_token_ms": "-1"}, "--target-inter-token-ms must be a number, 0 or more"),
         ({"num_speculative_tokens": "33"}, "must be a whole number from 0 to 32"),
         ({"ping_interval_s": "0"}, r"--ping-interval-s must be a number above 0.*\(got 0\)"),
-        ({"model": ""}, r"--model must be a non-empty text.*\(got \)"),
+        ({"model": ""}, r"--model must be a non-empty string.*\(got \)"),
         ({"db": "my file.db"}, r"--db must be a SQLAlchemy URL.*\(got my file.db\)"),
         ({"auth": "open"}, r"--auth must be none or keys.*\(got open\)"),
         (
@@ -189,7 +189,7 @@ def test_the_choice_of_an_instruction_set_is_no_setting_of_the_server(monkeypatc
 
 def test_a_file_that_is_no_toml_is_an_error(tmp_path):
     (tmp_path / "sessiond.toml").write_text("port 8080\n")
-    assert refusal().startswith("sessiond.toml is not TOML:")
+    assert refusal().startswith("sessiond.toml must be valid TOML (")
 
 
 def test_every_setting_says_what_it_is_and_what_is_allowed():

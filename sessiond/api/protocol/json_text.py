@@ -41,7 +41,7 @@ def parse_object(text: str | bytes) -> dict[str, object]:
     except json.JSONDecodeError as error:
         raise RequestError("invalid_json", f"the text is not JSON: {error}") from None
     except RecursionError:
-        raise RequestError("invalid_json", "the JSON text is nested too deeply") from None
+        raise RequestError("invalid_json", "the text must be nested less deeply") from None
     if not isinstance(value, dict):
         raise RequestError(
             "invalid_json", f"the text must be a JSON object (got {json_type(value)})"
@@ -78,7 +78,7 @@ def _no_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 def _integer(digits: str) -> int:
     if len(digits) > MAX_DIGITS:
-        message = f"integers must fit 64 bits (got one of {len(digits)} digits)"
+        message = f"integers must fit in 64 bits (got one of {len(digits)} digits)"
         raise RequestError("invalid_json", message)
     return int(digits)
 
@@ -86,7 +86,7 @@ def _integer(digits: str) -> int:
 def _finite(digits: str) -> float:
     value = float(digits)
     if not math.isfinite(value):
-        raise RequestError("invalid_json", f"numbers must fit 64 bits (got {digits[:64]})")
+        raise RequestError("invalid_json", f"numbers must fit in 64 bits (got {digits[:64]})")
     return value
 
 
@@ -104,7 +104,7 @@ def _walk(value: object) -> None:
         match one:
             case str() as text:
                 if not text.isascii() and any("\ud800" <= char <= "\udfff" for char in text):
-                    raise RequestError("invalid_json", "a string contains a lone surrogate")
+                    raise RequestError("invalid_json", "strings must not contain a lone surrogate")
             case dict() as pairs:
                 waiting.extend((key, depth) for key in pairs)
                 waiting.extend((inner, depth + 1) for inner in pairs.values())
