@@ -25,7 +25,7 @@ def weight_files(folder: Path) -> list[Path]:
         ]
     paths = sorted(folder.glob("*.safetensors"))
     if not paths:
-        raise ModelFileError(f"{folder}: there is no *.safetensors file")
+        raise ModelFileError(f"{folder}: the folder must contain *.safetensors files (got none)")
     return paths
 
 

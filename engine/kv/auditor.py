@@ -89,7 +89,7 @@ def _stats_violations(
     for context in contexts:
         parked = kv_transfer.is_parked(context)
         if context.activity is Activity.IDLE and parked != (context.session in kv_transfer.parked):
-            yield f"{context.session}: parked is {parked}, but the counter says the opposite"
+            yield f"{context.session}: parked is {parked}, but the counter disagrees"
 
 
 def _cache_violations(pool: BlockPool, cache: PrefixCache) -> Iterator[str]:
@@ -121,12 +121,12 @@ def _context_violations(pool: BlockPool, cache: PrefixCache, context: Context) -
     if context.activity is Activity.IDLE and table.reserved_count:
         yield f"{name}: idle with {table.reserved_count} blocks reserved"
     if context.drafted and (context.activity is not Activity.IDLE or table.kept_len != ids):
-        yield f"{name}: {context.drafted} drafts behind KV of {table.kept_len} of {ids} ids"
+        yield f"{name}: {context.drafted} drafts after KV of {table.kept_len} of {ids} ids"
     if context.drafted > min(table.room, len(context.draft_ids)):
         yield f"{name}: {context.drafted} drafts, room for {table.room}"
     later = table.blocks[table.sealed_count :]
     if len(set(later)) != len(later) or set(later) & set(table.blocks[: table.sealed_count]):
-        yield f"{name}: a block twice in one page table, without an edit"
+        yield f"{name}: a block occurs twice in one page table without an edit"
     for block in table.blocks[len(table.entries) :]:
         if not pool.is_writable(block):
             yield f"{name}: reserved block {block} is hashed or shared"

@@ -249,7 +249,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
     def _join(self, values: Any, d: Any = "", attribute: Any = None) -> str:
         """As the filter and as `str.join`."""
         if attribute is not None:
-            raise SecurityError("join takes no attribute in a chat template")
+            raise SecurityError("join must have no attribute in a chat template")
         parts = [str(self.walked(one)) for one in self._sized(values)]
         between = str(d)
         size = sum(map(len, parts)) + len(between) * len(parts)

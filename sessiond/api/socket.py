@@ -284,7 +284,7 @@ class SocketConnection:
                 return
             except WebSocketDisconnect as gone:
                 self._housekeeping.leave(self._attachment)
-                self._end(None, f"the peer is gone: {gone.code}")
+                self._end(None, f"the peer disconnected: {gone.code}")
                 return
             self._outbound.task_done()
 

@@ -148,11 +148,11 @@ class SlotIndex:
             if found[slot] != 1:
                 yield f"slot {slot} is in {found[slot]} places"
         if len(found) > self.capacity:
-            yield f"{len(found)} slots, not {self.capacity}"
+            yield f"slots must be {self.capacity} (got {len(found)})"
         if self._owner_of.keys() != self._slot_of.keys() | self._writing.keys():
-            yield "a key without an owner, or an owner's key that is not here"
+            yield "a key has no owner, or an owner's key is missing"
         if sum(map(len, self._owned.values())) != len(self._owner_of):
-            yield "a key that is not its owner's"
+            yield "a key differs from its owner's"
 
     @property
     def in_transfer(self) -> int:
