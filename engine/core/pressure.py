@@ -288,12 +288,52 @@ class Pressure:
         self._counters.swapped_preemptions += self._memory.has_tiers
         self._turns.degrade(slot, "preempt")
 
-    # --- fair shares -----------------------------------------------------------------------------
+    # --- priority and fair shares ----------------------------------------------------------------
 
     def share(self) -> None:
-        """Preempt turns of owners that run several, for the least-served owners that run none.
+        """Preempt running turns for waiting ones that are entitled to their place.
 
         At least one turn must wait.
+        """
+        if self._queue.highest_waiting > self._queue.lowest_running:
+            self._yield_to_higher()
+        self._share_among_owners()
+
+    def _yield_to_higher(self) -> None:
+        """Pause turns for waiting ones of a strictly higher priority: for slots and for blocks.
+
+        The least entitled turn goes first, at most `max_preemptions` times each. It keeps its KV
+        until those blocks are needed. A turn that finds too little holds up those behind it. All
+        sessions are examined, but only in a step in which a higher priority waits for a lower one.
+        """
+        running, limit = self._queue.running, self._limit
+        free, obtainable = limit.now - len(running), self._memory.obtainable()
+        for newcomer in self._admissible(limit.most):
+            wanted, chosen = self._blocks_wanted(newcomer), []
+            for slot in reversed(running):
+                if free > 0 and obtainable >= wanted:
+                    break
+                if self._yields(slot, newcomer.command.terms.priority):
+                    chosen.append(slot)
+                    free, obtainable = free + 1, obtainable + slot.context.table.block_count
+            if free <= 0 or obtainable < wanted:
+                return  # nothing is paused when even that would be too little
+            for slot in chosen:
+                self._pause(slot)
+            free, obtainable = free - 1, obtainable - wanted
+
+    def _yields(self, slot: Slot, priority: int) -> bool:
+        return slot.command.terms.priority < priority and not self._is_spent(slot)
+
+    def _pause(self, slot: Slot) -> None:
+        """Return a running turn to the queue for a higher priority; it keeps its KV."""
+        self._queue.preempt(slot)
+        slot.preemption_count += 1
+        self._counters.pauses += 1
+        self._turns.degrade(slot, "preempt")
+
+    def _share_among_owners(self) -> None:
+        """Preempt turns of owners that run several, for the least-served owners that run none.
 
         A turn that loses its running slot returns to the queue and keeps its blocks. Blocks are
         freed up to the newcomers' equal shares of the pool.

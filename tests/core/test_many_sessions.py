@@ -119,7 +119,7 @@ def test_shares_are_those_that_they_were_before(make_engine, seed: int) -> None:
         )
     )
     before = engines[1].loop._pressure  # noqa: SLF001 -- the earlier way takes its place
-    before.share = lambda: share_as_before(before)
+    before._share_among_owners = lambda: share_as_before(before)  # noqa: SLF001
     for number in range(40):
         user, priority = dice.choice("aaabcd"), dice.choice([LOW, NORMAL, NORMAL, HIGH])
         prompt, reply = dice.randint(1, 120), dice.randint(1, 40)
