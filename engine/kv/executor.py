@@ -71,7 +71,7 @@ class Executor:
             clock=clock,
         )
         self.usage = self._eviction.usage
-        self._parked = self.kv_transfer.parked
+        self._parked, self._to_demote = self.kv_transfer.parked, self.kv_transfer.to_demote
         self._edits = Edits(prefixes=self._prefixes, take=self._take, move_pages=move_pages)
         transfer = self.kv_transfer
         self._stale_copies = StaleCopies(self.contexts, usage=self.usage, kv_transfer=transfer)
@@ -90,12 +90,15 @@ class Executor:
     def maintain(self) -> None:
         """Do what is due between two steps; return at once when nothing is.
 
-        Finished transfers free their blocks, discarded objects are freed, tier copies of cut pages
-        and pending secure deletes are erased. Above the high watermark idle contexts are evicted.
+        Finished transfers free their blocks, a full tier's blocks go to the next one, discarded
+        objects are freed, tier copies of cut pages and pending secure deletes are erased. Above the
+        high watermark idle contexts are evicted.
         """
         deletes = self._secure_delete
         if self._tiers.in_flight:
             self.kv_transfer.poll()
+        if self._to_demote:
+            self.kv_transfer.make_room()
         if self._deferred_frees.objects:
             self._deferred_frees.empty()
         if self._stale_copies.cut:

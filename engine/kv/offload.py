@@ -5,7 +5,7 @@
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, islice
 from operator import itemgetter
@@ -25,7 +25,10 @@ from engine.kv.tiers.tiers import Pair, Tier, Tiers
 
 
 class KvTransfer:
-    """Owns the transfers in flight. `recompute_s`: seconds to recompute a block."""
+    """Owns the transfers in flight. `recompute_s`: seconds to recompute a block.
+
+    `to_demote`: keys that the upper tier has and the lower one still has to get.
+    """
 
     def __init__(
         self,
@@ -42,6 +45,7 @@ class KvTransfer:
         self._attach = attach
         self._recompute_s = recompute_s
         self._swap = Swap(pool=prefixes.pool, cache=prefixes.cache, tiers=tiers)
+        self.to_demote = self._swap.to_demote
         self._restores = Restores(prefixes=prefixes, tiers=tiers, take=take, pays=self._pays)
         prefixes.on_hashed = self._swap.note_hashed
         prefixes.on_taken = self._swap.note_taken
@@ -99,6 +103,11 @@ class KvTransfer:
     def write_through(self) -> None:
         """Begin to write KV that tiers lack, while the engine is idle."""
         self._swap.write_through()
+
+    def make_room(self) -> None:
+        """Copy a run of blocks to the lower tier once the upper one is full, busy or not."""
+        if not self.tiers.in_flight and next(iter(self.tiers)).index.is_full:
+            self._swap.demote()
 
     def poll(self) -> None:
         """Record finished transfers."""
@@ -241,7 +250,7 @@ class Swap:
         self._cache = cache
         self._tiers = tiers
         self._due: dict[BlockId, _DueWrite] = {}  # hashed blocks that a tier may lack
-        self._to_demote: dict[bytes, None] = {}
+        self.to_demote: dict[bytes, None] = {}  # keys that the lower tier still has to get
         self._held: dict[Transfer, list[BlockId]] = {}
 
     @property
@@ -262,7 +271,7 @@ class Swap:
     @property
     def has_work(self) -> bool:
         """Whether a write is in flight or queued."""
-        return bool(self._held or self._due or self._to_demote)
+        return bool(self._held or self._due or self.to_demote)
 
     def note_hashed(self, block: BlockId, context: Context) -> None:
         """Queue a hashed block for an idle-time write."""
@@ -274,18 +283,23 @@ class Swap:
         self._due.pop(block, None)
 
     def swap_out(self, context: Context) -> None:
-        """Write a context's full blocks that no tier has to the first tier that takes them."""
-        tier = self._first(volatile=context.volatile)
-        if tier is None:
-            return
+        """Write a context's full blocks that no tier has to the first tier that takes them.
+
+        A tier drops nothing for them that the next one still has to get: what does not fit goes
+        straight to the next one.
+        """
         pairs = []
         for block in dict.fromkeys(context.table.blocks):
             key = self._cache.key_of(block)
             if key is not None and not self._tiers.has(key):
                 pairs.append((block, Label(key, context.owner)))
-        self._store(tier, pairs)
-        if len(self._tiers) > 1 and not context.volatile:
-            self._to_demote.update((label.key, None) for _, label in pairs)
+        tiers = [tier for tier in self._tiers if tier.name != "disk" or not context.volatile]
+        for place, tier in enumerate(tiers, 1):
+            self._store(tier, pairs, keep=self.to_demote)
+            if place < len(tiers):
+                written = [label.key for _, label in pairs if tier.index.is_written(label.key)]
+                self.to_demote.update(dict.fromkeys(written))
+            pairs = [pair for pair in pairs if not tier.index.is_written(pair[1].key)]
 
     def write_through(self) -> None:
         """Begin some of the queued writes, one transfer at a time in each tier."""
@@ -302,31 +316,26 @@ class Swap:
                     pairs.append((block, Label(key, one.owner)))
             self._store(tier, pairs)
         if not due:
-            self._demote()
+            self.demote()
 
     def end(self, transfer: Transfer) -> None:
         """Free the blocks of a finished transfer."""
         self._pool.free(self._held.pop(transfer, []))
 
-    def _demote(self) -> None:
-        for _ in range(min(RUN, len(self._to_demote))):
-            key = next(iter(self._to_demote))
-            del self._to_demote[key]
+    def demote(self) -> None:
+        """Begin to copy a run of blocks that only the upper tier has to the lower one."""
+        for _ in range(min(RUN, len(self.to_demote))):
+            key = next(iter(self.to_demote))
+            del self.to_demote[key]
             transfer = self._tiers.begin_demotion(key)
             if transfer is not None:
                 self._held[transfer] = []
 
-    def _store(self, tier: Tier, pairs: Sequence[Pair]) -> None:
-        for transfer in self._tiers.begin_store(tier, pairs):
+    def _store(self, tier: Tier, pairs: Sequence[Pair], keep: Container[bytes] = ()) -> None:
+        for transfer in self._tiers.begin_store(tier, pairs, keep):
             blocks = [BlockId(block) for block in transfer.blocks]
             self._pool.share(blocks)
             self._held[transfer] = blocks
-
-    def _first(self, *, volatile: bool) -> Tier | None:
-        for tier in self._tiers:
-            if not volatile or tier.name != "disk":
-                return tier
-        return None
 
 
 PageKey = tuple[int, bytes]

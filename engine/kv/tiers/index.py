@@ -5,7 +5,7 @@ has an owner, whose blocks can be limited. At the limit the owner's oldest block
 """
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 
 from engine.errors import Corruption
 from engine.kv.tiers.store import Label
@@ -66,19 +66,26 @@ class SlotIndex:
             self._own(label)
         self._free = [slot for slot in self._free if slot not in label_of]
 
-    def claim(self, label: Label, most: int | None = None) -> int | None:
+    @property
+    def is_full(self) -> bool:
+        """Whether the next claim has to drop a block."""
+        return not self._free
+
+    def claim(
+        self, label: Label, most: int | None = None, keep: Container[bytes] = ()
+    ) -> int | None:
         """Return a slot to write a block to: a free one, or the least recently used.
 
-        `most`: limit of its owner's blocks; at the limit the owner's oldest block is dropped. None:
-        the key is here, being written, or dropped and still read, or every block that could be
-        dropped is in transfer.
+        `most`: limit of its owner's blocks; at the limit the owner's oldest block is dropped.
+        `keep`: keys that are not dropped. None: the key is here, being written, or dropped and
+        still read, or every block that could be dropped is in transfer.
         """
         if self.is_written(label.key) or label.key in self._dropped:
             return None
         while most is not None and self.blocks_of(label.owner) >= most:
-            if not self._evict(self._owned.get(label.owner, ())):
+            if not self._evict(self._owned.get(label.owner, ()), keep):
                 return None
-        if not self._free and not self._evict(self._slot_of):
+        if not self._free and not self._evict(self._slot_of, keep):
             return None
         slot = self._free.pop()
         self._writing[label.key] = slot
@@ -159,10 +166,10 @@ class SlotIndex:
         """Number of transfers in flight."""
         return len(self._writing) + self._readers.total()
 
-    def _evict(self, keys: Iterable[bytes]) -> bool:
-        """Drop the first of the keys that is not in transfer; False: there is none."""
+    def _evict(self, keys: Iterable[bytes], keep: Container[bytes]) -> bool:
+        """Drop the first of the keys that is neither kept nor in transfer; False: there is none."""
         for key in keys:
-            if key in self._slot_of and not self._readers[key]:
+            if key in self._slot_of and key not in keep and not self._readers[key]:
                 self.drop(key)
                 return True
         return False

@@ -4,7 +4,7 @@ Every transfer begins here and ends in `finished`; in between its slots are rese
 keeps the blocks on the device.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from engine.ipc.queries import TierName
@@ -97,9 +97,14 @@ class Tiers:
         else:
             self._most[name, owner] = most_bytes
 
-    def begin_store(self, tier: Tier, pairs: Sequence[Pair]) -> list[Transfer]:
-        """Begin to write blocks of the device that a tier lacks, as far as it has room."""
-        return self._store(tier, self._device, pairs)
+    def begin_store(
+        self, tier: Tier, pairs: Sequence[Pair], keep: Container[bytes] = ()
+    ) -> list[Transfer]:
+        """Begin to write blocks of the device that a tier lacks, as far as it has room.
+
+        Its least recently used blocks make room, but not those whose keys are in `keep`.
+        """
+        return self._store(tier, self._device, pairs, keep)
 
     def begin_fetch(self, tier: Tier, pairs: Sequence[Pair]) -> list[Transfer]:
         """Begin to read blocks of a tier into blocks of the device."""
@@ -180,10 +185,12 @@ class Tiers:
     def _named(self, name: str) -> Tier:
         return next(tier for tier in self._tiers if tier.name == name)
 
-    def _store(self, tier: Tier, source: Blocks, pairs: Sequence[Pair]) -> list[Transfer]:
+    def _store(
+        self, tier: Tier, source: Blocks, pairs: Sequence[Pair], keep: Container[bytes]
+    ) -> list[Transfer]:
         claimed = []
         for block, label in pairs:
-            slot = self._claim(tier, label)
+            slot = self._claim(tier, label, keep)
             if slot is not None:
                 claimed.append((slot, (block, label)))
         transfers = []
@@ -193,9 +200,9 @@ class Tiers:
             transfers.append(self._begin("store", tier, pairs, slots, source))
         return transfers
 
-    def _claim(self, tier: Tier, label: Label) -> int | None:
+    def _claim(self, tier: Tier, label: Label, keep: Container[bytes] = ()) -> int | None:
         most = self._most.get((tier.name, label.owner))
-        return tier.index.claim(label, None if most is None else most // tier.slot_bytes)
+        return tier.index.claim(label, None if most is None else most // tier.slot_bytes, keep)
 
     def _begin(
         self,
