@@ -9,6 +9,7 @@ from typing import TypeGuard
 
 from engine.ids import BlockArray
 from engine.kv.free_library_build import LIBRARY
+from engine.system.shared_library import check_whole
 
 Library = ctypes.PyDLL
 
@@ -29,11 +30,12 @@ class _Lists(Structure):
 
 
 def load(path: Path = LIBRARY) -> Library | None:
-    """The library; None where it was not compiled or does not match: blocks are freed one by one.
+    """The library; None where it is missing, damaged or another: blocks are freed one by one.
 
     It keeps the interpreter's lock: a call takes microseconds.
     """
     try:
+        check_whole(path)
         library = Library(str(path))
         matches = library.sessiond_lists_bytes() == ctypes.sizeof(_Lists)
     except (OSError, AttributeError):

@@ -25,6 +25,7 @@ import numpy.typing as npt
 
 from engine.errors import ConfigError
 from engine.model.kernels.build import HERE, LIBRARY_NAME
+from engine.system.shared_library import check_whole
 
 ISA_VARIABLE = "SESSIOND_CPU_ISA"
 ISAS = ("portable", "avx2", "avx512")  # best last
@@ -133,13 +134,19 @@ def load_library(path: Path | None = None) -> ctypes.CDLL:
     """Load the library that the package's build put beside this file.
 
     Raises:
-        LibraryMissingError: it is missing or can't be loaded; the message says why.
+        LibraryMissingError: it is missing, cut short or another; the message says why.
     """
     path = path or HERE / LIBRARY_NAME
     try:
+        check_whole(path)
         library = ctypes.CDLL(str(path))
-    except OSError as error:
+        _declare(library)
+    except (OSError, AttributeError) as error:  # AttributeError: it lacks a function
         raise LibraryMissingError(str(error)) from error
+    return library
+
+
+def _declare(library: ctypes.CDLL) -> None:
     library.engine_supports.argtypes = [c_char_p]
     library.engine_new.argtypes = [POINTER(Model), c_char_p, c_int]
     library.engine_new.restype = c_void_p
@@ -158,7 +165,6 @@ def load_library(path: Path | None = None) -> ctypes.CDLL:
     library.engine_allocate.restype = c_void_p
     library.engine_release.argtypes = [c_void_p, c_size_t]
     library.engine_release.restype = None
-    return library
 
 
 def choose_isa(library: ctypes.CDLL) -> str:
