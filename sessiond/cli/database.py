@@ -85,7 +85,7 @@ def _need_schema(url: str, *, make: bool) -> None:
         upgrade(url)
         return
     state = asyncio.run(check(url))
-    if state.current is None and make:
-        upgrade(url)
+    if state.is_newer or (state.current is None and make):
+        upgrade(url)  # which refuses a newer one
     elif not state.is_current:
         fail("the database's schema is not the newest: run `sessiond db upgrade`")

@@ -44,6 +44,8 @@ def check(db: DbOption = None, as_json: JsonOption = False) -> None:
         )
     elif state.is_current:
         typer.echo(f"the schema is up to date ({state.newest})")
+    elif state.is_newer:
+        typer.echo(f"the database: {state.newer_text}")
     else:
         current = state.current or "none"
         typer.echo(

@@ -19,15 +19,29 @@ from sessiond.store.errors import StoreError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaState:
-    """Schema version of a database. `current` is None when there is no schema."""
+    """Schema version of a database.
+
+    `current` is None when there is no schema. `is_newer`: this version does not know it, so a later
+    one has made it.
+    """
 
     current: str | None
     newest: str
+    is_newer: bool = False
 
     @property
     def is_current(self) -> bool:
         """Whether the schema is the newest."""
         return self.current == self.newest
+
+    @property
+    def newer_text(self) -> str:
+        """What to do about a schema that is newer than this server."""
+        return (
+            f"its schema {self.current} is newer than this server, which knows schemas up to "
+            f"{self.newest}: start the version that made it, or restore a backup from before its "
+            f"upgrade"
+        )
 
 
 def upgrade(url: str, revision: str = "head") -> None:
@@ -38,13 +52,16 @@ def upgrade(url: str, revision: str = "head") -> None:
 
     Raises:
         StoreConfigError: the URL is not supported.
-        StoreError: the database can't be opened, or its schema is unknown to this version.
+        StoreError: the database can't be opened, or a later version has made its schema.
     """
     parsed = parse_url(url)
     try:
         if (folder := _folder_of(parsed)) is not None:
             folder.mkdir(parents=True, exist_ok=True)
-        if revision == "head" and asyncio.run(check(url)).is_current:
+        state = asyncio.run(check(url))
+        if state.is_newer:
+            raise StoreError(f"database {parsed}: {state.newer_text}")
+        if revision == "head" and state.is_current:
             return
         command.upgrade(_config(url), revision)
     except DBAPIError as error:
@@ -65,7 +82,8 @@ async def check(url: str) -> SchemaState:
         StoreConfigError: the URL is not supported.
         StoreError: the database can't be read.
     """
-    newest = ScriptDirectory.from_config(_config(url)).get_current_head()
+    scripts = ScriptDirectory.from_config(_config(url))
+    newest = scripts.get_current_head()
     if newest is None:
         raise RuntimeError("no migration is installed")
     folder = _folder_of(parse_url(url))
@@ -86,7 +104,9 @@ async def check(url: str) -> SchemaState:
         raise StoreError(f"database {parse_url(url)}: {reason}") from error
     finally:
         await database.close()
-    return SchemaState(current=current, newest=newest)
+    known = {script.revision for script in scripts.walk_revisions()}
+    is_newer = current is not None and current not in known
+    return SchemaState(current=current, newest=newest, is_newer=is_newer)
 
 
 def is_made(url: str) -> bool:

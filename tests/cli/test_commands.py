@@ -1,6 +1,7 @@
 """`sessiond session`, `doctor` and `db`, against a server that answers from a table."""
 
 import json
+import sqlite3
 import threading
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -243,6 +244,19 @@ def test_db_check_fails_until_db_upgrade_has_run(tmp_path):
     checked = run("db", "check", "--db", url, "--json")
     assert checked.exit_code == 0
     assert json.loads(checked.output)["up_to_date"]
+
+
+@pytest.mark.parametrize("words", [("db", "check"), ("db", "upgrade"), ("user", "list")])
+def test_r09_a_database_from_a_newer_version_is_refused_with_what_to_do(tmp_path, words):
+    url = f"sqlite+aiosqlite:///{tmp_path / 'a.db'}"
+    assert run("db", "upgrade", "--db", url).exit_code == 0
+    with sqlite3.connect(tmp_path / "a.db") as database:
+        database.execute("UPDATE alembic_version SET version_num = '9999'")
+    database.close()
+    result = run(*words, "--db", url)
+    assert result.exit_code == 1
+    assert "schema 9999 is newer than this server" in " ".join(result.output.split())
+    assert "Traceback" not in result.output
 
 
 @pytest.mark.parametrize("command", ["check", "upgrade"])

@@ -11,7 +11,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
 from sessiond.store import migrate
-from sessiond.store.errors import StoreConfigError
+from sessiond.store.errors import StoreConfigError, StoreError
 from sessiond.store.records import SessionHints
 from sessiond.store.schema import metadata
 from sessiond.store.store import Store
@@ -81,6 +81,16 @@ def test_check_tells_an_empty_database_from_a_current_one(empty_url):
     assert not before.is_current
     migrate.upgrade(empty_url)
     assert asyncio.run(migrate.check(empty_url)).is_current
+
+
+def test_r09_a_database_from_a_newer_version_is_refused_with_what_to_do(empty_url):
+    migrate.upgrade(empty_url)
+    with connected(empty_url) as connection:
+        connection.execute(sa.text("UPDATE alembic_version SET version_num = '9999'"))
+    state = asyncio.run(migrate.check(empty_url))
+    assert (state.is_newer, state.is_current, state.current) == (True, False, "9999")
+    with pytest.raises(StoreError, match=r"schema 9999 is newer than this server.*backup"):
+        migrate.upgrade(empty_url)
 
 
 def test_a_sqlite_file_is_made_with_its_folder(tmp_path):
