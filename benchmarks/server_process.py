@@ -30,13 +30,22 @@ NO_REUSE = ("--no-retain-kv", "--no-enable-prefix-caching")
 class ServerProcess:
     """One server. `start`, then `stop` or `kill`; may be started again on the same data and port.
 
-    `db`: its database; None: a file in the folder.
+    `db`: its database; None: a file in the folder. `files`: its limit of file descriptors; None:
+    this process's.
     """
 
-    def __init__(self, folder: Path, flags: Sequence[str] = (), *, db: str | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        flags: Sequence[str] = (),
+        *,
+        db: str | None = None,
+        files: int | None = None,
+    ) -> None:
         self._folder = folder
         self._flags = list(flags)
         self._db = db or f"sqlite+aiosqlite:///{folder / 'sessiond.db'}"
+        self._files = files
         self._port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
         self.log_path = folder / "server.log"
@@ -51,6 +60,8 @@ class ServerProcess:
         self.url = f"http://127.0.0.1:{self._port}"
         command = [sys.executable, "-m", "sessiond", "serve", "--port", str(self._port)]
         command += [*self._flags, "--db", self._db]
+        if self._files is not None:  # the shell's own process becomes the server
+            command = ["sh", "-c", f'ulimit -n {self._files}; exec "$@"', "sh", *command]
         environment = {
             name: value
             for name, value in os.environ.items()
@@ -126,11 +137,11 @@ class ServerProcess:
 
 @contextlib.contextmanager
 def running_server(
-    folder: Path, flags: Sequence[str] = (), *, db: str | None = None
+    folder: Path, flags: Sequence[str] = (), *, db: str | None = None, files: int | None = None
 ) -> Iterator[ServerProcess]:
     """Run a server for the time of a `with` block."""
     folder.mkdir(parents=True, exist_ok=True)
-    server = ServerProcess(folder, flags, db=db)
+    server = ServerProcess(folder, flags, db=db, files=files)
     server.start()
     try:
         yield server

@@ -1,6 +1,12 @@
 """The uvicorn configuration of the gateway, and its HTTP protocol that bounds slow requests."""
 
 import asyncio
+import logging
+import resource
+import time
+from collections import Counter
+from collections.abc import Callable
+from itertools import islice
 from typing import ClassVar
 
 import h11
@@ -11,8 +17,84 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from sessiond.api.limits import MAX_HEAD_BYTES, GatewayLimits
 from sessiond.api.websocket_protocol import GatewayWebSocketProtocol
 
-BACKLOG = 2048
+ACCEPTED_AT_ONCE = 2
+"""Connections per turn of the event loop. asyncio tries so many also when it has no descriptor.
+
+A connection is seen one turn after it was accepted and closed one turn later, so three times as
+many descriptors may be in use before the first is free again.
+"""
+
 CLOSE_GRACE_S = 5
+MAX_SILENT_PER_ADDRESS = 512  # a proxy in front sends each request at once
+_SPARE_FILES = 10 + 3 * ACCEPTED_AT_ONCE  # for the database, tiers, a new engine
+_CLOSED_AT_ONCE = 8
+_LOG_EVERY_S = 60.0
+
+_log = logging.getLogger(__name__)
+
+
+class SilentConnections:
+    """Connections that have sent no whole request yet, oldest first. Asyncio thread only.
+
+    Nobody needs a key to open one, so the oldest are closed when their address has more than
+    `max_per_address`, and when a new connection's descriptor is beyond `max_file`: descriptors are
+    given out lowest first.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_per_address: int = MAX_SILENT_PER_ADDRESS,
+        max_file: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._max_file = max(1, files - _SPARE_FILES) if max_file is None else max_file
+        self._max_per_address = max_per_address
+        self._clock = clock
+        self._address_of: dict[asyncio.Transport, str] = {}
+        self._count: Counter[str] = Counter()
+        self._closed = 0
+        self._logged_s: float | None = None
+
+    def __len__(self) -> int:
+        return len(self._address_of)
+
+    def add(self, transport: asyncio.Transport, address: str, file: int) -> None:
+        """Add a new connection; close the oldest if there are too many."""
+        self._address_of[transport] = address
+        self._count[address] += 1
+        if file > self._max_file:
+            # Several: the next connections get their low descriptors, and so tell nothing.
+            for oldest in list(islice(self._address_of, _CLOSED_AT_ONCE)):
+                self._close(oldest)
+        elif self._count[address] > self._max_per_address:
+            own = (one for one, its in self._address_of.items() if its == address)
+            self._close(next(own))
+
+    def remove(self, transport: asyncio.Transport) -> None:
+        """Remove a connection that has sent a request, or was lost."""
+        address = self._address_of.pop(transport, None)
+        if address is None:
+            return
+        self._count[address] -= 1
+        if not self._count[address]:
+            del self._count[address]
+
+    def _close(self, transport: asyncio.Transport) -> None:
+        self.remove(transport)
+        transport.abort()
+        self._closed += 1
+        now_s = self._clock()
+        if self._logged_s is None or now_s - self._logged_s >= _LOG_EVERY_S:
+            _log.warning(
+                "%d connections closed before they sent a request: too many are open "
+                "(at most %d of one address, and descriptors up to %d)",
+                self._closed,
+                self._max_per_address,
+                self._max_file,
+            )
+            self._logged_s, self._closed = now_s, 0
 
 
 class GatewayHttpProtocol(H11Protocol):
@@ -22,12 +104,16 @@ class GatewayHttpProtocol(H11Protocol):
     """
 
     request_timeout_s: ClassVar[float]
+    silent: ClassVar[SilentConnections]
     _timeout: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start the timeout of the first request."""
         super().connection_made(transport)
         self._start_timeout()
+        peer = transport.get_extra_info("peername")
+        socket = transport.get_extra_info("socket")
+        self.silent.add(transport, peer[0] if peer else "", socket.fileno() if socket else 0)
 
     def data_received(self, data: bytes) -> None:
         """Process received bytes; stop the timeout at a complete request, start it at a new one."""
@@ -35,6 +121,7 @@ class GatewayHttpProtocol(H11Protocol):
         is_upgraded = self.transport.get_protocol() is not self
         if is_upgraded or self.conn.their_state not in {h11.IDLE, h11.SEND_BODY}:
             self._stop_timeout()
+            self.silent.remove(self.transport)
         elif self._timeout is None:
             self._start_timeout()
 
@@ -42,6 +129,7 @@ class GatewayHttpProtocol(H11Protocol):
         """Cancel the timeout."""
         super().connection_lost(exc)
         self._stop_timeout()
+        self.silent.remove(self.transport)
 
     def _start_timeout(self) -> None:
         self._timeout = self.loop.call_later(self.request_timeout_s, self.transport.abort)
@@ -54,7 +142,7 @@ class GatewayHttpProtocol(H11Protocol):
 
 def http_protocol(request_timeout_s: float) -> type[GatewayHttpProtocol]:
     """Make a protocol class for `uvicorn.Config(http=…)`, which has no such setting."""
-    fields = {"request_timeout_s": request_timeout_s}
+    fields = {"request_timeout_s": request_timeout_s, "silent": SilentConnections()}
     return type("GatewayHttpProtocol", (GatewayHttpProtocol,), fields)
 
 
@@ -74,6 +162,6 @@ def uvicorn_config(app: ASGIApp, limits: GatewayLimits) -> uvicorn.Config:
         log_config=None,
         server_header=False,
         proxy_headers=False,
-        backlog=BACKLOG,
+        backlog=ACCEPTED_AT_ONCE,
         timeout_graceful_shutdown=CLOSE_GRACE_S,
     )
