@@ -17,7 +17,6 @@ from sessiond.api.admin import AdminApi
 from sessiond.api.chat_api import ChatApi
 from sessiond.api.console_page import ConsolePage
 from sessiond.api.conversations_api import ConversationsApi
-from sessiond.api.head_bounds import HeadBounds
 from sessiond.api.health import HealthApi
 from sessiond.api.jobs import database_error, internal_error
 from sessiond.api.openapi_api import OpenApi
@@ -25,6 +24,7 @@ from sessiond.api.parts import Gateway
 from sessiond.api.pool_api import PoolApi
 from sessiond.api.quota_api import QuotaApi
 from sessiond.api.refusal import error_response, plain_error_response
+from sessiond.api.request_head import RequestHead
 from sessiond.api.rest import ResponsesApi
 from sessiond.api.security import HostOriginCheck, plain_origin
 from sessiond.api.sessions_api import SessionsApi
@@ -101,7 +101,7 @@ def _middleware(
     """From the outside in: request size, host and origin, authentication."""
     origins = [plain_origin(origin) for origin in allowed_origins]
     stack = [
-        Middleware(HeadBounds),
+        Middleware(RequestHead),
         Middleware(
             HostOriginCheck, allowed_hosts=tuple(allowed_hosts), allowed_origins=tuple(origins)
         ),

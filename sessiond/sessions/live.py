@@ -172,8 +172,8 @@ class LiveSessions:
         if (record.model, record.vocab_size) != (info.model, info.vocab_size):
             raise RequestError(
                 "model_not_found",
-                f"the conversation's token ids are those of {record.model!r} "
-                f"({record.vocab_size} tokens), which is not served now",
+                f"the conversation was tokenised for {record.model!r} "
+                f"(vocabulary of {record.vocab_size}), which is not served now",
                 param="model",
             )
 
