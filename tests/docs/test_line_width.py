@@ -5,10 +5,12 @@ import re
 import pytest
 
 from tests.docs.blocks import ROOT
+from tests.docs.test_names_of_code import READMES
 
 WIDTH = 120
 PAGES = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"]
 PAGES += sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))
+PAGES += READMES
 _FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _UNWRAPPED = ("|", "#", "![", "    ")
 
@@ -18,7 +20,7 @@ def too_long(text):
     return [line for line in lines if len(line) > WIDTH and not line.startswith(_UNWRAPPED)]
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page != "docs/architecture.md"])
+@pytest.mark.parametrize("page", PAGES)
 def test_text_wraps(page):
     assert too_long((ROOT / page).read_text(encoding="utf-8")) == []
 
