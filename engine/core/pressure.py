@@ -330,7 +330,6 @@ class Pressure:
         self._queue.preempt(slot)
         slot.preemption_count += 1
         self._counters.pauses += 1
-        self._turns.degrade(slot, "preempt")
 
     def _share_among_owners(self) -> None:
         """Preempt turns of owners that run several, for the least-served owners that run none.

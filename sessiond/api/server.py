@@ -1,13 +1,15 @@
 """The uvicorn configuration of the gateway, and its HTTP protocol that bounds slow requests."""
 
 import asyncio
+import errno
 import logging
 import resource
+import socket
 import time
 from collections import Counter
 from collections.abc import Callable
 from itertools import islice
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import h11
 import uvicorn
@@ -25,6 +27,8 @@ many descriptors may be in use before the first is free again.
 """
 
 CLOSE_GRACE_S = 5
+_BACKLOG = 2048  # connections that wait in the kernel to be accepted
+_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 MAX_SILENT_PER_ADDRESS = 512  # a proxy in front sends each request at once
 _SPARE_FILES = 10 + 3 * ACCEPTED_AT_ONCE  # for the database, tiers, a new engine
 _CLOSED_AT_ONCE = 8
@@ -112,8 +116,9 @@ class GatewayHttpProtocol(H11Protocol):
         super().connection_made(transport)
         self._start_timeout()
         peer = transport.get_extra_info("peername")
-        socket = transport.get_extra_info("socket")
-        self.silent.add(transport, peer[0] if peer else "", socket.fileno() if socket else 0)
+        connection = transport.get_extra_info("socket")
+        file = connection.fileno() if connection else 0
+        self.silent.add(transport, peer[0] if peer else "", file)
 
     def data_received(self, data: bytes) -> None:
         """Process received bytes; stop the timeout at a complete request, start it at a new one."""
@@ -144,6 +149,39 @@ def http_protocol(request_timeout_s: float) -> type[GatewayHttpProtocol]:
     """Make a protocol class for `uvicorn.Config(http=…)`, which has no such setting."""
     fields = {"request_timeout_s": request_timeout_s, "silent": SilentConnections()}
     return type("GatewayHttpProtocol", (GatewayHttpProtocol,), fields)
+
+
+class GatewayServer(uvicorn.Server):
+    """A uvicorn server that accepts few connections at a time from a long queue of the kernel."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start the application and listen."""
+        asyncio.get_running_loop().set_exception_handler(QuietAccept())
+        await super().startup(sockets)
+        for listener in sockets or ():
+            listener.listen(_BACKLOG)  # uvicorn's is the number that asyncio accepts at once
+
+
+class QuietAccept:
+    """An exception handler of the event loop: one log line a minute when accepting must pause.
+
+    asyncio pauses for a second and then calls the handler again, with a traceback.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._logged_s: float | None = None
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """See `asyncio.loop.set_exception_handler`."""
+        error = context.get("exception")
+        if not isinstance(error, OSError) or error.errno not in _EXHAUSTED:
+            loop.default_exception_handler(context)
+            return
+        now_s = self._clock()
+        if self._logged_s is None or now_s - self._logged_s >= _LOG_EVERY_S:
+            self._logged_s = now_s
+            _log.error("new connections wait: %s; open sockets go on", error.strerror)
 
 
 def uvicorn_config(app: ASGIApp, limits: GatewayLimits) -> uvicorn.Config:

@@ -7,23 +7,18 @@ import logging
 import signal
 import socket
 import sys
-import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
 
 from sessiond.api.limits import GatewayLimits
-from sessiond.api.server import uvicorn_config
+from sessiond.api.server import GatewayServer, uvicorn_config
 
 logger = logging.getLogger(__name__)
 
 GONE_AFTER_S = 30.0
-BACKLOG = 2048  # connections that wait in the kernel to be accepted
-_LOG_EVERY_S = 60.0
-_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
 class PortTakenError(Exception):
@@ -64,7 +59,7 @@ def url_of(listener: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-class DrainingServer(uvicorn.Server):
+class DrainingServer(GatewayServer):
     """A uvicorn server that handles no signals and calls back when it listens.
 
     uvicorn's signal handler closes every socket at once with 1012, in the middle of a reply.
@@ -81,34 +76,9 @@ class DrainingServer(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start the application, listen, call `on_listening`."""
-        asyncio.get_running_loop().set_exception_handler(QuietAccept())
         await super().startup(sockets)
-        for listener in sockets or ():
-            listener.listen(BACKLOG)  # uvicorn's is the number that asyncio accepts at once
         if self.started:
             self._on_listening()
-
-
-class QuietAccept:
-    """An exception handler of the event loop: one log line a minute when accepting must pause.
-
-    asyncio pauses for a second and then calls the handler again, with a traceback.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._logged_s: float | None = None
-
-    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """See `asyncio.loop.set_exception_handler`."""
-        error = context.get("exception")
-        if not isinstance(error, OSError) or error.errno not in _EXHAUSTED:
-            loop.default_exception_handler(context)
-            return
-        now_s = self._clock()
-        if self._logged_s is None or now_s - self._logged_s >= _LOG_EVERY_S:
-            self._logged_s = now_s
-            logger.error("new connections wait: %s; open sockets go on", error.strerror)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -100,7 +100,7 @@ def test_when_a_policy_breaks_a_law_or_fails_lru_decides_and_the_log_tells(caplo
         def plan(self, view: PlacementView) -> PlacementPlan:
             raise ZeroDivisionError
 
-    for policy, words in ((Greedy(), "enough blocks were freed"), (Broken(), "ZeroDivisionError")):
+    for policy, words in ((Greedy(), "enough blocks are freed"), (Broken(), "ZeroDivisionError")):
         memory = Memory(4, policy)
         for session in ("a", "b"):
             memory.context(session, 8, kept=8)

@@ -5,7 +5,6 @@ import itertools
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-import uvicorn
 from websockets.asyncio.client import connect
 
 from sessiond.api.audit_watch import AuditWatch
@@ -13,14 +12,14 @@ from sessiond.api.auth import NoAuth
 from sessiond.api.connections import Connections
 from sessiond.api.limits import GatewayLimits
 from sessiond.api.parts import Gateway
-from sessiond.api.server import uvicorn_config
+from sessiond.api.server import GatewayServer, uvicorn_config
 from sessiond.app import build_app, drain
 from sessiond.cli.server import bind
 from sessiond.observability.metrics import Metrics
 from tests.api.scripted import ScriptedEngine
 
 
-class ReadyServer(uvicorn.Server):
+class ReadyServer(GatewayServer):
     """Tells when it listens; leaves the signals to the tests; stops without a tick's delay."""
 
     def __init__(self, config):

@@ -6,8 +6,7 @@ import logging
 
 import pytest
 
-from sessiond.api.server import SilentConnections
-from sessiond.cli.server import QuietAccept
+from sessiond.api.server import QuietAccept, SilentConnections
 
 
 class Transport:
