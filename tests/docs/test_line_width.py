@@ -8,7 +8,7 @@ from tests.docs.blocks import ROOT
 from tests.docs.test_names_of_code import READMES
 
 WIDTH = 120
-PAGES = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"]
+PAGES = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "benchmarks/LOG.md"]
 PAGES += sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))
 PAGES += READMES
 _FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
