@@ -11,6 +11,12 @@ class Steps:
         self.model = running.model
         self.model.gate = threading.Event()
 
+    async def begun(self):
+        """Wait until a step is held back: until then the engine answers."""
+        async with asyncio.timeout(60):
+            while not self.model.steps:  # noqa: ASYNC110 -- the engine's thread counts them
+                await asyncio.sleep(0.001)
+
     def release(self):
         self.model.gate.set()
 

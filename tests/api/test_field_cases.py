@@ -119,6 +119,7 @@ async def test_t43_a_blocked_step_stops_neither_pings_nor_health(stack):
             running.model.script([72, 105, 256])
             await create(ws, input="hi")
             await hear(ws, "response.created")
+            await steps.begun()
             for _ in range(6):
                 await asyncio.wait_for(anext(pings), 60)
                 for path in ("/health/live", "/v1/models"):
