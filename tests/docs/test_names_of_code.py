@@ -15,7 +15,7 @@ READMES = sorted(
     str(path.relative_to(ROOT))
     for folder in (*PACKAGES, "benchmarks", "tests")
     for path in (ROOT / folder).rglob("README.md")
-    if "data" not in path.parts
+    if not {"data", "node_modules"} & set(path.parts)
 )
 PAGES = ["docs/architecture.md", *READMES]
 
