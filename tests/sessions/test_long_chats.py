@@ -203,7 +203,7 @@ async def test_t16_children_of_a_busy_parent_share_its_blocks(start):
         for n in range(4)
     ]
     turns = world.service.runner.bound_turns
-    await until(lambda: len(turns()) == 5 and all(bound._turn for bound in turns()))  # noqa: SLF001 -- whether the engine has it
+    await until(lambda: len(turns()) == 5 and all(turn.is_followable.is_set() for turn in turns()))
     rig.model.gate.open()
     for number, (turn, finished) in enumerate(await settled(*children)):
         assert turn.accepted.session_id != parent
