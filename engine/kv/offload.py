@@ -5,7 +5,7 @@
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, islice
 from operator import itemgetter
@@ -283,11 +283,7 @@ class Swap:
         self._due.pop(block, None)
 
     def swap_out(self, context: Context) -> None:
-        """Write a context's full blocks that no tier has to the first tier that takes them.
-
-        A tier drops nothing for them that the next one still has to get: what does not fit goes
-        straight to the next one.
-        """
+        """Write a context's full blocks that no tier has to the first tier that takes them."""
         pairs = []
         for block in dict.fromkeys(context.table.blocks):
             key = self._cache.key_of(block)
@@ -295,7 +291,7 @@ class Swap:
                 pairs.append((block, Label(key, context.owner)))
         tiers = [tier for tier in self._tiers if tier.name != "disk" or not context.volatile]
         for place, tier in enumerate(tiers, 1):
-            self._store(tier, pairs, keep=self.to_demote)
+            self._store(tier, pairs)
             if place < len(tiers):
                 written = [label.key for _, label in pairs if tier.index.is_written(label.key)]
                 self.to_demote.update(dict.fromkeys(written))
@@ -331,8 +327,9 @@ class Swap:
             if transfer is not None:
                 self._held[transfer] = []
 
-    def _store(self, tier: Tier, pairs: Sequence[Pair], keep: Container[bytes] = ()) -> None:
-        for transfer in self._tiers.begin_store(tier, pairs, keep):
+    def _store(self, tier: Tier, pairs: Sequence[Pair]) -> None:
+        """Begin to write; no tier drops for it what the next one still has to get."""
+        for transfer in self._tiers.begin_store(tier, pairs, keep=self.to_demote):
             blocks = [BlockId(block) for block in transfer.blocks]
             self._pool.share(blocks)
             self._held[transfer] = blocks

@@ -4,6 +4,7 @@ import pytest
 
 from engine.ipc.messages import Terms
 from tests.harness.loop import Engine
+from tests.tiers.engine_words import PROMPT, again, fill
 from tests.tiers.support import LateMover, PromptMover
 
 TURNS, TOKENS, BLOCK = 5, 674, 16
@@ -63,3 +64,19 @@ def test_m03_kv_of_a_volatile_session_never_goes_to_the_disk(make) -> None:
         engine.open(f"s{number}", salt=b"s%d" % number, volatile=True)
         turn(engine, f"s{number}", [number + 2] * TOKENS)
     assert engine.stats().tiers["disk"].blocks == 0
+
+
+def test_m03_nor_does_a_write_in_idle_time_drop_it(make) -> None:
+    """What was parked while others ran lies in the host tier only, and there are few slots left."""
+    engine = make("both", PromptMover(), num_blocks=10, host=8, disk=100)
+    engine.open("a")
+    first = engine.submit("a", PROMPT)
+    engine.step_until(lambda: engine.ending(first) is not None)
+    ids = [*PROMPT, *engine.kept(first)]
+    engine.park("a")
+    engine.open("b")
+    second = engine.submit("b", [5] * 130, max_output_tokens=1)
+    engine.step_until(lambda: engine.ending(second) is not None)
+    engine.run()
+    fill(engine)
+    assert again(engine, ids).recomputed_tokens <= BLOCK
