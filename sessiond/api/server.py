@@ -37,6 +37,22 @@ _LOG_EVERY_S = 60.0
 _log = logging.getLogger(__name__)
 
 
+class Throttle:
+    """Says once a minute that a log line is due."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._last_s: float | None = None
+
+    def is_due(self) -> bool:
+        """Whether a minute has passed since the last time that this was true."""
+        now_s = self._clock()
+        if self._last_s is not None and now_s - self._last_s < _LOG_EVERY_S:
+            return False
+        self._last_s = now_s
+        return True
+
+
 class SilentConnections:
     """Connections that have sent no whole request yet, oldest first. Asyncio thread only.
 
@@ -55,11 +71,10 @@ class SilentConnections:
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._max_file = max(1, files - _SPARE_FILES) if max_file is None else max_file
         self._max_per_address = max_per_address
-        self._clock = clock
+        self._log = Throttle(clock)
         self._address_of: dict[asyncio.Transport, str] = {}
         self._count: Counter[str] = Counter()
         self._closed = 0
-        self._logged_s: float | None = None
 
     def __len__(self) -> int:
         return len(self._address_of)
@@ -89,8 +104,7 @@ class SilentConnections:
         self.remove(transport)
         transport.abort()
         self._closed += 1
-        now_s = self._clock()
-        if self._logged_s is None or now_s - self._logged_s >= _LOG_EVERY_S:
+        if self._log.is_due():
             _log.warning(
                 "%d connections closed before they sent a request: too many are open "
                 "(at most %d of one address, and descriptors up to %d)",
@@ -98,7 +112,7 @@ class SilentConnections:
                 self._max_per_address,
                 self._max_file,
             )
-            self._logged_s, self._closed = now_s, 0
+            self._closed = 0
 
 
 class GatewayHttpProtocol(H11Protocol):
@@ -169,8 +183,7 @@ class QuietAccept:
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._logged_s: float | None = None
+        self._log = Throttle(clock)
 
     def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """See `asyncio.loop.set_exception_handler`."""
@@ -178,9 +191,7 @@ class QuietAccept:
         if not isinstance(error, OSError) or error.errno not in _EXHAUSTED:
             loop.default_exception_handler(context)
             return
-        now_s = self._clock()
-        if self._logged_s is None or now_s - self._logged_s >= _LOG_EVERY_S:
-            self._logged_s = now_s
+        if self._log.is_due():
             _log.error("new connections wait: %s; open sockets go on", error.strerror)
 
 
