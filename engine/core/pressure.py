@@ -295,7 +295,8 @@ class Pressure:
 
         At least one turn must wait.
         """
-        if self._queue.highest_waiting > self._queue.lowest_running:
+        highest = self._queue.highest_waiting
+        if any(self._yields(slot, highest) for slot in self._queue.running):
             self._yield_to_higher()
         self._share_among_owners()
 
@@ -304,7 +305,7 @@ class Pressure:
 
         The least entitled turn goes first, at most `max_preemptions` times each. It keeps its KV
         until those blocks are needed. A turn that finds too little holds up those behind it. All
-        sessions are examined, but only in a step in which a higher priority waits for a lower one.
+        sessions are examined, but only in a step in which some turn can be paused.
         """
         running, limit = self._queue.running, self._limit
         free, obtainable = limit.now - len(running), self._memory.obtainable()

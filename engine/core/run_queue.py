@@ -90,11 +90,6 @@ class RunQueue:
         """The highest priority of a waiting turn; at least one must wait."""
         return self.waiting[0].command.terms.priority
 
-    @property
-    def lowest_running(self) -> int:
-        """The lowest priority of a running turn; the highest of all if none runs."""
-        return self.running[-1].command.terms.priority if self.running else self.highest_waiting
-
     def served(self, slot: Slot) -> float:
         """Service that the turn's owner has received, comparable among owners."""
         return self._counters.served(slot.context.salt)
