@@ -30,15 +30,6 @@ class Sample:
         """Return the sum over all labels of a name."""
         return sum(value for (found, _), value in self.values.items() if found == name)
 
-    def by_label(self, name: str, label: str) -> dict[str, float]:
-        """Return sums by the values of one label."""
-        sums: dict[str, float] = {}
-        for (found, labels), value in self.values.items():
-            if found == name:
-                key = dict(labels).get(label, "")
-                sums[key] = sums.get(key, 0.0) + value
-        return sums
-
 
 def read_values(text: str) -> dict[tuple[str, Labels], float]:
     """Parse a scrape in Prometheus' text format.
