@@ -35,6 +35,10 @@ class Console:
         await self["#key-input"].fill(key)
         await self.page.keyboard.press("Enter")
 
+    async def retry(self):
+        """Ask the server now. The page asks by itself, too, and may hide its button meanwhile."""
+        await self["#away-retry"].dispatch_event("click")
+
     # --- sessions
 
     def row(self, session):

@@ -135,7 +135,7 @@ async def test_a_server_that_goes_away_is_told_and_found_again(stack, open_conso
         await expect(console["#server-state"]).to_have_text("Not answering")
         await expect(console["#away-countdown"]).to_contain_text("Retrying in")
         await console.page.context.set_offline(False)
-        await console["#away-retry"].click()
+        await console.retry()
         await expect(console["#away"]).to_be_hidden()
         await expect(console["#server-state"]).to_have_text("Serving")
         card = await console.turn("and more")

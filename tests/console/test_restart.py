@@ -28,7 +28,7 @@ async def test_the_page_says_so_and_both_go_on(browser, tmp_path):
         await expect(console["#away-text"]).to_contain_text("does not answer")
         await expect(console["#chat-fault"]).to_contain_text("the connection was lost")
         await asyncio.to_thread(server.start)
-        await console["#away-retry"].click()
+        await console.retry()
         await expect(console["#away"]).to_be_hidden()
         card = await console.turn("And the sky?")
         assert await console.chat_session() == session
