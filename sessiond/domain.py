@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Literal, NewType
 
-from engine.ipc.messages import Degradation
+from engine.ipc.messages import Degradation, DegradationReason
 from sessiond.errors import ErrorCode
 
 Role = Literal["system", "developer", "user", "assistant"]
@@ -112,6 +112,20 @@ class TurnBegun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SessionWaiting:
+    """What the turn waits for: `session.waiting`.
+
+    `position`: its place among the waiting turns, from 1. `since_ms`: since the request arrived.
+    """
+
+    session_id: str
+    response_id: str
+    cause: Literal["slot", "blocks"]
+    position: int
+    since_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TextDelta:
     """More of the reply."""
 
@@ -133,11 +147,26 @@ class ContextChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionDegraded:
-    """Memory pressure affects the turn: `session.degraded`. The steps: `engine.ipc.messages`."""
+    """Memory pressure or a higher priority affects the turn: `session.degraded`.
+
+    Steps and reasons: `engine.ipc.messages`.
+    """
 
     session_id: str
     step: Degradation
-    reason: Literal["memory_pressure"] = "memory_pressure"
+    reason: DegradationReason = "memory_pressure"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SummaryOverdue:
+    """The context has outgrown a threshold without a summary: `session.summary_overdue`.
+
+    `tokens`: of the context before the turn.
+    """
+
+    session_id: str
+    tokens: int
+    threshold: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,7 +238,16 @@ class TurnReport:
     ended_at: float
 
 
-TurnLogEntry = TurnQueued | TurnBegun | TextDelta | ContextChanged | SessionDegraded | TurnFinished
+TurnLogEntry = (
+    TurnQueued
+    | SessionWaiting
+    | TurnBegun
+    | TextDelta
+    | ContextChanged
+    | SummaryOverdue
+    | SessionDegraded
+    | TurnFinished
+)
 
 
 DegradationLevel = Literal["refuse_impossible", "queue", "queue_timeout", "refuse_new"]

@@ -228,6 +228,8 @@ class EngineLoop:
         if queue.waiting:
             self._pressure.share()
         due = self._gather()
+        if queue.waiting:
+            self._turns.report_waits()
         if queue.waiting or prefetch.prefetched or prefetch.skipped:
             prefetch.advance()  # after turns that may start have their blocks
         if due:
@@ -341,10 +343,10 @@ class EngineLoop:
         return self._load(slot, pending)
 
     def _load(self, slot: Slot, pending: int) -> TurnLoad:
-        context, priority = slot.context, slot.command.terms.priority
+        context = slot.context
         first = max(0, len(context.ids) - pending)
         key = self._memory.next_key(context, first, _limit(slot)) if pending > 1 else None
-        return TurnLoad(slot.turn, pending, first, key, priority, self._queue.served(slot))
+        return TurnLoad(slot.turn, pending, first, key, slot.priority, self._queue.served(slot))
 
     def _block_s(self) -> float:
         """Seconds to prefill one block of tokens."""

@@ -5,7 +5,7 @@ limit decides which queued turns may run within their user's share of blocks.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice, takewhile
 from typing import Generic, NamedTuple, TypeVar, assert_never
@@ -200,12 +200,16 @@ class Pressure:
     def _admissible(self, most: int) -> list[Slot]:
         """Waiting turns that no limit of their user blocks, the first in order."""
         waiting = self._queue.in_order()
-        if self._queue.foreground_count and self._queue.background:
-            waiting = (slot for slot in waiting if not self._queue.is_background(slot))
+        if self._queue.background:
+            spare = self._turns.has_spare_blocks
+            waiting = (slot for slot in waiting if not slot.background or spare(slot))
         if self._usage.has_limits:
             demands = map(self._demand, waiting)
-            waiting = iter(within_limit(demands, map(self._demand, self._queue.running)))
+            waiting = iter(within_limit(demands, map(self._demand, self._foreground())))
         return list(islice(waiting, most))
+
+    def _foreground(self) -> Iterator[Slot]:
+        return (slot for slot in self._queue.running if not slot.background)
 
     def _demand(self, slot: Slot) -> BlockDemand[Slot]:
         owner = self._usage.of(slot.context.session).owner
@@ -244,7 +248,8 @@ class Pressure:
             case Preempt(index=index):
                 victim = running[index]
                 self._preempt(victim)
-                self._limit.lower(len(running))
+                if not victim.background:
+                    self._limit.lower(len(running))
                 return victim is not needy
             case Shorten(index=index, tokens=tokens):
                 self._turns.shorten(running[index], tokens)
@@ -260,7 +265,7 @@ class Pressure:
     def _stream(self, slot: Slot) -> RunningTurn:
         wanted = slot.tokens_left if slot.command.generate else 0
         return RunningTurn(
-            slot.command.terms.priority,
+            slot.priority,
             slot.preemption_count,
             wanted,
             min(self._room(slot.context), wanted),
@@ -281,6 +286,9 @@ class Pressure:
         KV that no tier keeps is recomputed when it resumes, that of sampled ids included. The
         sampler draws by output index, so the reply does not change.
         """
+        if slot.background:
+            self._turns.pause_background(slot)
+            return
         self._queue.preempt(slot)
         self._memory.swap_out(slot.context)
         slot.preemption_count += 1
@@ -314,7 +322,7 @@ class Pressure:
             for slot in reversed(running):
                 if free > 0 and obtainable >= wanted:
                     break
-                if self._yields(slot, newcomer.command.terms.priority):
+                if self._yields(slot, newcomer.priority):
                     chosen.append(slot)
                     free, obtainable = free + 1, obtainable + slot.context.table.block_count
             if free <= 0 or obtainable < wanted:
@@ -324,13 +332,17 @@ class Pressure:
             free, obtainable = free - 1, obtainable - wanted
 
     def _yields(self, slot: Slot, priority: int) -> bool:
-        return slot.command.terms.priority < priority and not self._is_spent(slot)
+        return slot.priority < priority and not self._is_spent(slot)
 
     def _pause(self, slot: Slot) -> None:
         """Return a running turn to the queue for a higher priority; it keeps its KV."""
+        if slot.background:
+            self._turns.pause_background(slot)
+            return
         self._queue.preempt(slot)
         slot.preemption_count += 1
         self._counters.pauses += 1
+        self._turns.degrade(slot, "preempt", "priority")
 
     def _share_among_owners(self) -> None:
         """Preempt turns of owners that run several, for the least-served owners that run none.
@@ -366,20 +378,20 @@ class Pressure:
     def _victims(self, priority: int) -> list[Slot]:
         """Turns of this priority or lower that may be preempted, the least entitled first.
 
-        An owner keeps at least one running turn.
+        An owner keeps at least one running turn. Background turns have left their place before.
         """
-        running = self._queue.running
+        running = list(self._foreground())
         left = Counter(slot.context.salt for slot in running)
         victims = []
         for slot in reversed(running):
-            if slot.command.terms.priority <= priority and left[slot.context.salt] > 1:
+            if slot.priority <= priority and left[slot.context.salt] > 1:
                 left[slot.context.salt] -= 1
                 victims.append(slot)
         return victims
 
     def _share_blocks(self, newcomers: Sequence[Slot]) -> None:
         pool, queue = self._pool, self._queue
-        owners = len({slot.context.salt for slot in queue.running}) + len(newcomers)
+        owners = len({slot.context.salt for slot in self._foreground()}) + len(newcomers)
         wanted = [self._blocks_wanted(slot) for slot in newcomers]
         offered = [slot for slot in self._victims(_least(newcomers)) if not self._is_spent(slot)]
         if not offered or max(wanted) > pool.total // owners:
@@ -403,4 +415,4 @@ class Pressure:
 
 
 def _least(slots: Sequence[Slot]) -> int:
-    return min(slot.command.terms.priority for slot in slots)
+    return min(slot.priority for slot in slots)

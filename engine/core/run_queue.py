@@ -15,7 +15,8 @@ class RunQueue:
 
     Both are in the order of entitlement: by priority, then by arrival. A younger turn may overtake
     a waiting one, which keeps its place. `limit`: how many may run. `background`: the turns that
-    yield to all others. `counters` orders owners; who computes charges it.
+    yield to all others, and give their owner no place among the others. `counters` orders owners;
+    who computes charges it.
     """
 
     def __init__(self, max_running: int, counters: VirtualCounters) -> None:
@@ -41,18 +42,20 @@ class RunQueue:
         """The turns in the background, the oldest first."""
         return list(self.background.values())
 
-    def is_background(self, slot: Slot) -> bool:
-        """Whether a turn yields to all turns that are not in the background."""
-        return slot.turn in self.background
-
     def raise_priority(self, slot: Slot) -> None:
-        """Move a turn to the foreground."""
-        self.background.pop(slot.turn, None)
+        """Move a turn to the foreground, with the priority of its terms."""
+        if self.background.pop(slot.turn, None) is None:
+            return
+        is_running = slot.context.activity is Activity.RUNNING
+        slots = self.running if is_running else self.waiting
+        slots.remove(slot)
+        slot.background = False
+        self._insert(slots, slot)
 
     def has_turn_of(self, salt: bytes) -> bool:
         """Whether an owner has a foreground turn. O(turns)."""
         slots = self._by_turn.values()
-        return any(slot.context.salt == salt and not self.is_background(slot) for slot in slots)
+        return any(slot.context.salt == salt and not slot.background for slot in slots)
 
     def of_turn(self, turn: TurnId) -> Slot | None:
         """The slot of a turn that has not ended."""
@@ -68,7 +71,7 @@ class RunQueue:
             WaitingTurn(
                 slot,
                 slot.context.salt,
-                slot.command.terms.priority,
+                slot.priority,
                 len(slot.command.ids),
                 slot.command.terms.weight,
                 slot.started_s is not None,
@@ -79,16 +82,21 @@ class RunQueue:
 
     def newcomers(self) -> set[bytes]:
         """Owners that run nothing and whose next turn is admitted first."""
-        running = {slot.context.salt for slot in self.running}
-        if not running or running.issuperset(slot.context.salt for slot in self.waiting):
+        running = {slot.context.salt for slot in self.running if not slot.background}
+        waiting = (slot.context.salt for slot in self.waiting if not slot.background)
+        if not running or running.issuperset(waiting):
             return set()
-        weights = {slot.context.salt: slot.command.terms.weight for slot in self._by_turn.values()}
+        weights = {
+            slot.context.salt: slot.command.terms.weight
+            for slot in self._by_turn.values()
+            if not slot.background
+        }
         return newcomers(weights, running, self._counters.served, self.limit.now)
 
     @property
     def highest_waiting(self) -> int:
         """The highest priority of a waiting turn; at least one must wait."""
-        return self.waiting[0].command.terms.priority
+        return self.waiting[0].priority
 
     def served(self, slot: Slot) -> float:
         """Service that the turn's owner has received, comparable among owners."""
@@ -122,7 +130,7 @@ class RunQueue:
         insort(
             slots,
             slot,
-            key=lambda other: (-other.command.terms.priority, self._arrival[other.turn]),
+            key=lambda other: (-other.priority, self._arrival[other.turn]),
         )
 
     def _leave_waiting(self, slot: Slot) -> None:

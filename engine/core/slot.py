@@ -1,12 +1,14 @@
 """A submitted turn, from the queue to its ending. Loop thread only."""
 
 from engine.core.draft_budget import TurnDrafts
-from engine.ipc.messages import Degradation, SubmitTurn, TurnCounts
+from engine.ipc.messages import Degradation, SubmitTurn, TurnCounts, TurnWaiting
 from engine.ipc.queries import RestoredFrom
 from engine.kv.context import Context
 from engine.kv.step import SampleAt
 from engine.system.histogram import Histogram
 from engine.text.detokenize import TextStream
+
+_BACKGROUND = -1  # a priority below all classes
 
 
 class Slot:
@@ -15,7 +17,8 @@ class Slot:
     `output` are the sampled ids without the stop token; `output_tokens` counts that too.
     `started_s` is None while the turn waits for its first step. `preemption_count` counts
     preemptions; `shortened`: its reply was limited below the requested length; `reported` are the
-    degradation steps that were reported for it.
+    degradation steps that were reported for it. `background`: it yields to all other turns, until
+    `RunQueue.raise_priority`.
     """
 
     def __init__(
@@ -29,6 +32,7 @@ class Slot:
     ) -> None:
         self.turn = command.turn
         self.command = command
+        self.background = command.background
         self.context = context
         self.stream = stream
         self.max_output_tokens = max_output_tokens
@@ -47,7 +51,14 @@ class Slot:
         self.preemption_count = 0
         self.shortened = False
         self.reported: set[Degradation] = set()
+        self.reported_wait: TurnWaiting | None = None  # since it last ran
+        self.wait_reported_s = 0.0
         self.turn_drafts: TurnDrafts | None = None  # from the second token on, where allowed
+
+    @property
+    def priority(self) -> int:
+        """The class of its terms; below all of them in the background."""
+        return _BACKGROUND if self.background else self.command.terms.priority
 
     @property
     def tokens_left(self) -> int:

@@ -5,6 +5,7 @@ through `Turns.reclaim`.
 """
 
 from collections.abc import Callable, Sequence
+from math import inf
 from typing import Literal, Protocol, assert_never
 
 from engine.config import EngineConfig
@@ -17,6 +18,7 @@ from engine.counters import Counters
 from engine.ipc.messages import (
     CancelTurn,
     Degradation,
+    DegradationReason,
     SubmitTurn,
     TurnCounts,
     TurnDegraded,
@@ -26,12 +28,16 @@ from engine.ipc.messages import (
     TurnFailed,
     TurnIncomplete,
     TurnStarted,
+    TurnWaiting,
 )
 from engine.ipc.queries import ReclaimCause
 from engine.kv.context import Activity, Context
 from engine.kv.executor import Executor
 from engine.kv.partition import blocks_for
 from engine.text.detokenize import TextStream
+
+_LOOK_EVERY_S = 0.25  # at the queue, for `TurnWaiting`: sorting it takes time
+_APART_S = 1.0  # between two `TurnWaiting` of one turn
 
 _Full = Literal["max_output_tokens", "memory_pressure", "context_length"]
 
@@ -65,6 +71,7 @@ class Turns:
         clock: Callable[[], float],
     ) -> None:
         self._service = VirtualCounters()
+        self._next_look_s = -inf
         self.queue = RunQueue(config.max_num_seqs, self._service)
         self._config = config
         self._memory = memory
@@ -99,6 +106,7 @@ class Turns:
         self.queue.admit(slot)
         context, counters = slot.context, self._counters
         self._memory.note_changed(context.session)
+        slot.reported_wait = None
         if slot.started_s is not None:
             restored, _ = context.take_restored()
             counters.restored_tokens += restored
@@ -133,40 +141,75 @@ class Turns:
             self._report(slot, "evict")
         slot.context.was_evicted = False
 
-    def degrade(self, slot: Slot, step: Degradation) -> None:
-        """Report that memory is short and a turn is affected."""
+    def degrade(
+        self, slot: Slot, step: Degradation, reason: DegradationReason = "memory_pressure"
+    ) -> None:
+        """Report that a turn is affected: memory is short, or a higher priority has its place."""
         if step == "limit_running" and step in slot.reported:
             return  # reported already
         self._counters.degradations[step] += 1
-        self._report(slot, step)
+        self._report(slot, step, reason)
 
-    def _report(self, slot: Slot, step: Degradation) -> None:
+    def _report(
+        self, slot: Slot, step: Degradation, reason: DegradationReason = "memory_pressure"
+    ) -> None:
         if step not in slot.reported:
             slot.reported.add(step)
-            self._emit(TurnDegraded(turn=slot.turn, step=step))
+            self._emit(TurnDegraded(turn=slot.turn, step=step, reason=reason))
+
+    def report_waits(self) -> None:
+        """Report waiting turns whose cause or position has changed since their last report.
+
+        Turns in the background get none.
+        """
+        now_s, queue = self._clock(), self.queue
+        if now_s < self._next_look_s:
+            return
+        self._next_look_s = now_s + _LOOK_EVERY_S
+        free = queue.limit.most - len(queue.running)
+        for position, slot in enumerate(queue.in_order(), start=1):
+            event = TurnWaiting(
+                turn=slot.turn, cause="blocks" if position <= free else "slot", position=position
+            )
+            is_due = slot.reported_wait is None or now_s - slot.wait_reported_s >= _APART_S
+            if is_due and event != slot.reported_wait and not slot.background:
+                slot.reported_wait, slot.wait_reported_s = event, now_s
+                self._emit(event)
 
     def restrain_background(self) -> None:
-        """Keep background turns from taking other turns' or sessions' blocks.
+        """Keep background turns from taking blocks of idle sessions.
 
-        While another turn waits or runs, background turns free their KV, whose full blocks can
-        still be hit. Otherwise a background turn fails if it would take blocks from an idle
-        session.
+        One that lacks blocks waits while other turns may free some, and fails otherwise.
         """
         for slot in self.queue.in_background():
+            if self.has_spare_blocks(slot):
+                continue
             if slot.context.activity is Activity.RUNNING:
-                if self.queue.foreground_count:
-                    self.queue.preempt(slot)
-                    self._memory.release(slot.context)
-                    self._counters.preemptions += 1
-            elif not self.queue.foreground_count and not self._has_spare_blocks(slot):
+                self.pause_background(slot)
+            elif not self.queue.foreground_count:
                 self.fail(slot, "queue_full", "no blocks are free for a background turn")
 
-    def _has_spare_blocks(self, slot: Slot) -> bool:
-        """Whether a waiting turn can run to its end on blocks that no session holds."""
+    def pause_background(self, slot: Slot) -> None:
+        """Return a running background turn to the queue, and free its KV.
+
+        Its full blocks can still be hit. It does not count as a preemption of the turn, because a
+        background turn may be stopped any number of times.
+        """
+        self.queue.preempt(slot)
+        self._memory.release(slot.context)
+        self._counters.preemptions += 1
+
+    def has_spare_blocks(self, slot: Slot) -> bool:
+        """Whether a turn can run to its end on its blocks and those that no session holds."""
         context, command = slot.context, slot.command
-        tokens = self._memory.outstanding(context, len(context.ids) - command.generate)
+        limit = len(context.ids) - command.generate
+        tokens = self._memory.outstanding(context, limit)
         tokens += slot.tokens_left * command.generate + len(command.close_ids)
-        needed = blocks_for(tokens, self._config.block_size) + 1  # a tail may have to be copied
+        if context.activity is Activity.RUNNING:
+            needed = context.table.blocks_needed(tokens)
+        else:  # a tail may have to be copied
+            needed = blocks_for(tokens, self._config.block_size) + 1
+            needed += self._memory.unheld_hits(context, limit)
         return needed <= self._memory.pool.available_count
 
     def _enqueue(self, command: SubmitTurn, context: Context) -> None:

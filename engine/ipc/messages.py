@@ -145,9 +145,10 @@ class SubmitTurn(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     computes the owed ids and these in advance. They change no reply, and no event or answer counts
     them.
 
-    `background`: it runs only while no other turn waits or runs, and is preempted as soon as one
-    is submitted. It takes no block that another session holds, and fails with `queue_full` if it
-    needs one. It does not count towards the limit of the queue.
+    `background`: it has a share of each step, in a slot that no other turn wants and on blocks that
+    no session holds. It is preempted as soon as another turn wants them. Without spare blocks it
+    waits, and fails with `queue_full` when no other turn could free some. It does not count towards
+    the limit of the queue, and ranks below all priorities until `RaisePriority`.
     """
 
     turn: TurnId
@@ -217,11 +218,27 @@ class TurnDelta(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     tokens: int
 
 
+class TurnWaiting(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The turn waits in the queue: at first, and when `cause` or `position` has changed.
+
+    At most once a second. `cause`: no running slot is free, or it has to wait for blocks.
+    `position`: its place in the order in which waiting turns should run, from 1. A preempted turn
+    waits, too.
+    """
+
+    turn: TurnId
+    cause: Literal["slot", "blocks"]
+    position: int
+
+
 Degradation = Literal["evict", "preempt", "limit_running", "shorten", "end_stream"]
+DegradationReason = Literal["memory_pressure", "priority"]
 
 
 class TurnDegraded(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Memory is short, and this turn is affected. Each step is reported once per turn at most.
+    """This turn is affected by others. Each step is reported once per turn at most.
+
+    `reason`: memory is short, or a turn of a strictly higher priority has its slot or its blocks.
 
     `evict`: KV of its session was evicted. `preempt`: the turn is preempted and resumes later.
     `limit_running`: it waits because fewer turns may run. `shorten`: its reply will be cut;
@@ -230,6 +247,7 @@ class TurnDegraded(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
     turn: TurnId
     step: Degradation
+    reason: DegradationReason = "memory_pressure"
 
 
 class TurnCounts(msgspec.Struct, frozen=True, kw_only=True):
@@ -295,7 +313,7 @@ class TurnFailed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 TurnEnding = TurnDone | TurnIncomplete | TurnFailed
-TurnEvent = TurnStarted | TurnDelta | TurnDegraded | TurnEnding
+TurnEvent = TurnWaiting | TurnStarted | TurnDelta | TurnDegraded | TurnEnding
 
 # --- description of an engine ---------------------------------------------------------------
 

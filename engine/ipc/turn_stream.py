@@ -14,20 +14,22 @@ from engine.ipc.messages import (
     TurnFailed,
     TurnIncomplete,
     TurnStarted,
+    TurnWaiting,
 )
 
 
 class TurnStream:
     """Events of one turn, for one reader.
 
-    Bounded by construction: at most a start, one event per degradation step, one delta and one
-    ending are queued. Deltas that accumulate for a slow reader are merged into one, and a reply has
-    at most `max_output_tokens`.
+    Bounded by construction: at most a start, one event per degradation step, the last
+    `TurnWaiting`, one delta and one ending are queued. Deltas that accumulate for a slow reader are
+    merged into one, and a reply has at most `max_output_tokens`.
     """
 
     def __init__(self, turn: TurnId) -> None:
         self._turn = turn
         self._started: TurnStarted | None = None
+        self._waiting: TurnWaiting | None = None
         self._degraded: deque[TurnDegraded] = deque()
         self._texts: list[str] = []
         self._tokens = 0
@@ -44,7 +46,9 @@ class TurnStream:
         """Add the next event. Never waits."""
         match event:
             case TurnStarted():
-                self._started = event
+                self._started, self._waiting = event, None
+            case TurnWaiting():
+                self._waiting = event
             case TurnDegraded():
                 self._degraded.append(event)
             case TurnDelta():
@@ -75,6 +79,9 @@ class TurnStream:
             return started
         if self._degraded:
             return self._degraded.popleft()
+        if (waiting := self._waiting) is not None:
+            self._waiting = None
+            return waiting
         if self._texts:
             merged = TurnDelta(turn=self._turn, text="".join(self._texts), tokens=self._tokens)
             self._texts, self._tokens = [], 0

@@ -43,8 +43,8 @@ class Executor:
         self.contexts: dict[SessionId, Context] = {}
         self.table_stats = PageTableStats()
         self._prefixes = Prefixes(num_blocks, caching=caching, tiers=tiers)
-        self.cache = self._prefixes.cache
-        self.pool = self._prefixes.pool
+        self.cache, self.pool = self._prefixes.cache, self._prefixes.pool
+        self.unheld_hits = self._prefixes.unheld_hits
         self._block_size = block_size
         self._fingerprint = fingerprint
         self._max_replay_tokens = max_replay_tokens
@@ -73,13 +73,14 @@ class Executor:
         self.usage = self._eviction.usage
         self._parked, self._to_demote = self.kv_transfer.parked, self.kv_transfer.to_demote
         self._edits = Edits(prefixes=self._prefixes, take=self._take, move_pages=move_pages)
-        transfer = self.kv_transfer
-        self._stale_copies = StaleCopies(self.contexts, usage=self.usage, kv_transfer=transfer)
+        self._stale_copies = StaleCopies(
+            self.contexts, usage=self.usage, kv_transfer=self.kv_transfer
+        )
         self._secure_delete = SecureDelete(
             self.contexts,
             prefixes=self._prefixes,
             stale_copies=self._stale_copies,
-            kv_transfer=transfer,
+            kv_transfer=self.kv_transfer,
             zero_block=zero_block,
         )
         self._deferred_frees = self.table_stats.deferred_frees
@@ -302,8 +303,7 @@ class Executor:
     def outstanding(self, context: Context, limit: int) -> int:
         """Ids to be computed before all have KV, assuming that every prefix hit is used.
 
-        At most `limit` ids count as computed. For KV that is rebuilt by replaying edits the number
-        is an upper bound.
+        At most `limit` ids count as computed. An upper bound for KV rebuilt by replaying edits.
         """
         if not self._edits.is_whole(context, limit, self._prefixes.reach):
             return context.history.length + len(context.ids)

@@ -44,6 +44,10 @@ class Prefixes:
         """Number of hits."""
         return len(self.hits(context, limit))
 
+    def unheld_hits(self, context: Context, limit: int) -> int:
+        """Number of hits on blocks that no context holds, which count as available until then."""
+        return sum(not self.pool.references(block) for block in self.hits(context, limit))
+
     def reach(self, context: Context, limit: int) -> int:
         """Number of hits if all KV in the tiers were restored."""
         if context.stages or not self._tiers:

@@ -12,6 +12,9 @@ class ProtocolFaultError(Exception):
     """The server sent a frame that is not a JSON object; later frames can't be trusted."""
 
 
+_WAITED_FOR = {"slot": "a free slot", "blocks": "memory"}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplyText:
     """A part of the reply."""
@@ -93,7 +96,7 @@ class ChatTurn:
                 self.response_id = _text(response.get("id")) or None
                 self._note_session(response)
             case "response.queued":
-                yield Notice(text="waiting for a free slot")
+                yield Notice(text="waiting")
             case "response.output_text.delta":
                 yield from self._more(_text(event.get("delta")), at_s)
             case "response.completed" | "response.incomplete" | "response.failed":
@@ -101,10 +104,18 @@ class ChatTurn:
             case "error":
                 self.end = _refusal(event)
                 yield self.end
+            case "session.waiting":
+                what, place = _text(event.get("for")), event.get("position")
+                yield Notice(text=f"waiting for {_WAITED_FOR.get(what, what)}, number {place}")
             case "session.context_changed":
                 yield Notice(text=_context_change(event))
+            case "session.summary_overdue":
+                tokens, threshold = event.get("tokens"), event.get("threshold")
+                text = f"the summary is overdue: {tokens} tokens, beyond {threshold}"
+                yield Notice(text=text)
             case "session.degraded":
-                yield Notice(text=f"under memory pressure: {_text(event.get('reason'))}")
+                reason = _text(event.get("reason")).replace("_", " ")
+                yield Notice(text=f"{_text(event.get('step'))}: {reason}")
             case _:
                 pass
 

@@ -28,6 +28,7 @@ from engine.ipc.messages import (
     TurnFailed,
     TurnIncomplete,
     TurnStarted,
+    TurnWaiting,
 )
 from policies.plan import KeepAll, Summarize
 from sessiond.domain import InputItem
@@ -315,7 +316,7 @@ class SummaryWriter:
 async def _ending(events: TurnEvents) -> TurnDone | TurnIncomplete:
     async for event in events:
         match event:
-            case TurnStarted() | TurnDelta() | TurnDegraded():
+            case TurnWaiting() | TurnStarted() | TurnDelta() | TurnDegraded():
                 pass
             case TurnIncomplete(reason="memory_pressure"):
                 raise NotNowError("memory pressure")

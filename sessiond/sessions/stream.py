@@ -19,9 +19,11 @@ from engine.ipc.messages import (
     TurnFailed,
     TurnIncomplete,
     TurnStarted,
+    TurnWaiting,
 )
 from sessiond.domain import (
     SessionDegraded,
+    SessionWaiting,
     TextDelta,
     TurnBegun,
     TurnError,
@@ -115,18 +117,26 @@ class TurnStreamer:
             return await self._break_off(turn)
 
     async def _follow(self, turn: Turn, events: TurnEvents) -> TurnEnding:
+        wait = _WaitReports(turn, self._ticks)
         with ExitStack() as until_ended, ExitStack() as until_started:
-            self._start_timers(turn, until_started, until_ended)
+            self._start_timers(turn, wait, until_started, until_ended)
             async for event in events:
                 match event:
+                    case TurnWaiting():
+                        wait.note(event)
                     case TurnStarted():
                         until_started.close()
                         turn.log.put(TurnBegun())
+                        wait.begun()
                         if event.rebuilt_exact:
                             _rebuilt_exact(turn)
                     case TurnDegraded():
                         session_id = turn.accepted.session_id
-                        turn.log.put(SessionDegraded(session_id=session_id, step=event.step))
+                        turn.log.put(
+                            SessionDegraded(
+                                session_id=session_id, step=event.step, reason=event.reason
+                            )
+                        )
                     case TurnDelta():
                         self._demand.grow(turn.accepted.response_id, event.tokens)
                         turn.log.put(TextDelta(text=event.text))
@@ -138,13 +148,15 @@ class TurnStreamer:
                         assert_never(event)
         raise RuntimeError("the engine's events stopped without an ending")
 
-    def _start_timers(self, turn: Turn, until_started: ExitStack, until_ended: ExitStack) -> None:
+    def _start_timers(
+        self, turn: Turn, wait: "_WaitReports", until_started: ExitStack, until_ended: ExitStack
+    ) -> None:
         loop = asyncio.get_running_loop()
 
         def after(stack: ExitStack, seconds: float, action: Callable[[], None]) -> None:
             stack.callback(loop.call_later(max(0.0, seconds), action).cancel)
 
-        after(until_started, _QUEUED_AFTER_S, lambda: self._report_queued(turn))
+        after(until_started, _QUEUED_AFTER_S, lambda: self._report_queued(turn, wait))
         if self._limits.queue_timeout_s:
             after(
                 until_started,
@@ -154,8 +166,9 @@ class TurnStreamer:
         for seconds in self._time_left(turn):
             after(until_ended, seconds, lambda: turn.end_early(keep=True, reason="deadline"))
 
-    def _report_queued(self, turn: Turn) -> None:
+    def _report_queued(self, turn: Turn, wait: "_WaitReports") -> None:
         turn.log.put(TurnQueued())
+        wait.queued()
         self._hooks.degraded("queue")
 
     def _time_left(self, turn: Turn) -> list[float]:
@@ -245,6 +258,44 @@ class TurnStreamer:
             accepted=turn.accepted,
             now=self._clock(),
         )
+
+
+class _WaitReports:
+    """Puts into a turn's log what it waits for, from `response.queued` or its start on."""
+
+    def __init__(self, turn: Turn, ticks: Callable[[], float]) -> None:
+        self._turn = turn
+        self._log = turn.log
+        self._ticks = ticks
+        self._is_visible = False
+        self._early: TurnWaiting | None = None
+
+    def note(self, event: TurnWaiting) -> None:
+        """The turn waits for this."""
+        if self._is_visible:
+            self._put(event)
+        else:
+            self._early = event
+
+    def queued(self) -> None:
+        """The client got `response.queued`."""
+        self._is_visible = True
+        if self._early is not None:
+            self._put(self._early)
+
+    def begun(self) -> None:
+        """The client got the start of the turn: what comes now follows a preemption."""
+        self._is_visible = True
+
+    def _put(self, event: TurnWaiting) -> None:
+        entry = SessionWaiting(
+            session_id=self._turn.session_id,
+            response_id=self._turn.response_id,
+            cause=event.cause,
+            position=event.position,
+            since_ms=round(1000 * (self._ticks() - self._turn.received_at)),
+        )
+        self._log.put(entry)
 
 
 def _rebuilt_exact(turn: Turn) -> None:

@@ -13,6 +13,8 @@ from sessiond.api.protocol.events import (
 from sessiond.domain import (
     ContextChanged,
     SessionDegraded,
+    SessionWaiting,
+    SummaryOverdue,
     TextDelta,
     TurnAccepted,
     TurnBegun,
@@ -183,6 +185,39 @@ def test_a_changed_context_shares_the_numbers_and_is_told_at_the_end():
         "tokens_after": 12,
         "context": "full",
         "fidelity": "exact",
+    }
+
+
+def test_what_a_turn_waits_for_shares_the_numbers_too():
+    wait = SessionWaiting(
+        session_id="conv_1", response_id="resp_1", cause="slot", position=3, since_ms=70
+    )
+    events = play([TurnQueued(), wait, TurnBegun(), finished()])
+    assert kinds(events)[:4] == [
+        "response.created",
+        "response.queued",
+        "session.waiting",
+        "response.in_progress",
+    ]
+    assert events[2] == {
+        "type": "session.waiting",
+        "sequence_number": 2,
+        "session": "conv_1",
+        "response_id": "resp_1",
+        "for": "slot",
+        "position": 3,
+        "since_ms": 70,
+    }
+
+
+def test_an_overdue_summary_is_told():
+    events = play([SummaryOverdue(session_id="conv_1", tokens=700, threshold=600), finished()])
+    assert events[1] == {
+        "type": "session.summary_overdue",
+        "sequence_number": 1,
+        "session": "conv_1",
+        "tokens": 700,
+        "threshold": 600,
     }
 
 

@@ -74,6 +74,8 @@ def test_error_event_ends_the_turn():
     [
         {"type": "session.context_changed", "reason": "instructions", "tokens_before": 9},
         {"type": "session.degraded", "reason": "memory_pressure"},
+        {"type": "session.waiting", "for": "slot", "position": 3, "since_ms": 70},
+        {"type": "session.summary_overdue", "tokens": 700, "threshold": 600},
         {"type": "response.queued", "response": {}},
     ],
 )

@@ -174,5 +174,5 @@ def test_turns_without_a_free_slot_are_not_put_in_order(make_engine, monkeypatch
         engine.submit(f"b{number}", [2], max_output_tokens=1)
     calls.clear()
     engine.step(20)
-    assert not calls
+    assert calls["in_order"] <= 1, "only to report what they wait for, a few times a second"
     assert len(running(engine)) == 4

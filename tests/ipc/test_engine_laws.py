@@ -22,6 +22,7 @@ from engine.ipc.messages import (
     TurnFailed,
     TurnIncomplete,
     TurnStarted,
+    TurnWaiting,
 )
 from engine.ipc.queries import AuditReport, ContextView, EngineStats, GetAudit, GetContext, GetStats
 from engine.ipc.worker_client import Backoff, WorkerEngine
@@ -77,6 +78,7 @@ def right_text(ids: list[int], words: int = 12) -> str:
 
 async def read(stream) -> tuple[str, list]:
     events = [event async for event in stream]
+    events = [event for event in events if not isinstance(event, TurnWaiting)]
     assert isinstance(events[0], TurnStarted | TurnFailed)
     assert [isinstance(event, ENDINGS) for event in events] == [False] * (len(events) - 1) + [True]
     return "".join(e.text for e in events if isinstance(e, TurnDelta)), events

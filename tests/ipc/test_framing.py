@@ -36,6 +36,7 @@ from engine.ipc.messages import (
     TurnDone,
     TurnFailed,
     TurnIncomplete,
+    TurnWaiting,
 )
 from engine.ipc.queries import ContextView, GetContext, GetResidency, GetStats, PageView
 from tests.ipc.loops import INFO
@@ -74,7 +75,9 @@ FROM_WORKER = [
     OutputBatch(
         outputs=[
             TurnDelta(turn=T, text="é", tokens=1),
+            TurnWaiting(turn=T, cause="blocks", position=2),
             TurnDegraded(turn=T, step="limit_running"),
+            TurnDegraded(turn=T, step="preempt", reason="priority"),
             TurnDone(turn=T, text="é", kept_ids=[1], counts=TurnCounts(ttft_ms=1.5)),
             TurnIncomplete(
                 turn=T,

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from engine.ipc.messages import CancelTurn, ReleaseContext
-from sessiond.domain import TextDelta, TurnBegun, TurnFinished, TurnQueued
+from engine.ipc.messages import CancelTurn, ReleaseContext, TurnWaiting
+from sessiond.domain import SessionWaiting, TextDelta, TurnBegun, TurnFinished, TurnQueued
 from sessiond.errors import RequestError
 from sessiond.store.errors import StoreError
 from tests.harness.service import (
@@ -232,6 +232,38 @@ class TestBounds:
         engine.begin(turn.accepted.response_id)
         engine.finish(turn.accepted.response_id)
         assert [type(entry) async for entry in told] == [TurnBegun, TurnFinished]
+
+    async def test_m01_a_waiting_client_sees_what_for_and_its_position(self, world, engine):
+        engine.auto = False
+        turn = await world.begin(ask("a"))
+        events = engine.turns[turn.accepted.response_id]
+        events.put(TurnWaiting(turn=events.turn, cause="slot", position=3))
+        told = turn.entries()
+        assert await anext(told) == TurnQueued()
+        first = await anext(told)
+        assert (first.cause, first.position) == ("slot", 3)
+        assert (first.session_id, first.response_id) == (
+            turn.accepted.session_id,
+            turn.accepted.response_id,
+        )
+        events.put(TurnWaiting(turn=events.turn, cause="blocks", position=1))
+        later = await anext(told)
+        assert (later.cause, later.position) == ("blocks", 1)
+        assert later.since_ms >= first.since_ms >= 0
+        engine.begin(turn.accepted.response_id)
+        events.put(TurnWaiting(turn=events.turn, cause="slot", position=1))  # preempted
+        engine.finish(turn.accepted.response_id)
+        rest = [type(entry) async for entry in told]
+        assert rest == [TurnBegun, SessionWaiting, TurnFinished]
+
+    async def test_a_turn_that_starts_at_once_is_not_told_to_wait(self, world, engine):
+        engine.auto = False
+        turn = await world.begin(ask("a"))
+        events = engine.turns[turn.accepted.response_id]
+        events.put(TurnWaiting(turn=events.turn, cause="slot", position=1))
+        engine.begin(turn.accepted.response_id)
+        engine.finish(turn.accepted.response_id)
+        assert [type(entry) for entry in await entries(turn)] == [TurnBegun, TurnFinished]
 
     async def test_a_slow_reader_finds_the_deltas_merged(self, world, engine):
         engine.auto = False

@@ -7,6 +7,7 @@ import { TurnCard } from "./turn_card.js";
 
 const ENDINGS = new Set(["response.completed", "response.incomplete", "response.failed"]);
 const WAITING = { "response.created": "stored", "response.queued": "queued", "response.in_progress": "prefilling" };
+const WAITED_FOR = { slot: "a free slot", blocks: "memory" };
 
 export class ChatPanel {
   #conversation = null;
@@ -117,6 +118,12 @@ export class ChatPanel {
         break;
       case "session.context_changed":
         card.contextChanged(event);
+        break;
+      case "session.waiting":
+        card.state(`waiting for ${WAITED_FOR[event.for] ?? event.for}, number ${event.position}`);
+        break;
+      case "session.summary_overdue":
+        card.note(`the summary is overdue: ${count(event.tokens)} tokens, beyond ${count(event.threshold)}`);
         break;
       case "session.degraded":
         card.note(`degraded: ${event.step}, ${event.reason}`);

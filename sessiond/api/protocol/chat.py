@@ -24,6 +24,8 @@ from sessiond.domain import (
     ContextChanged,
     InputItem,
     SessionDegraded,
+    SessionWaiting,
+    SummaryOverdue,
     TextDelta,
     TurnAccepted,
     TurnBegun,
@@ -155,7 +157,14 @@ class ChatEncoder:
                 if self._include_usage:
                     yield {**self._object("chat.completion.chunk"), "choices": [],
                            "usage": chat_usage(entry.usage)}  # fmt: skip
-            case TurnQueued() | TurnBegun() | ContextChanged() | SessionDegraded():
+            case (
+                TurnQueued()
+                | SessionWaiting()
+                | TurnBegun()
+                | ContextChanged()
+                | SummaryOverdue()
+                | SessionDegraded()
+            ):
                 return  # this API has no equivalent
             case _:
                 assert_never(entry)

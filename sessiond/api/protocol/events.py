@@ -17,6 +17,8 @@ from sessiond.domain import (
     ContextChanged,
     SessionDegraded,
     SessionView,
+    SessionWaiting,
+    SummaryOverdue,
     TextDelta,
     TurnAccepted,
     TurnBegun,
@@ -88,8 +90,17 @@ class ResponseEncoder:
                 yield self._event("response.in_progress", response=self.response)
             case TextDelta():
                 yield from self._delta(entry.text)
+            case SessionWaiting():
+                yield self._waiting(entry)
             case ContextChanged():
                 yield self._context_changed(entry)
+            case SummaryOverdue():
+                yield self._event(
+                    "session.summary_overdue",
+                    session=entry.session_id,
+                    tokens=entry.tokens,
+                    threshold=entry.threshold,
+                )
             case SessionDegraded():
                 yield self._event(
                     "session.degraded",
@@ -149,6 +160,17 @@ class ResponseEncoder:
         yield self._event("response.content_part.done", **self._place, part=output_text(text))
         item = output_message(self._state.message_id, text, status)
         yield self._event("response.output_item.done", output_index=0, item=item)
+
+    def _waiting(self, entry: SessionWaiting) -> Json:
+        reason = {"for": entry.cause}
+        return self._event(
+            "session.waiting",
+            session=entry.session_id,
+            response_id=entry.response_id,
+            **reason,
+            position=entry.position,
+            since_ms=entry.since_ms,
+        )
 
     def _context_changed(self, entry: ContextChanged) -> Json:
         return self._event(
