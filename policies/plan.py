@@ -24,12 +24,15 @@ class KeepTurns:
 class Summarize:
     """Replace all turns before the last `keep_last` (and the current summary) by a new summary.
 
-    The summary has at most `summary_tokens`. `fallback` applies if it can't be made.
+    The summary has at most `summary_tokens`. `fallback` applies if it can't be made. A context of
+    more than `threshold` tokens is overdue for it; beyond 1.5 times of that, turns wait for the
+    summary (None: only those that can't run without it).
     """
 
     keep_last: int
     summary_tokens: int
     fallback: KeepAll | KeepTurns
+    threshold: int | None = None
 
 
 ContextPlan = KeepAll | KeepTurns | Summarize

@@ -50,7 +50,12 @@ class Compaction:
         replaced = sum(view.turns[: len(view.turns) - keep_last]) + view.summary_tokens
         if room < 0 or keep_last == len(view.turns) or replaced <= self.summary_tokens:
             return fallback
-        return Summarize(keep_last=keep_last, summary_tokens=self.summary_tokens, fallback=fallback)
+        return Summarize(
+            keep_last=keep_last,
+            summary_tokens=self.summary_tokens,
+            fallback=fallback,
+            threshold=threshold,
+        )
 
     def _keep_last(self, view: ConversationView, room: int) -> int:
         """The configured number of turns, or as many as fit beside the summary."""

@@ -219,8 +219,7 @@ class Turns:
         self._memory.leave_room(context, more)
         context.append(command.ids)
         self._memory.claim_drafts(context)
-        terms = None if command.background else command.terms  # which then sets none
-        self._memory.note_turn(context, len(command.ids), terms)
+        self._memory.note_turn(context, len(command.ids), command.terms)
         tokenizer = self._tokenizer
         slot = Slot(
             command=command,

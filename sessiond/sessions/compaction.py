@@ -1,6 +1,7 @@
 """Summaries of long conversations: request, writing, waiting and failure. Asyncio thread only.
 
-The model writes a summary on a copy-on-write fork of the session's context.
+The model writes a summary on a copy-on-write fork of the session's context, on the terms of its
+user, who is charged for its tokens.
 """
 
 import asyncio
@@ -21,21 +22,21 @@ from engine.ipc.messages import (
     Sampling,
     SetContext,
     SubmitTurn,
+    Terms,
     TruncateContext,
-    TurnDegraded,
-    TurnDelta,
     TurnDone,
+    TurnEnding,
     TurnFailed,
     TurnIncomplete,
-    TurnStarted,
-    TurnWaiting,
 )
 from policies.plan import KeepAll, Summarize
 from sessiond.domain import InputItem
+from sessiond.quota import PriorityName, charged_tokens
 from sessiond.sessions.finish import usage_of
-from sessiond.sessions.fit import Patience, Summary
+from sessiond.sessions.fit import Patience, Summary, is_far_beyond, summarized
 from sessiond.sessions.limits import ServiceLimits
 from sessiond.sessions.live_session import EngineResidency, LiveSession
+from sessiond.sessions.quotas import Quotas, terms_of
 from sessiond.sessions.transcript import Transcript
 from sessiond.store.context_layout import ContextLayout, Span
 from sessiond.store.errors import StoreError
@@ -59,6 +60,7 @@ RETRY_AFTER_TURNS = 8
 """Turns of a session between a failure and the next attempt."""
 
 _MAX_FAILURES_KNOWN = 10_000
+_LAST_CHARGES_S = 2.0  # a stop waits so long for the ends of cancelled summaries
 _GREEDY = Sampling(temperature=0.0)
 
 logger = logging.getLogger(__name__)
@@ -82,6 +84,11 @@ def covered_by(layout: ContextLayout, keep_last: int) -> int:
     finished = layout.finished
     replaced = finished[: len(finished) - keep_last]
     return replaced[-1].stop if replaced else 0
+
+
+def least_covered(layout: ContextLayout, plan: Summarize) -> int:
+    """History tokens that a summary must have read to be of use."""
+    return 0 if isinstance(plan.fallback, KeepAll) else covered_by(layout, plan.keep_last)
 
 
 def reading_of(
@@ -138,17 +145,20 @@ class Writing:
     request: Sequence[int]
     head: Sequence[int]
     fork: str
+    terms: Terms
     background: bool = field(default=True)
 
 
 class SummaryWriter:
-    """Stateless between summaries. The engine's fork is closed after each of them.
+    """The engine's fork is closed after each summary. Owns the tasks that read to its end.
+
+    They go on when the writing is cancelled: what was computed is charged in any case.
 
     A fork is volatile, so its KV never reaches the disk tier. A crashed engine would leave it there
     and it could not be deleted with the session: the ids of an unfinished reply are not stored.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 -- collaborators, passed by keyword
         self,
         *,
         engine: EngineClient,
@@ -156,7 +166,10 @@ class SummaryWriter:
         clock: Callable[[], float],
         new_id: Callable[[str], str],
         transcript: Transcript,
+        quotas: Quotas,
     ) -> None:
+        self._readings: set[asyncio.Task[TurnEnding]] = set()
+        self._quotas = quotas
         self._engine = engine
         self._store = store
         self._transcript = transcript
@@ -164,9 +177,13 @@ class SummaryWriter:
         self._new_id = new_id
 
     async def plan(
-        self, live: LiveSession, layout: ContextLayout, plan: Summarize, covered: int
+        self,
+        live: LiveSession,
+        layout: ContextLayout,
+        plan: Summarize,
+        priority: PriorityName | None,
     ) -> Writing | None:
-        """Plan a summary; None: no room for it."""
+        """Plan a summary; None: no room for it. `priority` None: that of the session."""
         if live.prompt is None or live.tip_id is None:
             return None
         request = await self._message(REQUEST)
@@ -175,7 +192,7 @@ class SummaryWriter:
         info = self._engine.info
         reading = reading_of(
             layout,
-            covered=covered,
+            covered=covered_by(layout, plan.keep_last),
             wanted_tokens=plan.summary_tokens - len(head) - close,
             limit_tokens=min(info.max_model_len, info.total_blocks * info.block_size),
             overhead_tokens=len(request) + close,
@@ -197,6 +214,7 @@ class SummaryWriter:
             request=request,
             head=head,
             fork=self._new_id("sum"),
+            terms=terms_of(await self._quotas.of(live.user_id), live, priority),
         )
 
     async def write(self, writing: Writing) -> None:
@@ -209,7 +227,10 @@ class SummaryWriter:
             StoreError: the context can't be read, or the summary can't be stored.
         """
         try:
-            ending = await _ending(await self._submit(writing))
+            reading = asyncio.create_task(self._read(writing, await self._submit(writing)))
+            self._readings.add(reading)
+            reading.add_done_callback(self._readings.discard)
+            ending = _usable(await asyncio.shield(reading))
         finally:
             self._close(writing)
         pair = (*writing.head, *ending.kept_ids)
@@ -220,6 +241,23 @@ class SummaryWriter:
                 f"the summary has {len(pair)} tokens, more than {writing.plan.summary_tokens}"
             )
         await self._store_summary(writing, ending, pair)
+
+    async def stop(self) -> None:
+        """Charge for cancelled summaries whose end the engine reports in time."""
+        if self._readings:
+            _, late = await asyncio.wait(self._readings, timeout=_LAST_CHARGES_S)
+            for reading in late:
+                reading.cancel()
+
+    async def _read(self, writing: Writing, events: TurnEvents) -> TurnEnding:
+        """Read to the end of the turn, and charge for it."""
+        ending = await _ending(events)
+        used = charged_tokens(usage_of(ending.counts, writing.layout))
+        try:
+            await self._store.charge(writing.live.user_id, writing.fork, used, self._clock())
+        except StoreError as error:
+            logger.warning("%d tokens of %s could not be charged: %s", used, writing.fork, error)
+        return ending
 
     def raise_priority(self, writing: Writing) -> None:
         """Raise the summary to the priority of a waiting turn."""
@@ -278,6 +316,7 @@ class SummaryWriter:
             sampling=_GREEDY,
             max_output_tokens=writing.reading.most_tokens,
             background=writing.background,
+            terms=writing.terms,
         )
 
     def _close(self, writing: Writing) -> None:
@@ -313,27 +352,30 @@ class SummaryWriter:
         return await self._transcript.delta((InputItem(role="user", text=text),), generate=True)
 
 
-async def _ending(events: TurnEvents) -> TurnDone | TurnIncomplete:
+async def _ending(events: TurnEvents) -> TurnEnding:
     async for event in events:
-        match event:
-            case TurnWaiting() | TurnStarted() | TurnDelta() | TurnDegraded():
-                pass
-            case TurnIncomplete(reason="memory_pressure"):
-                raise NotNowError("memory pressure")
-            case TurnDone() | TurnIncomplete(rolled_back=False):
-                return event
-            case TurnFailed(code="queue_full"):
-                raise NotNowError(event.message)
-            case TurnFailed() | TurnIncomplete():
-                raise SummaryError(f"its turn ended with {event}")
+        if isinstance(event, TurnEnding):
+            return event
     raise SummaryError("the engine's events stopped without an ending")
+
+
+def _usable(ending: TurnEnding) -> TurnDone | TurnIncomplete:
+    match ending:
+        case TurnIncomplete(reason="memory_pressure"):
+            raise NotNowError("memory pressure")
+        case TurnDone() | TurnIncomplete(rolled_back=False):
+            return ending
+        case TurnFailed(code="queue_full"):
+            raise NotNowError(ending.message)
+        case TurnFailed() | TurnIncomplete():
+            raise SummaryError(f"its turn ended with {ending}")
 
 
 @dataclass(slots=True, kw_only=True)
 class _Work:
     writing: Writing
     task: asyncio.Task[None]
-    timer: asyncio.TimerHandle  # bounds a background summary
+    timer: asyncio.TimerHandle  # bounds a summary that no turn waits for, or not for long
 
 
 class SummaryService:
@@ -358,16 +400,32 @@ class SummaryService:
     ) -> Summary | None:
         """See `Summaries`."""
         found = await self._ready(live, live.tip_id, layout, plan)
-        if found is not None or patience is None or isinstance(plan.fallback, KeepAll):
+        if found is not None or patience is None:
             return found
-        work = await self._urgent(live, layout, plan)
+        needs_it = not isinstance(plan.fallback, KeepAll)
+        if not needs_it and not is_far_beyond(layout, plan):
+            return None
+        work = await self._urgent(live, layout, plan, patience.priority)
         if work is None:
             return None
-        await self._wait(work, patience)
+        await self._wait(work, patience, gives_up=needs_it)
         return await self._ready(live, live.tip_id, layout, plan)
 
-    async def prepare(self, live: LiveSession, layout: ContextLayout, plan: Summarize) -> None:
-        """Start the summary for the next turn in the background; returns at once."""
+    async def prepare(
+        self,
+        live: LiveSession,
+        layout: ContextLayout,
+        plan: Summarize,
+        priority: PriorityName | None = None,
+    ) -> None:
+        """Start the summary for the next turn; returns at once.
+
+        It runs in the background, or, if it is long overdue, as a turn of this priority.
+        """
+        if is_far_beyond(layout, plan):
+            if await self._ready(live, live.tip_id, layout, plan) is None:
+                await self._urgent(live, layout, plan, priority)
+            return
         background = sum(work.writing.background for work in self._works.values())
         if (
             live.id in self._works
@@ -375,7 +433,7 @@ class SummaryService:
             or not self._may_try(live, layout)
         ):
             return
-        writing = await self._writer.plan(live, layout, plan, covered_by(layout, plan.keep_last))
+        writing = await self._writer.plan(live, layout, plan, priority)
         if writing is not None:
             self._start(writing)
 
@@ -399,37 +457,45 @@ class SummaryService:
         for session in list(self._works):
             self.cancel(session)
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._writer.stop()
 
     async def _ready(
         self, live: LiveSession, tip_id: str | None, layout: ContextLayout, plan: Summarize
     ) -> Summary | None:
-        """A stored summary that covers the plan and is not in the context yet."""
+        """A stored summary that is not in the context yet and makes it shorter.
+
+        It covers the plan. While everything fits, one that was begun some turns ago will do, too:
+        otherwise a chat that is faster than its summaries would never get one.
+        """
         stored = await self._store.newest_summary(live.user_id, tip_id)
-        covered = covered_by(layout, plan.keep_last)
         if (
             stored is None
             or stored.ref == layout.summary
             or stored.ref.tokens > plan.summary_tokens
-            or stored.read_tokens < covered
+            or stored.read_tokens < least_covered(layout, plan)
         ):
             return None
-        return Summary(ref=stored.ref, covered=covered)
+        covered = min(stored.read_tokens, covered_by(layout, plan.keep_last))
+        summary = Summary(ref=stored.ref, covered=covered)
+        return summary if summarized(layout, summary).tokens < layout.tokens else None
 
     # --- tasks -------------------------------------------------------------------------------
 
     async def _urgent(
-        self, live: LiveSession, layout: ContextLayout, plan: Summarize
+        self,
+        live: LiveSession,
+        layout: ContextLayout,
+        plan: Summarize,
+        priority: PriorityName | None,
     ) -> _Work | None:
-        """The running summary at the waiting turn's priority, or a new one; None: not possible."""
-        covered = covered_by(layout, plan.keep_last)
-        work = self._works.get(live.id)
-        if work is not None and work.writing.reading.read_tokens >= covered:
-            work.timer.cancel()
+        """The running summary in the foreground, or a new one; None: not possible."""
+        work, least = self._works.get(live.id), least_covered(layout, plan)
+        if work is not None and work.writing.reading.read_tokens >= least:
             self._writer.raise_priority(work.writing)
             return work
         if not self._may_try(live, layout):
             return None
-        writing = await self._writer.plan(live, layout, plan, covered)
+        writing = await self._writer.plan(live, layout, plan, priority)
         if writing is None:
             return None
         writing.background = False
@@ -442,8 +508,6 @@ class SummaryService:
         loop = asyncio.get_running_loop()
         timer = loop.call_later(self._limits.background_summary_s, task.cancel)
         work = _Work(writing=writing, task=task, timer=timer)
-        if not writing.background:
-            timer.cancel()
         self._works[writing.live.id] = work
         self._tasks.add(task)
         task.add_done_callback(lambda _: self._forget(work))
@@ -470,9 +534,14 @@ class SummaryService:
             logger.exception("summary of %s failed unexpectedly", live.id)
             self._fail(writing, "internal error")
 
-    async def _wait(self, work: _Work, patience: Patience) -> None:
-        """Wait until the summary is written; cancel it when the turn's patience ends."""
+    async def _wait(self, work: _Work, patience: Patience, *, gives_up: bool) -> None:
+        """Wait until the summary is written, or the turn's patience ends.
+
+        `gives_up`: then the summary is cancelled, otherwise it goes on for the next turn.
+        """
         seconds = min(patience.seconds, self._limits.summary_wait_s)
+        if gives_up:
+            work.timer.cancel()
         stopped = asyncio.create_task(patience.stopped.wait())
         try:
             await asyncio.wait(
@@ -480,7 +549,7 @@ class SummaryService:
             )
         finally:
             stopped.cancel()
-            is_cancelled = work.task.cancel()  # False: it is done
+            is_cancelled = gives_up and work.task.cancel()  # False: it is done
         # a stopped turn, or one with a shorter deadline, does not count as a failed summary
         waited_all = seconds == self._limits.summary_wait_s and not patience.stopped.is_set()
         if is_cancelled and waited_all:

@@ -11,7 +11,8 @@ from typing import Literal, Protocol
 from engine.ipc.messages import Edit
 from policies.plan import KeepAll, KeepTurns, Summarize
 from policies.views import ConversationView
-from sessiond.domain import ContextChanged, InputItem
+from sessiond.domain import ContextChanged, InputItem, SummaryOverdue
+from sessiond.quota import PriorityName
 from sessiond.sessions.live_session import LiveSession
 from sessiond.store.context_layout import (
     ContextLayout,
@@ -80,10 +81,14 @@ class Summary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """How long a turn may wait for a summary: until it is stopped, `seconds` at most."""
+    """How long a turn may wait for a summary: until it is stopped, `seconds` at most.
+
+    `priority`: the one that the turn asks for; None: that of its session.
+    """
 
     stopped: asyncio.Event
     seconds: float
+    priority: PriorityName | None = None
 
 
 class Summaries(Protocol):
@@ -95,7 +100,8 @@ class Summaries(Protocol):
         """A summary for a session whose turn lock the caller holds; None: there is none now.
 
         `layout`: the context layout after the session's tip. The call waits for a summary only if
-        the turn can't run without one; `patience` None: not at all.
+        the turn can't run without one, or the context `is_far_beyond` the plan's threshold;
+        `patience` None: not at all.
         """
         ...
 
@@ -183,6 +189,28 @@ def fit(
         return Fit(layout=after, view=view)
     edit = Edit(at=before.tokens, dropped=dropped_places(before, after))
     return Fit(layout=after, view=view, edit=edit)
+
+
+def is_far_beyond(layout: ContextLayout, plan: Summarize) -> bool:
+    """Whether the summary is so overdue that turns wait for it."""
+    return plan.threshold is not None and layout.tokens > _hurry_beyond(plan.threshold)
+
+
+def overdue(session_id: str, layout: ContextLayout, plan: Summarize) -> SummaryOverdue | None:
+    """The client event of a context beyond the plan's threshold, or far beyond it; None: neither.
+
+    A session reports each of the two once, until its context has changed.
+    """
+    if plan.threshold is None or layout.tokens <= plan.threshold:
+        return None
+    passed = plan.threshold
+    if is_far_beyond(layout, plan):
+        passed = _hurry_beyond(passed)
+    return SummaryOverdue(session_id=session_id, tokens=layout.tokens, threshold=passed)
+
+
+def _hurry_beyond(threshold: int) -> int:
+    return threshold * 3 // 2
 
 
 def cut_short(

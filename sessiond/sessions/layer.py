@@ -183,6 +183,7 @@ class SessionLayer:
             clock=self._clock,
             new_id=self._new_id,
             transcript=self._transcript,
+            quotas=self.quotas,
         )
         return SummaryService(store=self._store, limits=self._limits, writer=writer)
 

@@ -10,7 +10,7 @@ from enum import Enum
 from typing import assert_never
 
 from engine.ids import SessionId
-from sessiond.domain import AttachmentId, PolicyChoice
+from sessiond.domain import AttachmentId, ContextChanged, PolicyChoice, SummaryOverdue
 from sessiond.errors import RequestError
 from sessiond.sessions.refusals import conversation_not_found
 from sessiond.sessions.request_form import unpack_policy
@@ -204,7 +204,8 @@ class LiveSession:
     the first turn stores the session. `base_session_id`: of a fork, the session that ran the turn
     it was forked at. `policy` None: that of the user, or the server. `epoch`: ownership epoch of
     this replica, verified by each commit. `stale`: the row must be read again. `digest`: of all
-    messages up to the tip, if known.
+    messages up to the tip, if known. `overdue_beyond`: the highest threshold that its client knows
+    the context to have passed without a summary.
     """
 
     id: SessionId
@@ -224,12 +225,22 @@ class LiveSession:
     hints: SessionHints = field(default_factory=SessionHints)
     digest: str | None = None
     residency: EngineResidency | None = None
+    overdue_beyond: int = 0
     turn_lock: TurnLock = field(default_factory=TurnLock)
 
     @property
     def volatile(self) -> bool:
         """Whether the session is in memory only and ends with the last socket that holds it."""
         return is_volatile(self.id)
+
+    def is_news(self, change: ContextChanged | SummaryOverdue) -> bool:
+        """Whether the client has not been told so; it will be now."""
+        if isinstance(change, ContextChanged):
+            self.overdue_beyond = 0
+            return True
+        is_news = change.threshold > self.overdue_beyond
+        self.overdue_beyond = max(change.threshold, self.overdue_beyond)
+        return is_news
 
     def prefixed(self, prefix: str) -> str:
         """The prefix for ids of the session and its turns."""

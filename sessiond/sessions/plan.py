@@ -7,7 +7,14 @@ from typing import assert_never
 from engine.ipc.client import EngineClient
 from engine.ipc.messages import Edit
 from policies.plan import ContextPlan, KeepAll, KeepTurns, Summarize
-from sessiond.domain import UNSET, ContextChanged, InputItem, PolicyChoice, TurnRequest
+from sessiond.domain import (
+    UNSET,
+    ContextChanged,
+    InputItem,
+    PolicyChoice,
+    SummaryOverdue,
+    TurnRequest,
+)
 from sessiond.errors import RequestError
 from sessiond.quota import Quota
 from sessiond.sessions.context_policies import ContextPolicies
@@ -23,6 +30,7 @@ from sessiond.sessions.fit import (
     keep_end,
     kept,
     open_tokens,
+    overdue,
     summarized,
 )
 from sessiond.sessions.limits import ServiceLimits
@@ -60,7 +68,7 @@ class TurnPlan:
     awaits_reply: bool
     max_output_tokens: int
     seed: int
-    changes: tuple[ContextChanged, ...]
+    changes: tuple[ContextChanged | SummaryOverdue, ...]
     digest: str | None
 
     @property
@@ -183,21 +191,22 @@ class Planner:
 
     async def _fit(
         self, start: _TurnStart, choice: PolicyChoice | None, *, runs: bool
-    ) -> tuple[Fit, int, tuple[ContextChanged, ...]]:
+    ) -> tuple[Fit, int, tuple[ContextChanged | SummaryOverdue, ...]]:
         """The context layout, the reply bound and the client events."""
         room = self._room(start, choice)
         decided, fidelity = start.layout, None
         reason: Reason = "policy"
+        late: tuple[SummaryOverdue, ...] = ()
         if choice is not None and runs:
             fidelity = choice.fidelity
             if start.live.tip_id is not None:
-                decided, reason = await self._decide(start, choice, room)
+                decided, reason, late = await self._decide(start, choice, room)
         fitted = fit(
             start.before, decided, fidelity=fidelity, new_system_prefix=start.has_new_prefix
         )
         if choice is None or runs:  # else the next turn that runs drops turns
             room = replace(room, before=fitted.layout.tokens + start.input_tokens)
-        return fitted, self._admit(start.request, room), _changes(start, fitted, reason)
+        return fitted, self._admit(start.request, room), (*_changes(start, fitted, reason), *late)
 
     async def _shortened(
         self,
@@ -242,17 +251,18 @@ class Planner:
 
     async def _decide(
         self, start: _TurnStart, choice: PolicyChoice, room: Room
-    ) -> tuple[ContextLayout, Reason]:
-        """The context layout after the policy, and the reason of a change."""
+    ) -> tuple[ContextLayout, Reason, tuple[SummaryOverdue, ...]]:
+        """The context layout after the policy, the reason of a change, an overdue summary."""
         layout = start.layout
         match self._ask(start, choice, room):
             case KeepAll() | KeepTurns() as plan:
-                return kept(layout, plan), "trimmed"
+                return kept(layout, plan), "trimmed", ()
             case Summarize() as plan:
                 summary = await self._summaries.find(start.live, start.before, plan, start.patience)
                 if summary is not None and summary.ref.tokens <= plan.summary_tokens:
-                    return summarized(layout, summary), "summarized"
-                return kept(layout, plan.fallback), "summary_failed"
+                    return summarized(layout, summary), "summarized", ()
+                late = overdue(start.live.id, start.before, plan)
+                return kept(layout, plan.fallback), "summary_failed", (late,) if late else ()
             case _ as unreachable:
                 assert_never(unreachable)
 

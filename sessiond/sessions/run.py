@@ -36,7 +36,7 @@ class SummaryLookAhead:
         try:
             seen = await self._planner.foresee(live, request, input_tokens=len(turn.plan.input_ids))
             if seen is not None:
-                await self._compaction.prepare(live, *seen)
+                await self._compaction.prepare(live, *seen, request.priority)
         except Exception:  # the turn is stored; its result must not change
             logger.exception("summary look-ahead of session %s failed", live.id)
 

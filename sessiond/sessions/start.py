@@ -148,7 +148,7 @@ class TurnStarter:
         if turn.request.deadline_ms is not None:
             left = turn.request.deadline_ms / 1000 - (self._ticks() - turn.received_at)
             seconds = min(seconds, max(0.0, left))
-        return Patience(stopped=turn.stopped, seconds=seconds)
+        return Patience(stopped=turn.stopped, seconds=seconds, priority=turn.request.priority)
 
     def _accept(self, turn: Turn, plan: TurnPlan) -> TurnAccepted:
         return TurnAccepted(

@@ -189,7 +189,8 @@ class Turn:
         """Add the plan, the first event and the log of a stored turn."""
         self.plan, self.accepted, self.headers, self.log = plan, accepted, headers, log
         for change in plan.changes:
-            log.put(change)
+            if self.live.is_news(change):
+                log.put(change)
 
     def submitted(self) -> None:
         """Record that the engine has the turn; an earlier cancel is applied."""

@@ -223,6 +223,12 @@ class Store(StoreReader):
 
     # --- contexts --------------------------------------------------------------------------------
 
+    async def charge(self, user_id: str, summary_id: str, used: int, now: float) -> None:
+        """Charge a user for the tokens that a summary cost, whether or not it is stored."""
+        await self._database.write(
+            lambda connection: quotas.settle(connection, user_id, summary_id, used=used, now=now)
+        )
+
     async def add_summary(self, summary: NewSummary) -> None:
         """Store a summary; it enters a context when the view of a turn names it."""
         await self._of(summary.session_id).write(

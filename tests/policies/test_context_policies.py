@@ -90,7 +90,7 @@ def test_a_summary_is_asked_for_before_the_window_is_full() -> None:
     policy = Compaction(compact_threshold=500, keep_turns=2, summary_tokens=100)
     assert policy.plan(view(*[100] * 4)) == KeepAll()
     assert policy.plan(view(*[100] * 5)) == Summarize(
-        keep_last=2, summary_tokens=100, fallback=KeepAll()
+        keep_last=2, summary_tokens=100, fallback=KeepAll(), threshold=500
     )
     full = policy.plan(view(*[100] * 10))
     assert isinstance(full, Summarize)

@@ -2,14 +2,18 @@
 
 import asyncio
 
+import pytest
+
 from engine.ipc.messages import ForkContext, RaisePriority, Sampling, SetContext, SubmitTurn
-from sessiond.domain import PolicyChoice
+from sessiond.domain import PolicyChoice, SummaryOverdue
 from tests.harness.service import (
+    ANN,
     ROLES,
     entries,
     message,
     until,
 )
+from tests.sessions.quota_words import limit, use_of
 from tests.sessions.summing_up import (
     ASKED,
     CLOSE,
@@ -26,6 +30,9 @@ from tests.sessions.summing_up import (
 from tests.sessions.trimmed import PREFIX
 
 __all__ = ["engine", "talk", "talk_of"]
+
+THRESHOLD = 500
+FAR = 750
 
 
 class TestInTheBackground:
@@ -130,6 +137,117 @@ class TestInTheBackground:
         assert not talk.submitted[-1].background, "a turn waits for it"
         talk.write(turn)
         assert reasons(await entries(await waiting)) == ["summarized"]
+
+
+def overdue(told):
+    return [entry for entry in told if isinstance(entry, SummaryOverdue)]
+
+
+async def grown(talk, tokens):
+    """Turns up to a context of so many tokens; what was told of being overdue."""
+    told = []
+    while len(talk.visible) <= tokens:
+        told += overdue(await talk.say())
+    return told
+
+
+class TestOverdue:
+    async def test_m02_each_threshold_is_told_once(self, talk):
+        await grown(talk, 420)
+        await talk.writing()
+        past = await grown(talk, FAR)
+        assert [one.threshold for one in past] == [THRESHOLD]
+        assert THRESHOLD < past[0].tokens <= FAR
+        assert past[0].session_id == talk.session
+
+    async def test_m02_far_beyond_the_threshold_it_runs_in_the_foreground(self, talk, engine):
+        await grown(talk, 420)
+        turn = await talk.writing()
+        await grown(talk, THRESHOLD)
+        assert engine.sent(RaisePriority) == [], "it has a share of each step"
+        await grown(talk, FAR)
+        await until(lambda: engine.sent(RaisePriority))
+        assert engine.sent(RaisePriority) == [RaisePriority(session=turn)]
+        assert len(talk.submitted) == 1
+
+    async def test_m02_far_beyond_the_threshold_the_next_turn_waits_for_it(self, talk, engine):
+        await grown(talk, FAR)
+        turn = await talk.writing()
+        waiting = asyncio.create_task(talk.begin())
+        await until(lambda: engine.sent(RaisePriority))
+        assert len(engine.running()) == 1, "the turn itself has not begun"
+        assert not waiting.done()
+        talk.write(turn)
+        told = await entries(await waiting)
+        assert reasons(told) == ["summarized"]
+        assert len(talk.visible) < FAR
+
+    async def test_where_none_runs_it_begins_in_the_foreground(self, talk_of, engine):
+        talk = await talk_of(max_background_summaries=0)
+        await grown(talk, FAR)
+        await talk.writing()
+        (command,) = talk.submitted
+        assert not command.background
+
+    async def test_a_turn_that_has_waited_long_goes_on_and_tells_so(self, talk_of, engine):
+        talk = await talk_of(summary_wait_s=0.01)
+        told = await grown(talk, FAR)
+        told += overdue(await talk.say())
+        assert [one.threshold for one in told] == [THRESHOLD, FAR]
+        assert len(talk.submitted) == 1, "the summary goes on"
+        talk.write(await talk.writing())
+        await talk.idle()
+        assert reasons(await talk.say()) == ["summarized"]
+
+    async def test_after_a_summary_each_threshold_counts_anew(self, talk, engine):
+        past = await grown(talk, FAR)
+        talk.write(await talk.writing())
+        await talk.idle()
+        assert reasons(await talk.say()) == ["summarized"]
+        past += await grown(talk, FAR)
+        assert [one.threshold for one in past] == [THRESHOLD] * 2
+
+
+class TestWhoPays:
+    """R02: a summary is charged to the user whose conversation it is, and runs on its terms."""
+
+    async def used(self, talk):
+        return (await use_of(talk.world)).total_tokens
+
+    async def test_r02_its_tokens_are_charged(self, talk, engine):
+        await talk.grow()
+        turn = await talk.writing()
+        before = await self.used(talk)
+        talk.write(turn)
+        await talk.idle()
+        cost = len(ASKED) + len("all of it")
+        assert await self.used(talk) == before + cost
+
+    @pytest.mark.parametrize("end", ["closed", "empty", "failed"])
+    async def test_r02_also_of_one_that_comes_to_nothing(self, talk, engine, end):
+        await talk.grow()
+        turn = await talk.writing()
+        before = await self.used(talk)
+        engine.begin(turn)
+        said = "some of it" if end == "closed" else " "
+        engine.say(turn, said)
+        if end == "closed":
+            await talk.world.service.conversations.close(ANN, talk.session)
+        elif end == "empty":
+            engine.finish(turn)
+        else:
+            engine.incomplete(turn, "memory_pressure")
+        await talk.idle()
+        await talk.world.service.compaction.stop()
+        assert await self.used(talk) >= before + len(ASKED) + len(said)
+
+    async def test_r02_it_runs_on_the_terms_of_its_user(self, talk):
+        await limit(talk.world, weight=2.5, max_resident_blocks=70)
+        await talk.say(priority="high")
+        await talk.grow()
+        await talk.writing()
+        (command,) = talk.submitted
+        assert (command.terms.weight, command.terms.max_blocks) == (2.5, 70)
 
 
 class TestWithoutOne:
