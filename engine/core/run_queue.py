@@ -51,6 +51,8 @@ class RunQueue:
         slots.remove(slot)
         slot.background = False
         self._insert(slots, slot)
+        if slot.started_s is None:
+            self._counters.join(slot.context.salt)
 
     def has_turn_of(self, salt: bytes) -> bool:
         """Whether an owner has a foreground turn. O(turns)."""
@@ -109,8 +111,9 @@ class RunQueue:
         self._arrival[slot.turn] = next(self._numbers)
         if slot.command.background:
             self.background[slot.turn] = slot
+        else:  # while it waits it earns no credit
+            self._counters.join(slot.context.salt)
         self._insert(self.waiting, slot)
-        self._counters.join(slot.context.salt)
         slot.context.activity = Activity.WAITING
 
     def admit(self, slot: Slot) -> None:
@@ -134,7 +137,7 @@ class RunQueue:
         )
 
     def _leave_waiting(self, slot: Slot) -> None:
-        if slot.started_s is None:  # otherwise it was counted when it started
+        if slot.started_s is None and not slot.background:  # otherwise it is not counted any more
             self._counters.leave(slot.context.salt)
 
     def remove(self, slot: Slot) -> None:

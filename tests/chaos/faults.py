@@ -7,6 +7,7 @@ import os
 import random
 import resource
 import signal
+import socket
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 Fault = Callable[[ChaosStack, random.Random], Awaitable[None]]
 
+_PEERS = 600
 _JUMPS_S = (365 * 86_400.0, 3600.0, 20.0)
 
 
@@ -178,6 +180,22 @@ async def no_descriptors(_stack: ChaosStack, chance: random.Random) -> None:
             os.close(number)
 
 
+async def silent_peers(stack: ChaosStack, chance: random.Random) -> None:
+    """More connections than one address may have, and none of them says a word."""
+    peers: list[socket.socket] = []
+    try:
+        with contextlib.suppress(OSError):  # out of descriptors
+            for _ in range(_PEERS):
+                peer = socket.socket()
+                peers.append(peer)
+                peer.setblocking(False)
+                peer.connect_ex(("127.0.0.1", stack.served.port))
+        await asyncio.sleep(chance.uniform(0.2, 1.0))
+    finally:
+        for peer in peers:
+            peer.close()
+
+
 async def when_possible(fault: Fault, stack: ChaosStack, chance: random.Random) -> None:
     """Do a fault; where another has left it no descriptor, as soon as there is one."""
     while True:
@@ -211,6 +229,7 @@ ANYWHERE: dict[str, Fault] = {
     "clock forward": clock_forward,
     "clock back": clock_back,
     "no descriptors": no_descriptors,
+    "silent peers": silent_peers,
 }
 SQLITE: dict[str, Fault] = {
     "SQLite locked": sql_locked,

@@ -132,6 +132,24 @@ def test_it_gives_its_owner_no_worse_place(make_engine) -> None:
     assert right(engine, turn, [2] * 20, 40)
 
 
+def test_while_it_waits_it_earns_its_owner_no_credit(make_engine) -> None:
+    engine = make_engine(max_num_seqs=1, idle_prefill=False)
+
+    def submit(session: str, **fields: object) -> str:
+        engine.open(session, salt=session[:1].encode())
+        prompt = [ord(session[-1])] * 20
+        return engine.submit(session, prompt, max_output_tokens=20, stop_ids=[], **fields)
+
+    busy = [submit(f"c{number}") for number in range(4)]
+    submit("a-back", background=True)
+    engine.step_until(lambda: engine.started(busy[3]) is not None)
+    later, mine = [[submit(f"{owner}{n}") for n in range(4, 7)] for owner in "ca"]
+    engine.run()
+    order = [turn for turn in engine.events if turn in {*later, *mine}]
+    begun = sorted(order, key=lambda turn: engine.started(turn).queue_ms)
+    assert begun.index(later[0]) < begun.index(mine[2]), "the two take turns"
+
+
 def test_it_gives_up_its_blocks_to_a_turn_that_grows(make_engine) -> None:
     engine = make_engine(num_blocks=10, idle_prefill=False)
     for session in "ab":

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import pytest
 
-from engine.ipc.messages import Terms, TurnIncomplete
+from engine.ipc.messages import Terms, TurnFailed, TurnIncomplete
 from tests.fakes.fake_model import expected_reply
 from tests.harness.loop import CLOSE, Engine
 from tests.soak import SOAK
@@ -171,3 +171,51 @@ def test_random_mixes_end_while_their_kv_moves(make_engine, pool: int, tmp_path)
         turns = begin(engine, mix)
         engine.run()
         judge(engine, mix, turns)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("pool", [*range(4, 12), *range(12, 65, 6)])
+def test_random_mixes_end_beside_turns_in_the_background(make_engine, pool: int) -> None:
+    """The foreground ends as it does alone; a background turn has its whole reply, or fails."""
+    for seed in range(MIXES):
+        chance = random.Random(1000 * pool + seed)
+        engine = small(
+            make_engine,
+            pool,
+            max_num_seqs=chance.randint(1, 4),
+            max_preemptions=chance.randint(0, 2),
+        )
+        behind = []
+        for number in range(chance.randint(1, 3)):
+            engine.open(f"b{number}", salt=chance.choice((b"a", b"b")))
+            wanted = of_size(chance.randint(2, pool), chance.random(), NORMAL)
+            behind.append(
+                engine.submit(
+                    f"b{number}",
+                    [200 + number] * wanted.prompt,
+                    max_output_tokens=wanted.reply,
+                    stop_ids=[],
+                    background=True,
+                )
+            )
+            engine.loop.step()
+        mix = [
+            of_size(
+                chance.randint(2, pool),
+                chance.random(),
+                chance.choice((LOW, NORMAL, HIGH)),
+                chance.choice((b"a", b"b")),
+            )
+            for _ in range(chance.randint(1, 6))
+        ]
+        turns = begin(engine, mix, apart=chance.randint(0, 3))
+        engine.run()
+        judge(engine, mix, turns, preempted=engine.stats().preemptions_total)
+        for turn in behind:
+            ending = engine.ending(turn)
+            assert isinstance(ending, TurnIncomplete | TurnFailed)
+            assert (
+                ending.reason == "max_output_tokens"
+                if isinstance(ending, TurnIncomplete)
+                else (ending.code == "queue_full")
+            )
