@@ -193,7 +193,7 @@ def fit(
 
 def is_far_beyond(layout: ContextLayout, plan: Summarize) -> bool:
     """Whether the summary is so overdue that turns wait for it."""
-    return plan.threshold is not None and layout.tokens > _hurry_beyond(plan.threshold)
+    return plan.threshold is not None and layout.tokens > _far_threshold(plan.threshold)
 
 
 def overdue(session_id: str, layout: ContextLayout, plan: Summarize) -> SummaryOverdue | None:
@@ -205,11 +205,11 @@ def overdue(session_id: str, layout: ContextLayout, plan: Summarize) -> SummaryO
         return None
     passed = plan.threshold
     if is_far_beyond(layout, plan):
-        passed = _hurry_beyond(passed)
+        passed = _far_threshold(passed)
     return SummaryOverdue(session_id=session_id, tokens=layout.tokens, threshold=passed)
 
 
-def _hurry_beyond(threshold: int) -> int:
+def _far_threshold(threshold: int) -> int:
     return threshold * 3 // 2
 
 
