@@ -7,7 +7,7 @@ from engine.ipc.client import EngineClient
 from policies.registry import ContextPolicyRegistry
 from sessiond.domain import PolicyChoice
 from sessiond.sessions.bind import TurnBinder
-from sessiond.sessions.compaction import SummaryService, SummaryWriter
+from sessiond.sessions.compaction import SummaryService
 from sessiond.sessions.context_policies import ContextPolicies, MakePolicy
 from sessiond.sessions.conversations import Conversations
 from sessiond.sessions.demand import DrainRate, PoolDemand
@@ -30,6 +30,7 @@ from sessiond.sessions.run import SummaryLookAhead, TurnRunner
 from sessiond.sessions.session_settings import SessionSettings
 from sessiond.sessions.start import TurnStarter
 from sessiond.sessions.stream import TurnStreamer
+from sessiond.sessions.summary_writer import SummaryWriter
 from sessiond.sessions.transcript import TextFormat, Transcript
 from sessiond.store.store import Store
 

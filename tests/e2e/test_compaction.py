@@ -9,7 +9,7 @@ from benchmarks.load_client import LoadClient
 from benchmarks.server_process import NO_REUSE, running_server
 from engine.files.catalog import resolve_model
 from sessiond.assembly import load_text_format
-from sessiond.sessions.compaction import QUESTION
+from sessiond.sessions.summary_writer import QUESTION
 from sessiond.store.store import Store
 from tests.e2e.support import BLOCK, assert_all_blocks_come_back, held_blocks, total_input
 from tests.soak import SOAK

@@ -5,7 +5,7 @@ import pytest
 
 from engine.ipc.messages import SubmitTurn
 from sessiond.domain import PolicyChoice
-from sessiond.sessions.compaction import QUESTION, REQUEST
+from sessiond.sessions.summary_writer import QUESTION, REQUEST
 from tests.harness.service import (
     ROLES,
     World,

@@ -4,7 +4,7 @@ import pytest
 
 from engine.ipc.queries import GetStats
 from sessiond.domain import PolicyChoice
-from sessiond.sessions.compaction import QUESTION, REQUEST
+from sessiond.sessions.summary_writer import QUESTION, REQUEST
 from tests.fakes.fake_model import expected_reply
 from tests.harness.service import ANN, DEFAULT, ROLES, finish, message
 from tests.sessions.long_chat import Chat, said

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sessiond.sessions.compaction import MIN_TOKENS, Reading, covered_by, reading_of
+from sessiond.sessions.summary_writer import MIN_TOKENS, Reading, covered_by, reading_of
 from sessiond.store.context_layout import ContextLayout, Span, SummaryRef
 
 PREFIX = 10

@@ -123,6 +123,7 @@ async def close(store):
     """With what was left for its sake."""
     base = await told(store)
     await store.add_summary(summary(base))
+    await store.charge(ANN, f"summary_{base.id}", 5, NOW)
     fork = await told(store, of=base.id)
     await store.close_session(ANN, base.session_id, NOW)
     await store.close_session(ANN, fork.session_id, NOW)
@@ -209,7 +210,7 @@ QUESTIONS = {
     "is_in_context": asks("is_in_context", ANN, "turn_5_0", TIP),
     "newest_summary": asks("newest_summary", ANN, TIP),
     "turn_ending_at": asks("turn_ending_at", ANN, TIP, 3),
-    "add_summary, close_session": close,
+    "add_summary, charge, close_session": close,
     "dead_ends": asks("dead_ends", ANN, OPEN, TIP),
     "context_items": asks("context_items", ANN, TIP, **PAGE),
     "context_items after one": asks("context_items", ANN, TIP, **PAGE | {"after": "msg_5_0_0"}),
