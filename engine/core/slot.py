@@ -5,6 +5,7 @@ from engine.ipc.messages import Degradation, SubmitTurn, TurnCounts, TurnWaiting
 from engine.ipc.queries import RestoredFrom
 from engine.kv.context import Context
 from engine.kv.step import SampleAt
+from engine.kv.token_counts import TokenCounts
 from engine.system.histogram import Histogram
 from engine.text.detokenize import TextStream
 
@@ -15,10 +16,10 @@ class Slot:
     """A turn's output so far, and its costs.
 
     `output` are the sampled ids without the stop token; `output_tokens` counts that too.
-    `started_s` is None while the turn waits for its first step. `preemption_count` counts
-    preemptions; `shortened`: its reply was limited below the requested length; `reported` are the
-    degradation steps that were reported for it. `background`: it yields to all other turns, until
-    `RunQueue.raise_priority`.
+    `occurrences`: of ids in its context, if its sampling has penalties. `started_s` is None while
+    the turn waits for its first step. `preemption_count` counts preemptions; `shortened`: its reply
+    was limited below the requested length; `reported` are the degradation steps that were reported
+    for it. `background`: it yields to all other turns, until `RunQueue.raise_priority`.
     """
 
     def __init__(
@@ -38,6 +39,9 @@ class Slot:
         self.max_output_tokens = max_output_tokens
         self.submitted_s = submitted_s
         self.prompt_len = len(context.ids)
+        self.occurrences: TokenCounts | None = None
+        if command.sampling.has_penalties:
+            self.occurrences = TokenCounts(context.ids, uncounted=command.stop_ids)
         self.output: list[int] = []
         self.output_tokens = 0
         self.unsent_tokens = 0
@@ -75,7 +79,10 @@ class Slot:
     def sample(self, drafts: int) -> SampleAt:
         """Sampling of the next tokens, after a step's own ones and each of its drafts."""
         return SampleAt(
-            sampling=self.command.sampling, output_index=self.output_tokens, drafts=drafts
+            sampling=self.command.sampling,
+            output_index=self.output_tokens,
+            drafts=drafts,
+            counts=self.occurrences,
         )
 
     @property

@@ -273,6 +273,8 @@ class Turns:
                 self._end_reply(slot, None, text)
                 return False
             slot.output.append(token)
+            if slot.occurrences is not None:
+                slot.occurrences.add(token)
             slot.unsent_tokens += 1
             text += slot.stream.push(token)
             if slot.stream.stopped:

@@ -13,7 +13,13 @@ from engine.ipc.queries import RestoredFrom, TierInfo
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True):
-    """Sampling parameters. `temperature` 0 is greedy; `top_k` 0 and `min_p` 0 are off."""
+    """Sampling parameters. `temperature` 0 is greedy; `top_k` 0 and `min_p` 0 are off.
+
+    `repetition_penalty` divides positive logits of ids that the context has, and multiplies
+    negative ones (CTRL, arXiv 1909.05858); 1 is off. `frequency_penalty` is subtracted for each
+    time that the reply has an id, `presence_penalty` once if it has it at all; 0 is off.
+    `logit_bias`: pairs of an id and what is added to its logit.
+    """
 
     temperature: float = 1.0
     top_p: float = 1.0
@@ -21,6 +27,16 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     min_p: float = 0.0
     seed: int = 0
     stop: tuple[str, ...] = ()
+    repetition_penalty: float = 1.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+
+    @property
+    def has_penalties(self) -> bool:
+        """Whether a sample depends on the tokens before it beyond its logits."""
+        penalties = (self.repetition_penalty, self.frequency_penalty, self.presence_penalty)
+        return penalties != (1.0, 0.0, 0.0)
 
 
 # --- commands: one way, in order ------------------------------------------------------------

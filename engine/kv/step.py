@@ -7,6 +7,7 @@ from typing import Protocol
 from engine.ids import BlockId
 from engine.ipc.messages import Sampling
 from engine.kv.page_table import PageEntry
+from engine.kv.token_counts import TokenCounts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,17 +17,23 @@ class SampleAt:
     A sample depends on (`sampling.seed`, its output index) and its logits only, so a preempted or
     recomputed turn samples the same token again, with or without drafts. `output_index` is that of
     the first sample. The last `drafts` new tokens are drafts: the sample before each verifies it.
+    `counts`: of the context up to the first sample, if the sampling has penalties.
     """
 
     sampling: Sampling
     output_index: int
     drafts: int = 0
+    counts: TokenCounts | None = None
 
-    @property
-    def each(self) -> "Iterator[SampleAt]":
-        """Its samples, one by one."""
-        for index in range(self.output_index, self.output_index + self.drafts + 1):
-            yield SampleAt(sampling=self.sampling, output_index=index)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OneSample:
+    """Sample one token, after the first `after` of a step's drafts."""
+
+    sampling: Sampling
+    output_index: int
+    counts: TokenCounts | None = None
+    after: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +44,19 @@ class SequenceStep:
     first_position: int
     entries: Sequence[PageEntry]
     sample: SampleAt | None
+
+    @property
+    def samples(self) -> "Iterator[OneSample]":
+        """Its samples, one by one."""
+        if (sample := self.sample) is None:
+            return
+        for number in range(sample.drafts + 1):
+            yield OneSample(
+                sampling=sample.sampling,
+                output_index=sample.output_index + number,
+                counts=sample.counts,
+                after=self.drafts[:number],
+            )
 
     @property
     def drafts(self) -> Sequence[int]:

@@ -13,7 +13,7 @@ from engine.config import EngineConfig
 from engine.errors import ConfigError
 from engine.files.model_spec import ModelSpec
 from engine.ids import BlockId
-from engine.kv.step import NOT_FINITE, SampleAt, SequenceStep
+from engine.kv.step import NOT_FINITE, SequenceStep
 from engine.model.attention.declaration import choose_attention
 from engine.model.attention.native import native_candidate
 from engine.model.fingerprint import fingerprint
@@ -164,8 +164,9 @@ class NativeRunner:
         first = 0
         for one in batch:
             if one.sample is not None:
-                if one.sample.sampling.temperature > 0:
-                    self._draw(one, one.sample, tokens, first)
+                sampling = one.sample.sampling
+                if sampling.temperature or one.sample.counts or sampling.logit_bias:
+                    self._draw(one, tokens, first)  # otherwise the kernel has taken the highest
                 first += one.sample.drafts + 1
         return tokens
 
@@ -203,9 +204,9 @@ class NativeRunner:
         self._library.engine_profile(self._engine, address_of(seconds))
         return dict(zip(PHASES, seconds.tolist(), strict=True))
 
-    def _draw(self, one: SequenceStep, sample: SampleAt, tokens: list[int], first: int) -> None:
+    def _draw(self, one: SequenceStep, tokens: list[int], first: int) -> None:
         """Replace the greedy tokens of one sequence by samples, up to the first rejected draft."""
-        for row, (at, draft) in enumerate(zip_longest(sample.each, one.drafts), first):
+        for row, (at, draft) in enumerate(zip_longest(one.samples, one.drafts), first):
             if tokens[row] != NOT_FINITE:
                 scores = self._buffers.logits[row, : self._spec.vocab_size]
                 tokens[row] = draw(scores.astype(np.float64), at)

@@ -180,7 +180,7 @@ class TorchRunner:
             DeviceLostError: the CUDA context is broken.
             Corruption: a page table contradicts itself or the step.
         """
-        wanted = [at for step in batch if step.sample is not None for at in step.sample.each]
+        wanted = [at for step in batch for at in step.samples]
         with lost_device(), memory_errors():
             logits = self.logits(batch)
             with torch.inference_mode():

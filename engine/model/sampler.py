@@ -1,4 +1,7 @@
-"""Samples tokens from logits. Pure: a sample depends on one row, its settings and its index only.
+"""Samples tokens from logits. Pure.
+
+A sample depends on one row, its settings and its index only; with penalties, on the ids before it,
+too.
 
 Randomness is counter-based (Philox, Salmon et al. 2011, "Parallel random numbers: as easy as
 1, 2, 3"), keyed by the seed and counted by the output index. It has no state, so a preempted,
@@ -12,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.ipc.messages import Sampling
-from engine.kv.step import NOT_FINITE, SampleAt
+from engine.kv.step import NOT_FINITE, OneSample
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,7 +24,7 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 
-def sample(logits: "Tensor", wanted: Sequence[SampleAt]) -> list[int]:
+def sample(logits: "Tensor", wanted: Sequence[OneSample]) -> list[int]:
     """Sample one token id per row; `NOT_FINITE` for a row that holds NaN or infinity.
 
     Such a row results from damaged weights, or a type too narrow for them. Other rows are valid.
@@ -36,7 +39,11 @@ def sample(logits: "Tensor", wanted: Sequence[SampleAt]) -> list[int]:
     finite: list[bool] = (torch.isfinite(lowest) & torch.isfinite(highest)).tolist()
     # argmax takes the first of equal values
     tokens: list[int] = logits.argmax(dim=-1).tolist()
-    drawn = [row for row, at in enumerate(wanted) if finite[row] and at.sampling.temperature > 0]
+    drawn = [
+        row
+        for row, at in enumerate(wanted)
+        if finite[row] and (at.sampling.temperature or at.counts or at.sampling.logit_bias)
+    ]
     if drawn:
         scores = logits[drawn].cpu()  # in one copy: each copy from a device waits for it
         for row, row_scores in zip(drawn, scores, strict=True):
@@ -45,9 +52,31 @@ def sample(logits: "Tensor", wanted: Sequence[SampleAt]) -> list[int]:
     return [token if is_finite else NOT_FINITE for token, is_finite in pairs]
 
 
-def draw(scores: Floats, at: SampleAt) -> int:
-    """Sample one token id from finite logits [vocab]; the temperature must be above 0."""
+def draw(scores: Floats, at: OneSample) -> int:
+    """Sample one token id from finite logits [vocab]."""
+    scores = adjusted(scores, at)
+    if at.sampling.temperature == 0:
+        return int(scores.argmax())  # the first of equal values
     return _draw(scores, at.sampling, uniform(at.sampling.seed, at.output_index))
+
+
+def adjusted(scores: Floats, at: OneSample) -> Floats:
+    """Logits [vocab] after penalties, then bias. Without either the argument itself."""
+    sampling = at.sampling
+    if at.counts:
+        scores = scores.copy()
+        ids, in_reply = at.counts.after(at.after)
+        some = scores[ids]
+        some = np.where(
+            some > 0, some / sampling.repetition_penalty, some * sampling.repetition_penalty
+        )
+        some -= sampling.frequency_penalty * in_reply + sampling.presence_penalty * (in_reply > 0)
+        scores[ids] = some
+    if sampling.logit_bias:
+        scores = scores.copy()
+        for token, bias in sampling.logit_bias:
+            scores[token] += bias
+    return scores
 
 
 def uniform(seed: int, index: int) -> float:

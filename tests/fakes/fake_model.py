@@ -30,6 +30,7 @@ from engine.ids import BlockId
 from engine.ipc.messages import Sampling
 from engine.kv.page_table import PageEntry
 from engine.kv.step import NOT_FINITE, SequenceStep
+from engine.kv.token_counts import Occurrences, TokenCounts
 
 PRINTABLE = tuple(range(32, 127))
 
@@ -62,11 +63,23 @@ class Draw:
     stop_id: int = FakeText.STOP
     stop_every: int = 0
 
-    def token(self, states: bytes, positions: bytes, sampling: Sampling, output_index: int) -> int:
-        """Greedy replies depend on the context only, others on seed and output index too."""
+    def token(
+        self,
+        states: bytes,
+        positions: bytes,
+        sampling: Sampling,
+        output_index: int,
+        counted: Occurrences | None = None,
+    ) -> int:
+        """Greedy replies depend on the context only, others on seed and output index too.
+
+        With penalties they depend on what was counted.
+        """
         seed = b""
         if sampling.temperature > 0:
             seed = b"%d %d" % (sampling.seed, output_index)
+        if counted is not None:
+            seed += counted.ids.tobytes() + counted.in_reply.tobytes()
         digest = blake2b(states + positions + seed, digest_size=8).digest()
         number = int.from_bytes(digest, "little")
         if self.stop_every and (number >> 32) % self.stop_every == 0:
@@ -92,13 +105,17 @@ def expected_reply(
     states = array("q")
     for position, token in enumerate(ids):
         states.append(next_state(states[-1] if states else 0, token, position))
+    counts = TokenCounts(ids, uncounted=stop_ids) if sampling.has_penalties else None
     reply: list[int] = []
     while len(reply) < max_output_tokens:
         positions = array("q", range(len(states)))
-        token = draw.token(states.tobytes(), positions.tobytes(), sampling, len(reply))
+        counted = counts.after(()) if counts else None
+        token = draw.token(states.tobytes(), positions.tobytes(), sampling, len(reply), counted)
         reply.append(token)
         if token in stop_ids:
             break
+        if counts:
+            counts.add(token)
         states.append(next_state(states[-1], token, len(states)))
     return reply
 
@@ -171,14 +188,15 @@ class FakeModel:
             return
         states, positions = self._read(sequence.entries)
         first_end = len(states) - sequence.sample.drafts
-        for end, at in enumerate(sequence.sample.each, first_end):
+        for end, at in enumerate(sequence.samples, first_end):
             index = at.output_index
             reply = self._script_of(states[end - 1 - index], index)
             if reply is not None and index < len(reply):
                 yield reply[index]
             else:
+                counted = at.counts.after(at.after) if at.counts else None
                 yield self.draw.token(
-                    states[:end].tobytes(), positions[:end].tobytes(), at.sampling, index
+                    states[:end].tobytes(), positions[:end].tobytes(), at.sampling, index, counted
                 )
 
     def _script_of(self, prompt_state: int, index: int) -> list[int] | None:

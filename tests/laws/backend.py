@@ -13,6 +13,7 @@ from engine.ids import BlockId
 from engine.ipc.messages import Sampling
 from engine.kv.page_table import PageEntry
 from engine.kv.step import ModelRunner, SampleAt, SequenceStep
+from engine.kv.token_counts import TokenCounts
 from engine.model.native import NativeRunner
 from engine.model.runner import TorchRunner
 from tests.fakes.absolute_model import AbsoluteFakeModel
@@ -72,6 +73,7 @@ def reply_alone(
 ) -> list[int]:
     """One sequence, alone on a straight table from block 0: prefill whole, then token by token."""
     context, reply = list(ids), []
+    counts = TokenCounts(ids, uncounted=stop_ids) if sampling.has_penalties else None
     computed = 0
     while len(reply) < max_output_tokens:
         entries = [
@@ -82,7 +84,7 @@ def reply_alone(
             token_ids=context[computed:],
             first_position=computed,
             entries=entries,
-            sample=SampleAt(sampling=sampling, output_index=len(reply)),
+            sample=SampleAt(sampling=sampling, output_index=len(reply), counts=counts),
         )
         computed = len(context)
         (token,) = dense.execute([step])
@@ -90,6 +92,8 @@ def reply_alone(
         context.append(token)
         if token in stop_ids:
             break
+        if counts:
+            counts.add(token)
     return reply
 
 

@@ -15,7 +15,9 @@ from tests.laws.drafting import OracleDrafts
 
 SAMPLINGS = [
     pytest.param(Sampling(temperature=0), id="greedy"),
-    pytest.param(Sampling(temperature=0.8, seed=7), id="seeded"),
+    pytest.param(
+        Sampling(temperature=0.8, seed=7, repetition_penalty=1.2, presence_penalty=0.3), id="seeded"
+    ),
 ]
 
 

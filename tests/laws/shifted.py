@@ -7,6 +7,7 @@ from engine.ids import BlockId
 from engine.ipc.messages import Edit, Sampling
 from engine.kv.page_table import PageEntry
 from engine.kv.step import ModelRunner, SampleAt, SequenceStep
+from engine.kv.token_counts import TokenCounts
 
 
 class ShiftedContext:
@@ -53,11 +54,17 @@ class ShiftedContext:
         """A turn: what joins the context after `ids`. The last of it has no KV."""
         drawn: list[int] = []
         fed = ids
+        counts = None
+        if sampling.has_penalties:
+            counts = TokenCounts([*self.ids, *ids], uncounted=[stop_id])
         while len(drawn) < longest:
-            (token,) = self.feed(fed, SampleAt(sampling=sampling, output_index=len(drawn)))
+            sample = SampleAt(sampling=sampling, output_index=len(drawn), counts=counts)
+            (token,) = self.feed(fed, sample)
             if token == stop_id:
                 break
             drawn.append(token)
+            if counts:
+                counts.add(token)
             fed = [token]
         self.feed([*(drawn[-1:] if len(drawn) == longest else []), *close])
         return [*drawn, *close]

@@ -38,7 +38,7 @@ class EveryBit:
         self.zero_block = runner.zero_block
 
     def execute(self, batch: Sequence[SequenceStep]) -> list[int]:
-        places = [at for one in batch if one.sample is not None for at in one.sample.each]
+        places = [at for one in batch for at in one.samples]
         return [
             crc32(row.tobytes(), at.output_index) % NativeBackend.vocab_size
             for row, at in zip(self.runner.logits(batch), places, strict=True)

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from torch.overrides import TorchFunctionMode
 
 from engine.ipc.messages import Sampling
-from engine.kv.step import NOT_FINITE, SampleAt
-from engine.model.sampler import candidates, sample, uniform
+from engine.kv.step import NOT_FINITE, OneSample
+from engine.kv.token_counts import TokenCounts
+from engine.model.sampler import adjusted, candidates, sample, uniform
 
 LOGITS = st.lists(
     st.floats(-20, 20, width=32) | st.sampled_from([-1.0, 0.0, 3.5]), min_size=1, max_size=30
@@ -27,7 +28,7 @@ SETTINGS = st.builds(
 
 
 def at(index=0, **sampling):
-    return SampleAt(sampling=Sampling(**sampling), output_index=index)
+    return OneSample(sampling=Sampling(**sampling), output_index=index)
 
 
 def test_greedy_takes_the_highest_and_the_lower_id_of_equals():
@@ -68,7 +69,7 @@ def test_candidates_are_those_of_the_definition(logits, sampling):
 def test_company_changes_no_draw(rows, sampling, index):
     width = max(map(len, rows))
     logits = torch.tensor([row + [-30.0] * (width - len(row)) for row in rows])
-    wanted = [SampleAt(sampling=sampling, output_index=index + row) for row in range(len(rows))]
+    wanted = [OneSample(sampling=sampling, output_index=index + row) for row in range(len(rows))]
     together = sample(logits, wanted)
     assert together == [sample(logits[row : row + 1], [wanted[row]])[0] for row in range(len(rows))]
     assert together == sample(logits, wanted)
@@ -76,7 +77,7 @@ def test_company_changes_no_draw(rows, sampling, index):
 
 @given(LOGITS, SETTINGS)
 def test_draw_is_a_candidate(logits, sampling):
-    (token,) = sample(torch.tensor([logits]), [SampleAt(sampling=sampling, output_index=3)])
+    (token,) = sample(torch.tensor([logits]), [OneSample(sampling=sampling, output_index=3)])
     assert token in candidates(np.array(logits, dtype=np.float32).astype(float), sampling)[0]
 
 
@@ -158,3 +159,61 @@ def test_as_many_rows_as_there_are_are_copied_to_the_host_at_once():
     with Copies() as copies:
         assert sample(logits, wanted) == expected
     assert copies.count == 3
+
+
+def penalised(logits, context, reply=(), drafts=(), uncounted=(), **sampling):
+    counts = TokenCounts(context, uncounted=uncounted)
+    for token in reply:
+        counts.add(token)
+    one = OneSample(
+        sampling=Sampling(temperature=0.0, **sampling),
+        output_index=0,
+        counts=counts,
+        after=drafts,
+    )
+    return adjusted(np.array(logits, float), one).tolist()
+
+
+def test_a_repetition_penalty_divides_what_is_positive_and_multiplies_what_is_not():
+    logits = [2.0, -2.0, 2.0, -2.0]
+    assert penalised(logits, [0, 1, 0], repetition_penalty=2.0) == [1.0, -4.0, 2.0, -2.0]
+    assert penalised(logits, [0], reply=[3], repetition_penalty=2.0) == [1.0, -2.0, 2.0, -4.0]
+
+
+def test_frequency_and_presence_count_the_reply_only():
+    logits = [1.0] * 4
+    found = penalised(
+        logits, [0, 0, 1], reply=[1, 2, 2], frequency_penalty=0.5, presence_penalty=0.25
+    )
+    assert found == [1.0, 0.25, -0.25, 1.0]
+    assert penalised(logits, [], reply=[1], frequency_penalty=-2.0) == [1.0, 3.0, 1.0, 1.0]
+
+
+def test_what_ends_a_reply_has_no_penalty():
+    found = penalised([1.0, 1.0], [0, 1], uncounted=[1], repetition_penalty=2.0)
+    assert found == [0.5, 1.0]
+
+
+def test_bias_is_added_after_penalties():
+    found = penalised([2.0, 1.0], [0], repetition_penalty=2.0, logit_bias=((0, 3.0), (1, -100.0)))
+    assert found == [4.0, -99.0]
+
+
+@given(
+    st.lists(st.integers(0, 19), max_size=40),
+    st.lists(st.integers(0, 19), max_size=40),
+    st.lists(st.integers(0, 19), max_size=6),
+)
+def test_drafts_count_as_if_the_reply_had_them(context, reply, drafts):
+    logits = np.linspace(-3, 3, 20).tolist()
+    settings = {"repetition_penalty": 1.3, "frequency_penalty": 0.2, "presence_penalty": 0.1}
+    kept = penalised(logits, context, [*reply, *drafts], uncounted=[19], **settings)
+    assert penalised(logits, context, reply, drafts, uncounted=[19], **settings) == kept
+
+
+def test_greedy_takes_the_highest_after_penalties():
+    counts = TokenCounts([1])
+    one = OneSample(
+        sampling=Sampling(temperature=0.0, repetition_penalty=1.5), output_index=0, counts=counts
+    )
+    assert sample(torch.tensor([[4.0, 5.0, 1.0]]), [one]) == [0]
