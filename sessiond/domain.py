@@ -75,6 +75,10 @@ class TurnRequest:
     min_p: float = 0.0
     seed: int | None = None
     stop: tuple[str, ...] = ()
+    repetition_penalty: float = 1.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()  # ids and what is added to their logits
     truncation: Literal["auto", "disabled"] | None = None
     policy: PolicyChoice | None = None
     deadline_ms: int | None = None

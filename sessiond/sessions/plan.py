@@ -149,6 +149,7 @@ class Planner:
                 "input must not be empty unless a message awaits a reply",
                 param="input",
             )
+        _check_bias(request, self._engine.info.vocab_size)
         opening_text, items = _opening(live, request.input)
         new_prompt = await self._system_prefix(live, _wanted_text(live, request), opening_text)
         prompt = new_prompt.stored if new_prompt else _present(live)
@@ -343,6 +344,17 @@ def _present(live: LiveSession) -> Prompt:
     if live.prompt is None:
         raise RuntimeError(f"session {live.id} has no system prefix")
     return live.prompt
+
+
+def _check_bias(request: TurnRequest, vocab_size: int) -> None:
+    for token, _ in request.logit_bias:
+        if token >= vocab_size:
+            raise RequestError(
+                "invalid_value",
+                f"logit_bias must name ids below {vocab_size}, the size of the model's vocabulary "
+                f"(got {token})",
+                param="logit_bias",
+            )
 
 
 def _digest_before(live: LiveSession, new_prompt: NewPrompt | None) -> str | None:

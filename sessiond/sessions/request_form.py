@@ -25,6 +25,7 @@ def unpack_request(packed: dict[str, Any]) -> TurnRequest:
     values: dict[str, Any] = {name: packed[name] for name in _STORED if name in packed}
     for name, value in values.items():
         values[name] = tuple(value) if isinstance(value, list) else value
+    values["logit_bias"] = tuple((token, bias) for token, bias in values.get("logit_bias", ()))
     values["policy"] = unpack_policy(values.get("policy"))
     return TurnRequest(**values)
 

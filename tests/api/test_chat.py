@@ -171,7 +171,7 @@ async def test_parts_of_text_are_taken_together(stack):
         ({"top_logprobs": 3}, "unsupported_parameter", "top_logprobs"),
         ({"tools": [{"type": "function"}]}, "unsupported_parameter", "tools"),
         ({"response_format": {"type": "json_object"}}, "unsupported_parameter", "response_format"),
-        ({"frequency_penalty": 0.5}, "unsupported_parameter", "frequency_penalty"),
+        ({"frequency_penalty": 2.5}, "invalid_value", "frequency_penalty"),
         ({"max_tokens": 0}, "invalid_value", "max_tokens"),
         ({"temperature": 3}, "invalid_value", "temperature"),
         ({"stop": ""}, "invalid_value", "stop"),

@@ -107,6 +107,8 @@ def of_this_server(document):
     request = schemas["CreateResponse"]["properties"]
     for pairs in (request, schemas["CreateChatCompletion"]["properties"]):
         pairs["model"] = {"enum": [MODEL, None]}
+        names = pairs["logit_bias"]["anyOf"][0]["propertyNames"]
+        names["pattern"] = "^(0|[1-9][0-9]?)$"  # ids that its vocabulary has
         for name in pairs.keys() & {"max_output_tokens", "max_tokens", "max_completion_tokens"}:
             pairs[name]["anyOf"][0]["maximum"] = MOST_TOKENS
     schemas["CreateChatCompletion"]["properties"]["messages"]["maxItems"] = MOST_MESSAGES

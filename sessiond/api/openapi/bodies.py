@@ -193,6 +193,20 @@ def sampling() -> dict[str, Json]:
         "min_p": nullable(number(0, 1)),
         "seed": nullable(integer(0, requests.MAX_SEED)),
         "stop": {"anyOf": [NULL, stop, array(stop, maxItems=requests.MAX_STOPS)]},
+        "repetition_penalty": nullable(number(requests.MIN_REPETITION_PENALTY, 2)),
+        "frequency_penalty": nullable(number(-2, 2)),
+        "presence_penalty": nullable(number(-2, 2)),
+        "logit_bias": nullable(_logit_bias()),
+    }
+
+
+def _logit_bias() -> Json:
+    bias = nullable(number(-requests.MAX_BIAS, requests.MAX_BIAS))
+    return {
+        "type": "object",
+        "propertyNames": {"pattern": "^(0|[1-9][0-9]{0,8})$"},
+        "additionalProperties": bias,
+        "maxProperties": requests.MAX_BIASES,
     }
 
 

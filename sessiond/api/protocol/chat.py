@@ -16,6 +16,7 @@ from sessiond.api.protocol.requests import (
     MAX_MODEL,
     MAX_SEED,
     decode_metadata,
+    decode_penalties,
     decode_stop,
     optional_integer,
 )
@@ -41,21 +42,19 @@ from sessiond.errors import STATUS
 MAX_MESSAGES = 10_000
 _USED = frozenset({
     "model", "messages", "max_tokens", "max_completion_tokens", "temperature", "top_p", "stop",
-    "seed", "stream", "stream_options", "metadata", "store", "top_k", "min_p",
+    "seed", "stream", "stream_options", "metadata", "store", "top_k", "min_p", "frequency_penalty",
+    "presence_penalty", "repetition_penalty", "logit_bias",
 })  # fmt: skip
 NO_EFFECT = frozenset({"user", "safety_identifier", "prompt_cache_key", "parallel_tool_calls"})
 NEUTRAL = {
     "audio": Neutral(values=(), allowed="null"),
-    "frequency_penalty": Neutral(values=(0, 0.0), allowed="0"),
     "function_call": Neutral(values=("auto", "none"), allowed='"auto" or "none"'),
     "functions": Neutral(values=([],), allowed="an empty array: this server runs no tools"),
-    "logit_bias": Neutral(values=({},), allowed="null or an empty object"),
     "logprobs": Neutral(values=(False,), allowed="false"),
     "modalities": Neutral(values=(["text"],), allowed='["text"]'),
     "moderation": Neutral(values=(), allowed="null"),
     "n": Neutral(values=(1,), allowed="1"),
     "prediction": Neutral(values=(), allowed="null"),
-    "presence_penalty": Neutral(values=(0, 0.0), allowed="0"),
     "prompt_cache_options": Neutral(
         values=({}, {"mode": "implicit"}), allowed='null or "implicit"'
     ),
@@ -118,6 +117,7 @@ def decode_chat_body(body: bytes) -> ChatBody:
         min_p=fields.number("min_p", pairs.get("min_p"), 0.0, 0.0, 1.0),
         seed=optional_integer("seed", pairs, 0, MAX_SEED),
         stop=decode_stop(pairs.get("stop")),
+        **decode_penalties(pairs),
         metadata=decode_metadata(pairs.get("metadata")),
         store=None if is_stored else False,
     )

@@ -6,7 +6,7 @@ accepted without effect (`NO_EFFECT`), or refused by name. Sources: OpenAI Respo
 
 import re
 from dataclasses import dataclass
-from typing import Literal, assert_never
+from typing import Literal, TypedDict, assert_never
 
 from sessiond.api.protocol import fields
 from sessiond.api.protocol.fields import Neutral
@@ -33,6 +33,9 @@ MAX_METADATA = 16
 MAX_METADATA_KEY = 64
 MAX_METADATA_VALUE = 512
 MAX_INCLUDES = 32
+MIN_REPETITION_PENALTY = 0.1
+MAX_BIASES = 300
+MAX_BIAS = 100.0
 MAX_DEADLINE_MS = 24 * 3600 * 1000
 TRUNCATIONS: tuple[Literal["auto", "disabled"], ...] = ("auto", "disabled")
 FRAME_TYPES: tuple[
@@ -43,12 +46,14 @@ FRAME_TYPES: tuple[
 ] = ("response.create", "response.resume", "response.cancel", "session.update", "session.close")
 
 _IDEMPOTENCY_KEY = re.compile(f"[ -~]{{1,{MAX_IDEMPOTENCY_KEY}}}")
+_TOKEN_ID = re.compile(r"0|[1-9][0-9]{0,8}")
 _STREAM_ID = re.compile(r"[A-Za-z0-9_.-]{1,256}")
 
 _USED = frozenset({
     "model", "input", "instructions", "conversation", "previous_response_id", "generate",
     "max_output_tokens", "temperature", "top_p", "top_k", "min_p", "seed", "stop", "truncation",
-    "metadata", "context_management", "store", "background",
+    "metadata", "context_management", "store", "background", "repetition_penalty",
+    "frequency_penalty", "presence_penalty", "logit_bias",
 })  # fmt: skip
 # fields for tools, users and billing, which change nothing on this server
 NO_EFFECT = frozenset({
@@ -285,6 +290,7 @@ def _turn_request(pairs: dict[str, object]) -> TurnRequest:
         min_p=fields.number("min_p", pairs.get("min_p"), 0.0, 0.0, 1.0),
         seed=optional_integer("seed", pairs, 0, MAX_SEED),
         stop=decode_stop(pairs.get("stop")),
+        **decode_penalties(pairs),
         truncation=_truncation(pairs.get("truncation")),
         policy=decode_context_management(pairs.get("context_management")),
         deadline_ms=_deadline_ms(metadata.get("deadline_ms")),
@@ -362,6 +368,48 @@ def decode_stop(value: object) -> tuple[str, ...]:
     if "" in found:
         fields.refuse("stop", "", "one or more non-empty strings")
     return found
+
+
+class Penalties(TypedDict):
+    """Fields of a `TurnRequest`."""
+
+    repetition_penalty: float
+    frequency_penalty: float
+    presence_penalty: float
+    logit_bias: tuple[tuple[int, float], ...]
+
+
+def decode_penalties(pairs: dict[str, object]) -> Penalties:
+    """Read the penalties and the bias.
+
+    Raises:
+        RequestError: names the invalid part.
+    """
+
+    def number(name: str, default: float, lowest: float) -> float:
+        return fields.number(name, pairs.get(name), default, lowest, 2.0)
+
+    return Penalties(
+        repetition_penalty=number("repetition_penalty", 1.0, MIN_REPETITION_PENALTY),
+        frequency_penalty=number("frequency_penalty", 0.0, -2.0),
+        presence_penalty=number("presence_penalty", 0.0, -2.0),
+        logit_bias=_logit_bias(pairs.get("logit_bias")),
+    )
+
+
+def _logit_bias(value: object) -> tuple[tuple[int, float], ...]:
+    if value is None:
+        return ()
+    pairs = fields.mapping("logit_bias", value)
+    if len(pairs) > MAX_BIASES:
+        fields.refuse("logit_bias", f"{len(pairs)} ids", f"an object of up to {MAX_BIASES} ids")
+    found = []
+    for key, bias in pairs.items():
+        if not _TOKEN_ID.fullmatch(key):
+            fields.refuse("logit_bias", key, "an object whose keys are token ids")
+        name = f"logit_bias.{key}"
+        found.append((int(key), fields.number(name, bias, 0.0, -MAX_BIAS, MAX_BIAS)))
+    return tuple(found)
 
 
 def _truncation(value: object) -> Literal["auto", "disabled"] | None:
