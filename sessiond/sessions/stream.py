@@ -47,6 +47,7 @@ logger = logging.getLogger(__name__)
 
 _QUEUED_AFTER_S = 0.05  # a turn that starts sooner sends no `response.queued`
 _COMMIT_PAUSES_S = (0.05, 0.2, 0.8, None)  # before each retry; None: give up
+_RETRIES_S = 1.0  # no retry of commit 2 begins later than this
 _NOT_STORED = TurnError(
     code="internal_error",
     message="the turn could not be stored; the conversation is unchanged",
@@ -184,9 +185,10 @@ class TurnStreamer:
         self, turn: Turn, end: CommittedEnd
     ) -> tuple[TurnFinished, LifecycleEvent | None]:
         """Make commit 2; on failure abort the turn and truncate its context."""
-        error = _NOT_STORED
+        error, now = _NOT_STORED, asyncio.get_running_loop().time
+        last_try_s = now() + _RETRIES_S
         try:
-            if await self._commit(end.row):
+            if await self._commit(end.row, last_try_s):
                 _advance(turn, end.row)
                 return end.finished, LifecycleEvent.ADVANCE
         except NotOwnerError:
@@ -195,7 +197,10 @@ class TurnStreamer:
         turn.live.stale = True  # a commit that raised may have succeeded
         self._truncate(turn)
         failure = self._failure(turn, error, end.finished.usage)
-        await self._abort(failure.row)
+        if now() > last_try_s:  # the client has waited long enough for the database
+            self._pending_endings.add(failure.row)
+        else:
+            await self._abort(failure.row)
         return failure.finished, None
 
     async def _break_off(self, turn: Turn) -> tuple[TurnFinished, None]:
@@ -206,8 +211,8 @@ class TurnStreamer:
         await self._abort(failure.row)
         return failure.finished, None
 
-    async def _commit(self, row: CommittedTurn) -> bool:
-        """Whether the commit succeeded.
+    async def _commit(self, row: CommittedTurn, last_try_s: float) -> bool:
+        """Whether the commit succeeded. `last_try_s`: on the loop's clock.
 
         Raises:
             NotOwnerError: another replica owns the session, or it is closed.
@@ -224,7 +229,8 @@ class TurnStreamer:
                 raise
             except StoreError as error:
                 logger.warning("turn %s could not be stored: %s", row.id, error)
-                if pause_s is None or isinstance(error, StaleSessionError):
+                is_late = asyncio.get_running_loop().time() > last_try_s
+                if pause_s is None or is_late or isinstance(error, StaleSessionError):
                     break
                 await asyncio.sleep(pause_s)
             else:

@@ -1,6 +1,7 @@
 """Connections and transactions. Owns the connection pools; connections never leave the store."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -26,7 +27,12 @@ READERS = 4
 """Maximum of read-only connections to a SQLite file; one more writes."""
 
 _ALLOWED = "sqlite+aiosqlite:///FILE or postgresql+psycopg://USER@HOST/NAME"
-_BUSY_TIMEOUT_MS = 5000
+LOCK_WAIT_S = 5.0
+"""Maximum wait of a write for another process's lock on a SQLite file, from its call on."""
+
+_LOCK_BY = "sessiond_lock_by"  # execution option: the time until which to wait for the lock
+_WAIT_MS = "sessiond_wait_ms"  # of a connection: its `busy_timeout`
+_SHORT_QUEUE_S = 0.5  # a write that waited less in our own queue waits the whole time for the lock
 # Page caches per connection; the operating system caches the same pages. A reader drops its cache
 # after each change by another connection.
 _WRITER_CACHE_KIB = 512
@@ -54,7 +60,8 @@ class Database:
     reader sees one moment on either.
 
     `timeout_s` bounds a transaction on Postgres (0 = none). SQLite only has the timeout of its
-    lock, as a running statement can't be abandoned.
+    lock, as a running statement can't be abandoned. It counts from the call: while another process
+    holds the lock, writes that queue here do not wait for it one after another.
 
     Raises:
         StoreConfigError: the URL is not supported.
@@ -64,7 +71,8 @@ class Database:
         self, url: str, *, connections: int = CONNECTIONS, timeout_s: float = TIMEOUT_S
     ) -> None:
         parsed = parse_url(url)
-        self._timeout_s = None if _is_sqlite(parsed) else timeout_s or None
+        self._has_file_lock = _is_sqlite(parsed)
+        self._timeout_s = None if self._has_file_lock else timeout_s or None
         self._writer = writer_engine(parsed, connections=connections)
         self._reader = (
             _sqlite_reader(parsed)
@@ -118,8 +126,9 @@ class Database:
         await self._reader.dispose()
 
     async def _write(self, work: Work[T], *, adds_rows: bool, tries: int = _TRIES) -> T:
+        lock_by = time.monotonic() + LOCK_WAIT_S if self._has_file_lock else None
         try:
-            done = await self._transact(self._writer, work)
+            done = await self._transact(self._writer, work, lock_by)
         except StoreError as error:
             if tries > 1 and _is_deadlock(error.__cause__):
                 return await self._write(work, adds_rows=adds_rows, tries=tries - 1)
@@ -130,9 +139,11 @@ class Database:
             self._failure = None
         return done
 
-    async def _transact(self, engine: AsyncEngine, work: Work[T]) -> T:
+    async def _transact(
+        self, engine: AsyncEngine, work: Work[T], lock_by: float | None = None
+    ) -> T:
         try:
-            return await _in_time(_run(engine, work), self._timeout_s)
+            return await _in_time(_run(engine, work, lock_by), self._timeout_s)
         except sa.exc.SQLAlchemyError as error:
             raise StoreError(_without_detail(error)) from error
         except TimeoutError as error:
@@ -167,15 +178,19 @@ class MemoryDatabase(Database):
     def __init__(self) -> None:
         self._writer = _sqlite(make_url("sqlite+aiosqlite://"), begin="BEGIN", connections=1)
         self._reader = self._writer
+        self._has_file_lock = False
         self._timeout_s = None
         self._running = set()
         self._failure = None
         sa.event.listen(self._writer.sync_engine, "connect", _make_tables)
 
 
-async def _run(engine: AsyncEngine, work: Work[T]) -> T:
-    async with engine.begin() as connection:
-        return await work(connection)
+async def _run(engine: AsyncEngine, work: Work[T], lock_by: float | None) -> T:
+    async with engine.connect() as connection:
+        if lock_by is not None:
+            await connection.execution_options(**{_LOCK_BY: lock_by})
+        async with connection.begin():
+            return await work(connection)
 
 
 async def _in_time(transaction: Coroutine[Any, Any, T], timeout_s: float | None) -> T:
@@ -271,6 +286,21 @@ def _is_sqlite(url: URL) -> bool:
     return url.get_backend_name() == "sqlite"
 
 
+def _limit_lock_wait(connection: sa.Connection) -> None:
+    """Set how long the next statement waits for the lock: less if it has waited in our queue.
+
+    A change costs a statement, so short waits count as none.
+    """
+    lock_by = connection.get_execution_options().get(_LOCK_BY)
+    left_s = LOCK_WAIT_S if lock_by is None else lock_by - time.monotonic()
+    if left_s > LOCK_WAIT_S - _SHORT_QUEUE_S:
+        left_s = LOCK_WAIT_S
+    wait_ms = max(0, round(left_s * 1000))
+    if connection.info[_WAIT_MS] != wait_ms:
+        connection.exec_driver_sql(f"PRAGMA busy_timeout={wait_ms}")
+        connection.info[_WAIT_MS] = wait_ms
+
+
 def _sqlite(
     url: URL, *, begin: str, connections: int, cache_kib: int = _WRITER_CACHE_KIB
 ) -> AsyncEngine:
@@ -282,11 +312,12 @@ def _sqlite(
         hide_parameters=True,  # errors are logged, and parameters hold message text
     )
 
-    def prepare(connection: Any, _record: object) -> None:
+    def prepare(connection: Any, record: Any) -> None:
+        record.info[_WAIT_MS] = round(LOCK_WAIT_S * 1000)
         connection.isolation_level = None  # else the driver begins transactions by its own rules
         cursor = connection.cursor()
         for pragma in (
-            f"busy_timeout={_BUSY_TIMEOUT_MS}",  # first: the next one needs the lock
+            f"busy_timeout={record.info[_WAIT_MS]}",  # first: the next one needs the lock
             "journal_mode=WAL",
             "synchronous=NORMAL",
             "foreign_keys=ON",
@@ -296,6 +327,7 @@ def _sqlite(
         cursor.close()
 
     def start(connection: sa.Connection) -> None:
+        _limit_lock_wait(connection)
         connection.exec_driver_sql(begin)
 
     sa.event.listen(engine.sync_engine, "connect", prepare)

@@ -1,6 +1,8 @@
 """Turns and their database: what is held while they are written, and what happens when it fails."""
 
 import asyncio
+import sqlite3
+import time
 from contextlib import asynccontextmanager
 
 import msgspec
@@ -8,7 +10,7 @@ import pytest
 
 from sessiond.errors import RequestError
 from sessiond.sessions import stream
-from sessiond.store import migrate
+from sessiond.store import database, migrate
 from tests.harness.service import World, ask, finish, rendered, settled, until
 from tests.ipc.loops import INFO
 from tests.sessions.fake_engine import FakeEngine
@@ -131,6 +133,7 @@ async def test_turns_fail_clearly_while_the_database_does_and_go_on_after_it(
 
 async def test_a_short_failure_is_waited_out(large_world, database_kind, request, monkeypatch):
     monkeypatch.setattr(stream, "_COMMIT_PAUSES_S", (0.05,) * 200)
+    monkeypatch.setattr(stream, "_RETRIES_S", 60.0)
     world, engine = large_world, large_world.engine
     turn, _ = await world.turn(ask("hi"))
     engine.auto = False
@@ -156,3 +159,34 @@ async def test_heartbeats_find_that_a_database_is_away_and_that_it_is_well_again
     _, finished = await world.turn(ask(LARGE))
     assert finished.status == "completed"
     await world.stop()
+
+
+@pytest.mark.parametrize("database_kind", ["sqlite"])
+async def test_r05_a_turn_that_ends_while_the_file_is_locked_fails_in_bounded_time(
+    large_world, trouble_url, monkeypatch
+):
+    """Its end comes after one wait for the lock, however many turns end meanwhile."""
+    monkeypatch.setattr(database, "LOCK_WAIT_S", 1.0)
+    world, engine = large_world, large_world.engine
+    opened = [await world.turn(ask(f"hi {n}"), lane=str(n)) for n in range(6)]
+    sessions = [turn.accepted.session_id for turn, _ in opened]
+    before = [list(engine.contexts[session]) for session in sessions]
+    engine.auto = False
+    turns = await in_flight(world, sessions)
+    other = sqlite3.connect(trouble_url.partition(":///")[2], isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    started_s = time.monotonic()
+    for turn in turns:
+        engine.finish(turn.accepted.response_id)
+    ended = await asyncio.gather(*map(finish, turns))
+    took_s = time.monotonic() - started_s
+    other.execute("ROLLBACK")
+    other.close()
+    assert {(one.status, one.error.code) for one in ended} == {("failed", "internal_error")}
+    assert took_s < 6.0, "far less than a wait for each write, and for each retry"
+    assert [engine.contexts[session] for session in sessions] == before, "rolled back"
+    await world.service.replica.beat()
+    engine.auto = True
+    for session in sessions:
+        _, finished = await world.turn(ask("b", conversation=session))
+        assert finished.status == "completed"

@@ -1,11 +1,13 @@
 """Databases that go away or run full, and come back."""
 
 import asyncio
+import sqlite3
+import time
 
 import pytest
 import sqlalchemy as sa
 
-from sessiond.store import migrate
+from sessiond.store import database, migrate
 from sessiond.store.errors import StoreError
 from sessiond.store.store import Store
 from tests.databases import PATIENCE_S
@@ -66,6 +68,31 @@ class TestFullDisk:
         with pytest.raises(StoreError):
             await limited.create_session(session(), prompt())
         assert limited.failure is None
+
+
+class TestLockedFile:
+    """R05: another process holds the lock of the SQLite file."""
+
+    async def test_r05_writes_wait_for_it_together_not_one_after_another(
+        self, migrated_file, tmp_path, monkeypatch
+    ):
+        monkeypatch.setattr(database, "LOCK_WAIT_S", 1.0)
+        path = tmp_path / "locked.db"
+        path.write_bytes(migrated_file.read_bytes())
+        store = Store(f"sqlite+aiosqlite:///{path}")
+        await open_session(store)
+        other = sqlite3.connect(path, isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        started_s = time.monotonic()
+        writes = [store.membership.renew(2.0, 100.0) for _ in range(12)]
+        failures = await asyncio.gather(*writes, return_exceptions=True)
+        took_s = time.monotonic() - started_s
+        assert all(isinstance(one, StoreError) and "locked" in str(one) for one in failures)
+        assert took_s < 6.0, "far less than 12 waits in a row"
+        other.execute("ROLLBACK")
+        other.close()
+        await store.membership.renew(3.0, 100.0)
+        await store.close()
 
 
 @pytest.fixture(scope="module")
