@@ -2,16 +2,29 @@
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from math import floor, log10
 
 import msgspec
+
+
+def bounds_within(first: float, last: float, error: float) -> tuple[float, ...]:
+    """Bounds from `first` to at least `last` that keep quantiles within a relative error.
+
+    Prometheus interpolates within a bucket, so it is wrong by the bucket's width at most, which is
+    `error` of its lower bound. Bounds have three digits.
+    """
+    bounds = [first]
+    while bounds[-1] < last:
+        place = 2 - floor(log10(bounds[-1]))
+        scaled = bounds[-1] * (1 + error) * 10.0**place
+        bounds.append(round(floor(scaled) / 10.0**place, max(0, place)))
+    return tuple(bounds)
+
 
 STEP_SECONDS = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 )  # fmt: skip
-TOKEN_SECONDS = (
-    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5,
-    5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
-)  # fmt: skip
+TOKEN_SECONDS = bounds_within(0.001, 80.0, 0.25)
 RECLAIM_SECONDS = (
     0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.1, 1.0,
 )  # fmt: skip

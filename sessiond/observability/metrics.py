@@ -16,19 +16,16 @@ from prometheus_client.registry import Collector
 
 from engine.ipc.messages import Degradation, EngineInfo
 from engine.ipc.queries import EngineStats
-from engine.system.histogram import Histogram, added
+from engine.system.histogram import Histogram, added, bounds_within
 from sessiond.domain import DegradationLevel, IncompleteReason, TurnFinished
 from sessiond.observability.engine_metrics import alias_families, engine_families
 from sessiond.observability.families import counter, counters, gauge, histogram, histograms
 from sessiond.quota import QUOTA_REASONS
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
-WAIT_SECONDS = (
-    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
-    20.0, 40.0, 80.0, 160.0, 640.0, 2560.0,
-)  # fmt: skip
-TURN_SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
-KV_BYTES = tuple(float(2**power) for power in range(16, 36))  # 64 KiB to 32 GiB
+WAIT_SECONDS = bounds_within(0.001, 600.0, 0.25)
+TURN_SECONDS = bounds_within(0.01, 600.0, 0.25)
+KV_BYTES = bounds_within(1e5, 1e11, 0.1)
 PATHS = ("warm", "cold")
 CONTEXTS = [(c, f) for c in ("full", "trimmed", "summarized") for f in ("exact", "shifted")]
 OUTCOMES = ("completed", "failed", *get_args(IncompleteReason))
@@ -70,8 +67,9 @@ class Metrics:
         self._turns[finished.reason or finished.status] += 1
         self._contexts[usage.context, usage.fidelity] += 1
         self._duration.add(usage.total_ms / 1000)
-        self._queue_time.add(usage.queue_ms / 1000)
-        self._kv_bytes.add(usage.kv_bytes)
+        if usage.input_tokens:  # otherwise it never ran: it had no first step and no KV
+            self._queue_time.add(usage.queue_ms / 1000)
+            self._kv_bytes.add(usage.kv_bytes)
         if usage.ttft_ms is not None:
             path = "warm" if usage.cached_tokens else "cold"
             self._first_token[path].add(usage.ttft_ms / 1000)
