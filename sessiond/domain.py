@@ -423,7 +423,8 @@ EVERYBODY = "*"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionPage:
-    """Sessions by latest activity; `has_more`: further sessions follow."""
+    """Sessions by latest activity; `has_more`: further sessions follow after `last_id`."""
 
     sessions: tuple[SessionView, ...]
     has_more: bool
+    last_id: str | None

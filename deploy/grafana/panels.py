@@ -175,13 +175,13 @@ MEMORY = Row(
         Panel(
             title="Memory of the GPU",
             text="What the driver says is used (from DCGM's exporter, where there is a GPU) beside "
-            "KV that sessions hold, in MiB. The pool is taken at start, so the first is level.",
+            "KV, also cached, in MiB. The pool is taken at start, so the first is level.",
             unit="mbytes",
             queries=(
                 ("sum by (gpu) (DCGM_FI_DEV_FB_USED)", "GPU {{gpu}} used"),
                 (
                     _share(_by("", "sessiond_kv_bytes", 'tier="device"'), "1048576"),
-                    "KV of sessions",
+                    "KV",
                 ),
             ),
             width=24,

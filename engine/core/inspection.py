@@ -12,9 +12,11 @@ from engine.ipc.queries import (
     ContextView,
     ContextViews,
     EngineStats,
+    PageKeys,
     PageView,
     PoolMap,
     Residency,
+    StoredBlocks,
     TierStats,
 )
 from engine.kv.block_pool import BlockPool
@@ -38,6 +40,7 @@ def engine_stats(
 ) -> EngineStats:
     """Current gauges and counters since start. Examines running and waiting turns, no sessions."""
     pool, parked = memory.pool, memory.kv_transfer.parked
+    holding = memory.table_stats.holding
     running, waiting = (
         [slot.context for slot in turns] for turns in (queue.running, queue.waiting)
     )
@@ -49,10 +52,8 @@ def engine_stats(
         running=len(queue.running),
         waiting=len(queue.waiting),
         contexts=len(memory.contexts),
-        holding=memory.table_stats.holding,
-        parked=len(parked),
-        waiting_holding=sum(context.table.block_count > 0 for context in waiting),
-        waiting_parked=sum(context.session in parked for context in waiting),
+        idle=holding - sum(context.table.block_count > 0 for context in [*running, *waiting]),
+        parked=len(parked) - sum(one.session in parked for one in [*running, *waiting]),
         running_blocks=len({block for context in running for block in context.table.blocks}),
         running_tokens=sum(context.table.kept_len for context in running),
         kept_tokens=memory.table_stats.tokens,
@@ -152,6 +153,17 @@ def context_view(
         host_blocks=stored.get("host", 0),
         disk_blocks=stored.get("disk", 0),
     )
+
+
+def page_keys(salt: bytes, ids: Sequence[int], memory: Executor) -> PageKeys:
+    """Keys of the full pages of a context without edits, which need not be open."""
+    partition = memory.no_pages(salt)
+    return PageKeys(keys=partition.keys(ids, partition.complete_count(len(ids))))
+
+
+def stored_blocks(chains: Sequence[Sequence[bytes]], memory: Executor) -> StoredBlocks:
+    """Blocks in tiers by context, from the keys of its pages."""
+    return StoredBlocks(blocks=[memory.kv_transfer.stored_in(keys) for keys in chains])
 
 
 def _page(entry: PageEntry, pool: BlockPool) -> PageView:

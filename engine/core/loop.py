@@ -10,7 +10,15 @@ from typing import NamedTuple, assert_never
 from engine.config import EngineConfig
 from engine.core.context_commands import ContextCommands
 from engine.core.idle_prefill import IdlePrefill, Prefetch
-from engine.core.inspection import context_view, context_views, engine_stats, pool_map, residency
+from engine.core.inspection import (
+    context_view,
+    context_views,
+    engine_stats,
+    page_keys,
+    pool_map,
+    residency,
+    stored_blocks,
+)
 from engine.core.oom_split import Draws, execute
 from engine.core.pressure import Pressure
 from engine.core.run_queue import RunQueue
@@ -26,10 +34,12 @@ from engine.ipc.queries import (
     GetAudit,
     GetContext,
     GetContexts,
+    GetPageKeys,
     GetPool,
     GetProcess,
     GetResidency,
     GetStats,
+    GetStored,
     Query,
     QueryResult,
 )
@@ -185,6 +195,10 @@ class EngineLoop:
                 return context_view(session, memory, self._kv_bytes_per_block)
             case GetContexts(sessions=sessions):
                 return context_views(sessions, memory, self._kv_bytes_per_block)
+            case GetPageKeys(salt=salt, ids=ids):
+                return page_keys(salt, ids, memory)
+            case GetStored(chains=chains):
+                return stored_blocks(chains, memory)
             case GetResidency(sessions=sessions):
                 return residency(sessions, memory, self._kv_bytes_per_block)
             case GetPool():

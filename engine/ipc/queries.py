@@ -45,6 +45,17 @@ class TierStats(msgspec.Struct, frozen=True, kw_only=True):
     refused_blocks_total: int
 
 
+KvState = Literal["idle", "parked", "cold"]
+"""Where a session's KV is: some on the device; in tiers only; nowhere."""
+
+
+def kv_state(device_blocks: int, tier_blocks: int) -> KvState:
+    """State of a session without a turn, from its blocks: the only rule of it, for all who tell."""
+    if device_blocks:
+        return "idle"
+    return "parked" if tier_blocks else "cold"
+
+
 ReclaimCause = Literal[
     "finished",
     "max_output_tokens",
@@ -88,6 +99,19 @@ class GetContexts(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     sessions: tuple[SessionId, ...]
 
 
+class GetPageKeys(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Query the keys of a context's full pages. The engine need not know its session."""
+
+    salt: bytes
+    ids: list[int]
+
+
+class GetStored(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Query which pages of several contexts are in tiers; `chains`: their page keys, in order."""
+
+    chains: list[list[bytes]]
+
+
 class GetResidency(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Query the sessions' shares of the device's pool.
 
@@ -101,7 +125,17 @@ class GetPool(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Query the state and owner of each block of the device's pool."""
 
 
-Query = GetStats | GetAudit | GetProcess | GetContext | GetContexts | GetResidency | GetPool
+Query = (
+    GetStats
+    | GetAudit
+    | GetProcess
+    | GetContext
+    | GetContexts
+    | GetPageKeys
+    | GetStored
+    | GetResidency
+    | GetPool
+)
 
 
 class PageView(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,6 +153,8 @@ class ContextView(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """State of one session. An unknown session has no tokens and `known` false.
 
     `host_blocks` and `disk_blocks` are copies of full blocks in these tiers, on the device or not.
+    Of a session without a block on the device only those count that a turn could restore: the
+    leading pages that are all in tiers.
     """
 
     session: SessionId
@@ -140,11 +176,23 @@ class ContextViews(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     contexts: list[ContextView]
 
 
+class PageKeys(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Answer of `GetPageKeys`."""
+
+    keys: list[bytes]
+
+
+class StoredBlocks(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Answer of `GetStored`, in its order: blocks by tier that a turn could restore."""
+
+    blocks: list[dict[str, int]]
+
+
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Current gauges, and `*_total` counters since start. free + cached + active = total.
 
-    `parked` of the `contexts` have KV in tiers only, `holding` have some on the device;
-    `waiting_parked` and `waiting_holding` of these have a waiting turn. `running_blocks` of the
+    Of the `contexts` without a turn, `idle` have KV on the device, `parked` in tiers only, the rest
+    nowhere: see `kv_state`. `running_blocks` of the
     active ones belong to running turns, a shared one counts once. `kept_tokens` have KV on the
     device, a token counts once for each session that has it; `running_tokens` of them belong to
     running turns. `leaked_references`: references to blocks that no page table and no transfer has.
@@ -158,10 +206,8 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     running: int
     waiting: int
     contexts: int
-    holding: int = 0
+    idle: int = 0
     parked: int = 0
-    waiting_holding: int = 0
-    waiting_parked: int = 0
     running_blocks: int = 0
     running_tokens: int = 0
     kept_tokens: int
@@ -230,5 +276,13 @@ class PoolMap(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 BLOCK_STATES = {"free": "f", "cached": "c", "active": "a", "shared": "s", "moving": "m"}
 
 QueryResult = (
-    EngineStats | AuditReport | ProcessMemory | ContextView | ContextViews | Residency | PoolMap
+    EngineStats
+    | AuditReport
+    | ProcessMemory
+    | ContextView
+    | ContextViews
+    | PageKeys
+    | StoredBlocks
+    | Residency
+    | PoolMap
 )

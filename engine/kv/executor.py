@@ -163,10 +163,7 @@ class Executor:
         Raises:
             BadEditsError: the edits do not fit the ids.
         """
-        extras = KeyExtras(fingerprint=self._fingerprint, salt=salt)
-        history = History(
-            self._partition(self._block_size, ChainHasher(extras)), limit=self._max_replay_tokens
-        )
+        history = History(self.no_pages(salt), limit=self._max_replay_tokens)
         visible = history.play(ids, edits)
         self.contexts[session] = context = Context(
             session=session,
@@ -180,6 +177,11 @@ class Executor:
         context.last_used_s = self._clock()
         self.usage.open(session, salt)
 
+    def no_pages(self, salt: bytes) -> Partition:
+        """A partition under the salt of a user, to number and hash pages with."""
+        hasher = ChainHasher(KeyExtras(fingerprint=self._fingerprint, salt=salt))
+        return self._partition(self._block_size, hasher)
+
     def context(self, session: SessionId) -> Context | None:
         """The context of a session; None: it is not open."""
         return self.contexts.get(session)
@@ -190,8 +192,7 @@ class Executor:
 
     def note_changed(self, session: SessionId) -> None:
         """Record that a session's blocks or ids have changed, or that it was closed."""
-        context = self.contexts.get(session)
-        if context is None:
+        if (context := self.contexts.get(session)) is None:
             self._parked.forget(session)
         else:
             self._parked.update(context)
@@ -242,9 +243,8 @@ class Executor:
 
     def fork(self, parent: Context, session: SessionId, length: int) -> None:
         """Open a context of the first `length` ids of another, on the same blocks."""
-        child = parent.fork(session, length)
+        self.contexts[session] = child = parent.fork(session, length)
         self.pool.share(child.table.blocks)
-        self.contexts[session] = child
         child.last_used_s = self._clock()
         self.usage.fork(parent.session, session)
 

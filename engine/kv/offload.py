@@ -7,11 +7,12 @@
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby, islice
+from itertools import groupby, islice, takewhile
 from operator import itemgetter
 
 from engine.ids import BlockId, SessionId
 from engine.ipc.messages import Terms
+from engine.ipc.queries import kv_state
 from engine.kv.block_pool import BlockPool
 from engine.kv.context import Context
 from engine.kv.eviction import TierState, UsageBook
@@ -131,18 +132,27 @@ class KvTransfer:
         return sum(key is not None and self.tiers.has(key) for key in keys)
 
     def blocks_in(self, context: Context) -> dict[str, int]:
-        """Number of a context's full pages that each tier has a copy of."""
+        """Number of a context's full pages that each tier has a copy of.
+
+        Without a block on the device only those that could be restored: see `stored_in`.
+        """
         count = 0 if context.stages else context.partition.complete_count(len(context.ids))
         keys = context.keys(count)[:count] if self.tiers else []
-        return {tier.name: sum(key in tier.index for key in keys) for tier in self.tiers}
+        return self._copies(keys) if context.table.block_count else self.stored_in(keys)
+
+    def stored_in(self, keys: Iterable[bytes]) -> dict[str, int]:
+        """Number of pages in each tier, of the leading ones that are all in tiers."""
+        return self._copies(list(takewhile(self.tiers.holding, keys)))
 
     def is_parked(self, context: Context) -> bool:
-        """Whether a context has KV in a tier, and none on the device."""
-        if not self.tiers or context.table.block_count:
-            return False
+        """Whether a context has KV in tiers only. Looks at its first page: see `stored_in`."""
         if context.stages or not context.partition.complete_count(len(context.ids)):
             return False
-        return self.tiers.holding(context.keys(1)[0]) is not None
+        stored = bool(self.tiers) and self.tiers.holding(context.keys(1)[0]) is not None
+        return kv_state(context.table.block_count, stored) == "parked"
+
+    def _copies(self, keys: Sequence[bytes]) -> dict[str, int]:
+        return {tier.name: sum(key in tier.index for key in keys) for tier in self.tiers}
 
     def close(self, timeout_s: float, clock: Callable[[], float]) -> None:
         """Write pending KV, for this long at most, and close the tiers."""

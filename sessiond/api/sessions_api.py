@@ -60,7 +60,8 @@ class SessionsApi:
             _filter(request),
         )
         sessions = [session_object(view) for view in page.sessions]
-        return json_response(list_object(sessions, has_more=page.has_more))
+        answer = list_object(sessions, has_more=page.has_more, last_id=page.last_id)
+        return json_response(answer)
 
     async def read(self, request: Request) -> Response:
         """`GET /v1/sessions/{id}`, with its page table on `?include=page_table`."""

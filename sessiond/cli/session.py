@@ -1,11 +1,10 @@
 """`sessiond session list|show|reset|close`: inspects and controls a server's sessions."""
 
 import time
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from engine.system.byte_size import format_bytes
 from sessiond.cli.ask_server import (
     DEFAULT_URL,
     JsonOption,
@@ -14,7 +13,7 @@ from sessiond.cli.ask_server import (
     print_json,
     server_at,
 )
-from sessiond.cli.tables import ago, plain_table, print_plain
+from sessiond.cli.tables import ago, kv_text, plain_table, print_plain
 
 app = typer.Typer(help="Inspect, reset and close a server's sessions.", no_args_is_help=True)
 
@@ -50,7 +49,7 @@ def list_sessions(
             str(session.get("state")),
             str(session.get("tokens_total")),
             str(session.get("tokens_kept")),
-            _device_bytes(session),
+            kv_text(session),
             ago(session.get("last_active_at"), time.time()),
         )
     print_plain(table if sessions else "no open sessions")
@@ -71,7 +70,7 @@ def show(
         return
     print_plain(
         f"{found.get('id')}  {found.get('state')}, {found.get('tokens_total')} tokens, "
-        f"{found.get('tokens_kept')} of them kept ({_device_bytes(found)})"
+        f"{found.get('tokens_kept')} of them kept ({kv_text(found)})"
     )
     table = plain_table("turn", "role", "start", "tokens", "kept", "status")
     for turn in found.get("turns", []):
@@ -106,7 +105,3 @@ def close(
     with server_at(url, api_key) as server:
         answer = server.close(session)
     print_json(answer) if as_json else typer.echo(f"{session} is closed")
-
-
-def _device_bytes(session: dict[str, Any]) -> str:
-    return format_bytes(int(session.get("kv_bytes", {}).get("device", 0)))

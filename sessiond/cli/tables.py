@@ -1,7 +1,12 @@
 """Formats tables and times for the list commands."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from rich.console import Console
 from rich.table import Table
+
+from engine.system.byte_size import format_bytes
 
 
 def plain_table(*columns: str) -> Table:
@@ -16,6 +21,14 @@ def print_plain(shown: Table | str) -> None:
     """Print; without a terminal nothing is truncated, since scripts read the output."""
     console = Console(highlight=False)
     console.print(shown, soft_wrap=not console.is_terminal)
+
+
+def kv_text(session: Mapping[str, Any]) -> str:
+    """Format a session's KV bytes in its fastest tier: "4.0 MiB", "4.0 MiB disk"."""
+    kv_bytes = session.get("kv_bytes") or {}
+    tier = next((name for name in ("device", "host", "disk") if kv_bytes.get(name)), "device")
+    size = format_bytes(int(kv_bytes.get(tier, 0)))
+    return size if tier == "device" else f"{size} {tier}"
 
 
 def ago(unix_s: float | None, now_s: float) -> str:

@@ -48,16 +48,12 @@ def engine_families(stats: EngineStats, info: EngineInfo) -> Iterator[Metric]:
 
 
 def session_states(stats: EngineStats) -> dict[str, int]:
-    """Sessions by state; each is in exactly one.
-
-    Without a running or waiting turn: `idle` sessions have KV on the device, `parked` in tiers,
-    `cold` nowhere.
-    """
+    """Sessions by state; each is in exactly one. Without a turn: see `kv_state`."""
     states = {
         "running": stats.running,
         "waiting": stats.waiting,
-        "idle": max(0, stats.holding - stats.running - stats.waiting_holding),
-        "parked": stats.parked - stats.waiting_parked,
+        "idle": stats.idle,
+        "parked": stats.parked,
     }
     return {**states, "cold": max(0, stats.contexts - sum(states.values()))}
 
@@ -82,9 +78,12 @@ def _pool_families(
     text = "Active blocks by holder: running turns or idle sessions."
     yield gauges("sessiond_kv_active_blocks", text, "holder", held)
     slots = stats.active_blocks * info.block_size
-    in_use = slots * info.kv_bytes_per_token
-    kv_bytes = {"device": in_use, **{name: tier.bytes for name, tier in tiers.items()}}
-    yield gauges("sessiond_kv_bytes", "KV bytes held by sessions.", "tier", kv_bytes)
+    in_device = (stats.active_blocks + stats.cached_blocks) * info.block_size
+    kv_bytes = {
+        "device": in_device * info.kv_bytes_per_token,
+        **{name: tier.bytes for name, tier in tiers.items()},
+    }
+    yield gauges("sessiond_kv_bytes", "Bytes of KV, active and cached.", "tier", kv_bytes)
     tokens = GaugeMetricFamily(
         "sessiond_kv_tokens", "Tokens with KV, by tier and state.", labels=["tier", "state"]
     )

@@ -36,7 +36,6 @@ from sessiond.store.records import SessionRecord
 from sessiond.store.store import Store
 
 _AT_A_TIME = 100
-_ABANDONED = {State.COLD, State.PARKED}  # no socket or request holds its KV
 
 
 @dataclass(slots=True)
@@ -233,7 +232,7 @@ class Conversations:
             live = self._sessions.find(user_id, session_id)
             if live is None:
                 ended += await self._store.close_session(user_id, session_id, self._clock())
-            elif live.state in _ABANDONED:
+            elif live.state is State.RELEASED:
                 await self.close(Caller(user_id=user_id, is_admin=False, salt=live.salt), live.id)
                 ended += 1
         return ended
@@ -250,7 +249,7 @@ class Conversations:
                 continue
             if live is None:
                 return await self._store.close_session(caller.user_id, session_id, self._clock())
-            if live.state in _ABANDONED:
+            if live.state is State.RELEASED:
                 await self.close(caller, session_id)
                 return True
         return False

@@ -5,7 +5,14 @@ from typing import Literal
 
 from engine.ids import SessionId
 from engine.ipc.client import EngineClient
-from engine.ipc.queries import ContextView, ContextViews, GetContext, GetContexts, PageView
+from engine.ipc.queries import (
+    ContextView,
+    ContextViews,
+    GetContext,
+    GetContexts,
+    PageView,
+    kv_state,
+)
 from sessiond.domain import (
     EVERYBODY,
     BlockCounts,
@@ -30,13 +37,20 @@ from sessiond.sessions.names import session_id_of
 from sessiond.sessions.queries import ask_in_time
 from sessiond.sessions.refusals import conversation_not_found, response_not_found
 from sessiond.sessions.request_form import unpack_policy, unpack_request
+from sessiond.sessions.stored_kv import StoredKv
 from sessiond.store.context_layout import layout_of
 from sessiond.store.items import Order
-from sessiond.store.records import SessionChoice, SessionDetail, SessionRecord, Standing, TurnRecord
+from sessiond.store.records import SessionChoice, SessionDetail, Standing, TurnRecord
 from sessiond.store.store import Store
 
 _OWN = SessionFilter()
-_BY_ROW: Mapping[SessionState, Standing] = {"new": "new", "cold": "begun", "closed": "closed"}
+_BY_ROW: Mapping[SessionState, Standing] = {
+    "new": "new",
+    "parked": "begun",
+    "cold": "begun",
+    "closed": "closed",
+}
+_MOST_LOOKS = 10  # pages of rows that one page of a state is chosen from
 
 
 class Inspector:
@@ -56,6 +70,7 @@ class Inspector:
         self._store = store
         self._sessions = sessions
         self._ask_timeout_s = ask_timeout_s
+        self._stored = StoredKv(engine=engine, store=store, ask_timeout_s=ask_timeout_s)
 
     async def session(
         self, caller: Caller, session_id: str, *, include_page_table: bool = False
@@ -71,16 +86,22 @@ class Inspector:
             raise conversation_not_found(session_id)
         live = self._sessions.find(detail.session.user_id, own_id)
         held = await self._context(live)
+        blocks = _blocks(held)
+        if live is None or not live.is_resident(self._engine.epoch):
+            salts = {caller.user_id: caller.salt}
+            stored = await self._stored.blocks([detail.session], salts)
+            blocks = stored.get(own_id, blocks)
         pages = held.page_table if held else []
-        return await self._view(detail, live, held, pages if include_page_table else None)
+        return await self._view(detail, live, blocks, pages if include_page_table else None)
 
     async def page(
         self, caller: Caller, limit: int, after: str | None, wanted: SessionFilter = _OWN
     ) -> SessionPage:
         """Sessions without their turns, latest activity first; `after`: the last id of a page.
 
-        Stored fields are filtered in SQL, states that only memory knows by the sessions in memory:
-        a page costs its size plus at most the sessions in memory, never all stored ones.
+        Stored fields are filtered in SQL, `running` and `idle` sessions by those in memory; of
+        `parked` and `cold` ones so many rows are looked at that a page may be short, or empty,
+        though more follow. So a page never costs all stored sessions.
 
         Raises:
             RequestError: the caller is no admin and lists another user's.
@@ -88,14 +109,16 @@ class Inspector:
         which = self._choice(_user_id(caller, wanted), wanted.state)
         views: list[SessionView] = []
         has_more = True
-        while has_more and len(views) <= limit:
+        for _look in range(1 if wanted.state is None else _MOST_LOOKS):
             details, has_more = await self._store.list_sessions(which, limit=limit, after=after)
-            found = await self._views(details)
+            found = await self._views(caller, details)
             views += [view for view in found if wanted.state in {None, view.state}]
-            after = details[-1].session.id if details else None
-            if wanted.state is None:
+            after = details[-1].session.id if details else after
+            if not has_more or len(views) > limit:
                 break
-        return SessionPage(sessions=tuple(views[:limit]), has_more=has_more or len(views) > limit)
+        if len(views) > limit:
+            has_more, after = True, views[limit - 1].id
+        return SessionPage(sessions=tuple(views[:limit]), has_more=has_more, last_id=after)
 
     async def response(self, caller: Caller, response_id: str) -> ResponseView:
         """A stored turn in any status.
@@ -138,12 +161,22 @@ class Inspector:
             caller.user_id, response_id, limit=limit, after=after, order=order
         )
 
-    async def _views(self, details: Sequence[SessionDetail]) -> list[SessionView]:
-        """Views without page tables, with one query to the engine for all of them."""
+    async def _views(self, caller: Caller, details: Sequence[SessionDetail]) -> list[SessionView]:
+        """Views without page tables, with one query to the engine for all that it has."""
         lives = [self._sessions.find(one.session.user_id, one.session.id) for one in details]
         held = await self._contexts([live for live in lives if live is not None])
+        blocks = {session_id: _blocks(view) for session_id, view in held.items()}
+        others = [
+            one.session
+            for one, live in zip(details, lives, strict=True)
+            if live is None or not live.is_resident(self._engine.epoch)
+        ]
+        if others and self._stored.may_be:
+            users = {one.user_id for one in others} - {caller.user_id}
+            salts = {**await self._store.user_salts(users), caller.user_id: caller.salt}
+            blocks.update(await self._stored.blocks(others, salts))
         return [
-            await self._view(detail, live, held.get(detail.session.id), None)
+            await self._view(detail, live, blocks.get(detail.session.id, BlockCounts()), None)
             for detail, live in zip(details, lives, strict=True)
         ]
 
@@ -152,12 +185,13 @@ class Inspector:
             return SessionChoice(user_id=user_id)
         if state in _BY_ROW:
             return SessionChoice(user_id=user_id, standing=_BY_ROW[state])
+        running, epoch = state == "running", self._engine.epoch
         in_memory = tuple(
             live.id
             for live in self._sessions
             if live.stored
             and not live.volatile
-            and live.state.value == state
+            and (live.state is State.RUNNING if running else live.is_resident(epoch))
             and user_id in {None, live.user_id}
         )
         return SessionChoice(user_id=user_id, ids=in_memory)
@@ -172,7 +206,7 @@ class Inspector:
         self,
         detail: SessionDetail,
         live: LiveSession | None,
-        held: ContextView | None,
+        blocks: BlockCounts,
         pages: Sequence[PageView] | None,
     ) -> SessionView:
         session = detail.session
@@ -182,8 +216,13 @@ class Inspector:
             id=session.id,
             user=session.user_id,
             model=session.model,
-            state=self._state(session, live, held),
-            tier=_tier(held),
+            state=session_state(
+                is_closed=session.closed_at is not None,
+                is_running=live is not None and live.state is State.RUNNING,
+                has_turns=session.tip_id is not None,
+                blocks=blocks,
+            ),
+            tier=_tier(blocks),
             policy=policy.type,
             retention=session.hints.retention,
             priority=session.hints.priority,
@@ -193,8 +232,8 @@ class Inspector:
             turns=_summaries(detail),
             tokens_total=session.prompt.tokens + detail.history_tokens,
             tokens_kept=session.context_tokens,
-            blocks=_blocks(held),
-            kv_bytes=self._kv_bytes(held),
+            blocks=blocks,
+            kv_bytes=self._kv_bytes(blocks),
             usage=detail.usage,
             instructions=session.prompt.text,
             page_table=None if pages is None else tuple(map(_page_row, pages)),
@@ -224,30 +263,31 @@ class Inspector:
         contexts = answer.contexts if isinstance(answer, ContextViews) else []
         return {view.session: view for view in contexts}
 
-    def _kv_bytes(self, held: ContextView | None) -> ByteCounts:
-        if held is None:
-            return ByteCounts()
+    def _kv_bytes(self, blocks: BlockCounts) -> ByteCounts:
         info = self._engine.info
         per_block = info.kv_bytes_per_token * info.block_size
         return ByteCounts(
-            device=held.kv_bytes,
-            host=held.host_blocks * per_block,
-            disk=held.disk_blocks * per_block,
+            device=blocks.device * per_block,
+            host=blocks.host * per_block,
+            disk=blocks.disk * per_block,
         )
 
-    def _state(
-        self, session: SessionRecord, live: LiveSession | None, held: ContextView | None
-    ) -> SessionState:
-        if session.closed_at is not None:
-            return "closed"
-        if live is None:
-            return "new" if session.tip_id is None else "cold"
-        # A restarted engine has no contexts; the next turn finds KV in the tiers.
-        resident = {
-            State.IDLE: live.is_resident(self._engine.epoch),
-            State.PARKED: _tier(held) != "none",
-        }
-        return live.state.value if resident.get(live.state, True) else "cold"
+
+def session_state(
+    *, is_closed: bool, is_running: bool, has_turns: bool, blocks: BlockCounts
+) -> SessionState:
+    """The one rule, for REST, the command line and the console; metrics count by `kv_state`.
+
+    >>> session_state(
+    ...     is_closed=False, is_running=False, has_turns=True, blocks=BlockCounts(disk=7)
+    ... )
+    'parked'
+    """
+    if is_closed:
+        return "closed"
+    if is_running:
+        return "running"
+    return kv_state(blocks.device, blocks.host + blocks.disk) if has_turns else "new"
 
 
 def _page_row(page: PageView) -> PageRow:
@@ -261,15 +301,13 @@ def _page_row(page: PageView) -> PageRow:
     )
 
 
-def _tier(held: ContextView | None) -> Literal["device", "host", "disk", "none"]:
+def _tier(blocks: BlockCounts) -> Literal["device", "host", "disk", "none"]:
     """The fastest tier that holds KV of the session."""
-    if held is None:
-        return "none"
-    if held.blocks:
+    if blocks.device:
         return "device"
-    if held.host_blocks:
+    if blocks.host:
         return "host"
-    return "disk" if held.disk_blocks else "none"
+    return "disk" if blocks.disk else "none"
 
 
 def _blocks(held: ContextView | None) -> BlockCounts:

@@ -20,13 +20,12 @@ from sessiond.store.volatile import is_volatile, volatile_prefix
 
 
 class State(Enum):
-    """State of a session."""
+    """What may be done with a session. What clients see also depends on blocks: see `Inspector`."""
 
     NEW = "new"  # no finished turn
-    IDLE = "idle"  # the engine has its context
+    HELD = "held"  # a socket or a request holds its KV, if the engine has any
     RUNNING = "running"  # a turn, a reset or added items hold its turn lock
-    COLD = "cold"  # its KV was freed; SQL has its ids
-    PARKED = "parked"  # its KV was moved to the tiers below the device
+    RELEASED = "released"  # its KV was freed or moved to the tiers below the device
     CLOSED = "closed"
 
 
@@ -39,30 +38,23 @@ class LifecycleEvent(Enum):
     UNDO_FIRST = "undo_first"  # its context is unchanged and has no finished turn yet
     PLACE = "place"  # its context was sent to the engine
     RELEASE = "release"
-    PARK = "park"
     RESET = "reset"
     CLOSE = "close"
 
 
 NEXT: dict[tuple[State, LifecycleEvent], State] = {
     (State.NEW, LifecycleEvent.LOCK): State.RUNNING,
-    (State.IDLE, LifecycleEvent.LOCK): State.RUNNING,
-    (State.COLD, LifecycleEvent.LOCK): State.RUNNING,
-    (State.PARKED, LifecycleEvent.LOCK): State.RUNNING,
-    (State.RUNNING, LifecycleEvent.ADVANCE): State.IDLE,
-    (State.RUNNING, LifecycleEvent.UNDO): State.IDLE,
+    (State.HELD, LifecycleEvent.LOCK): State.RUNNING,
+    (State.RELEASED, LifecycleEvent.LOCK): State.RUNNING,
+    (State.RUNNING, LifecycleEvent.ADVANCE): State.HELD,
+    (State.RUNNING, LifecycleEvent.UNDO): State.HELD,
     (State.RUNNING, LifecycleEvent.UNDO_FIRST): State.NEW,
     (State.RUNNING, LifecycleEvent.RESET): State.NEW,
     (State.RUNNING, LifecycleEvent.CLOSE): State.CLOSED,
-    (State.COLD, LifecycleEvent.PLACE): State.IDLE,
+    (State.RELEASED, LifecycleEvent.PLACE): State.HELD,
     (State.NEW, LifecycleEvent.RELEASE): State.NEW,
-    (State.IDLE, LifecycleEvent.RELEASE): State.COLD,
-    (State.COLD, LifecycleEvent.RELEASE): State.COLD,
-    (State.PARKED, LifecycleEvent.RELEASE): State.PARKED,
-    (State.NEW, LifecycleEvent.PARK): State.NEW,
-    (State.IDLE, LifecycleEvent.PARK): State.PARKED,
-    (State.COLD, LifecycleEvent.PARK): State.COLD,
-    (State.PARKED, LifecycleEvent.PARK): State.PARKED,
+    (State.HELD, LifecycleEvent.RELEASE): State.RELEASED,
+    (State.RELEASED, LifecycleEvent.RELEASE): State.RELEASED,
 }
 
 
@@ -90,7 +82,7 @@ def after(state: State, event: LifecycleEvent) -> State:
 def is_free(state: State) -> bool:
     """Whether a turn may begin."""
     match state:
-        case State.NEW | State.IDLE | State.COLD | State.PARKED:
+        case State.NEW | State.HELD | State.RELEASED:
             return True
         case State.RUNNING | State.CLOSED:
             return False

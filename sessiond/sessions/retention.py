@@ -218,7 +218,7 @@ class Retention:
 
     def release(self, live: LiveSession) -> None:
         """Free all KV of a session whose turn lock is free; the engine keeps its ids for now."""
-        self._free(live, ReleaseContext(session=live.id), LifecycleEvent.RELEASE)
+        self._free(live, ReleaseContext(session=live.id))
 
     def release_early(self, live: LiveSession) -> None:
         """Free the KV of an unheld session whose turn is being cancelled.
@@ -234,16 +234,16 @@ class Retention:
 
     def park(self, live: LiveSession) -> None:
         """As `release`, but the KV is moved to the tiers below the device first."""
-        self._free(live, ParkContext(session=live.id), LifecycleEvent.PARK)
+        self._free(live, ParkContext(session=live.id))
 
-    def _free(self, live: LiveSession, command: ContextCommand, event: LifecycleEvent) -> None:
+    def _free(self, live: LiveSession, command: ContextCommand) -> None:
         if not is_free(live.state):
             return  # the lock holder settles it
         self._deadlines.drop(live.id)
         self._on_released(live.id)
         if live.is_resident(self._engine.epoch):
             self._send(live, command)
-        live.state = after(live.state, event)
+        live.state = after(live.state, LifecycleEvent.RELEASE)
         self._cold[live.id] = None
         while len(self._cold) > self._limits.max_cold_contexts:
             session, _ = self._cold.popitem(last=False)

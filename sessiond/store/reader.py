@@ -5,13 +5,13 @@ Rows of volatile sessions are in a database in memory, all others in the databas
 Every query names the user whose rows it reads; other users' rows are invisible to it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from sessiond.domain import ItemPage, ItemView
-from sessiond.store import chains, erasing, items, sessions, summaries, turns
+from sessiond.store import chains, erasing, items, sessions, summaries, turns, users
 from sessiond.store.context_layout import ContextLayout, VisibleSpans
 from sessiond.store.database import CONNECTIONS, TIMEOUT_S, Database, MemoryDatabase
 from sessiond.store.items import Order
@@ -183,8 +183,8 @@ class StoreReader:
             found, has_more = await sessions.page(connection, which, limit=limit, after=after)
             tips = [session.tip_id for session in found if session.tip_id is not None]
             tokens = await chains.many_history_tokens(connection, tips)
-            users = {session.id: session.user_id for session in found}
-            usage = await turns.usage_of_many(connection, users)
+            owners = {session.id: session.user_id for session in found}
+            usage = await turns.usage_of_many(connection, owners)
             details = [
                 SessionDetail(
                     session=session,
@@ -208,6 +208,12 @@ class StoreReader:
         )
 
     # --- users -----------------------------------------------------------------------------------
+
+    async def user_salts(self, user_ids: Collection[str]) -> dict[str, bytes]:
+        """Salts of stored users, by their ids."""
+        if not user_ids:
+            return {}
+        return await self._database.read(lambda connection: users.salts(connection, user_ids))
 
     async def user_policy(self, user_id: str) -> dict[str, Any] | None:
         """A user's context policy; None: the server's."""

@@ -75,6 +75,16 @@ async def ensure_salt(connection: AsyncConnection, user_id: str) -> None:
     )
 
 
+async def salts(connection: AsyncConnection, user_ids: Collection[str]) -> dict[str, bytes]:
+    """Salts of users, by their ids; a user without one is left out."""
+    rows = await connection.execute(
+        sa.select(users.c.id, users.c.salt).where(
+            users.c.id.in_(padded(user_ids)), users.c.salt.is_not(None)
+        )
+    )
+    return {row.id: row.salt for row in rows}
+
+
 async def session_owner(connection: AsyncConnection, session_id: str) -> SessionOwner | None:
     """The owner of a session, closed ones included; None: no session, or its user has no salt."""
     rows = await connection.execute(

@@ -53,7 +53,7 @@ STATS = EngineStats(
     waiting=2,
     contexts=3,
     kept_tokens=120,
-    holding=3,
+    idle=2,
     running_blocks=4,
     running_tokens=50,
     step_times=Buckets(bounds=(0.1, 1.0), counts=(8, 1, 0), total=0.5),

@@ -98,9 +98,7 @@ async def test_capacity_tells_blocks_that_add_up():
 
 async def test_sessions_are_counted_alike_wherever_they_are_told():
     engine = ScriptedEngine()
-    engine.stats = structs.replace(
-        STATS, contexts=10, holding=4, waiting_holding=1, parked=3, waiting_parked=1
-    )
+    engine.stats = structs.replace(STATS, contexts=10, idle=2, parked=2)
     expected = {"live": 10, "idle": 2, "parked": 2}
     assert (await get("/health/capacity", engine)).json()["sessions"] == expected
     assert (await get("/admin/memory", engine)).json()["sessions"] == expected
@@ -112,7 +110,7 @@ async def test_sessions_are_counted_alike_wherever_they_are_told():
 async def test_tiers_are_counted_and_told():
     engine = ScriptedEngine()
     tiers = {"disk": TIER}
-    engine.stats = structs.replace(STATS, tiers=tiers, holding=2, parked=1, restored_tokens_total=7,
+    engine.stats = structs.replace(STATS, tiers=tiers, idle=1, parked=1, restored_tokens_total=7,
                                    swapped_preemptions_total=1)  # fmt: skip
     capacity = (await get("/health/capacity", engine)).json()
     assert (capacity["disk_blocks"], capacity["host_blocks"]) == (30, 0)
@@ -216,7 +214,7 @@ async def test_metrics_tell_turns_and_the_moment():
         ("sessiond_sessions", ("state", "running")): 1,
         ("sessiond_sessions", ("state", "waiting")): 2,
         ("sessiond_kv_blocks", ("state", "free"), ("tier", "device")): 70,
-        ("sessiond_kv_bytes", ("tier", "device")): 10 * 16 * 64,
+        ("sessiond_kv_bytes", ("tier", "device")): (10 + 20) * 16 * 64,
         ("sessiond_internal_fragmentation_ratio",): pytest.approx(0.25),
         ("sessiond_prefill_tokens_total", ("source", "reused")): 100,
         ("sessiond_generated_tokens_total",): 40,

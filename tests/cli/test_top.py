@@ -172,7 +172,7 @@ class TestPage:
             "50 active  25 cached  25 free  of 100 blocks (100 KiB)",
             "disk 30 of 100 blocks",
             "2 running, 1 waiting",
-            "3 live, 1 idle, 0 parked",
+            "in memory 3 sessions, 1 idle, 0 parked",
             "sockets 5",
             "50.0 tokens generated",
             "conv_b",

@@ -29,7 +29,7 @@ def test_the_numbers_are_told_without_a_look_at_any_session(make_engine) -> None
     hide(engine)
     stats = engine.stats()
     engine.loop.memory.contexts = sessions
-    assert (stats.contexts, stats.holding) == (5, 5)
+    assert (stats.contexts, stats.idle) == (5, 5)
     assert stats.kept_tokens == sum(context.table.kept_len for context in sessions.values()) > 0
     assert stats.leaked_references == 0
 

@@ -18,6 +18,7 @@ the `edits` since then. A cut into what was there before the last edit forgets t
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
+from itertools import takewhile
 from zlib import crc32
 
 from msgspec.structs import replace
@@ -51,11 +52,16 @@ from engine.ipc.queries import (
     ContextViews,
     GetContext,
     GetContexts,
+    GetPageKeys,
     GetResidency,
+    GetStored,
+    PageKeys,
     PageView,
     Query,
     QueryResult,
     Residency,
+    StoredBlocks,
+    TierInfo,
 )
 from tests.ipc.loops import INFO
 
@@ -84,6 +90,11 @@ def edited(ids: list[int], edits: Sequence[Edit]) -> list[int]:
 def left_by(edit: Edit) -> int:
     """How many ids are visible right after an edit."""
     return edit.at - sum(stop - start for start, stop in edit.dropped)
+
+
+def page_keys(ids: list[int]) -> list[bytes]:
+    """A key for each full page of 16 ids."""
+    return [bytes(str(ids[:stop]), "ascii") for stop in range(16, len(ids) + 1, 16)]
 
 
 def text_of(ids: list[int]) -> str:
@@ -124,8 +135,8 @@ class FakeEngine:
         self.contexts: dict[str, list[int]] = {}
         self.cached: dict[str, int] = {}  # tokens whose KV is there
         self.residency_at_a_time = 1000  # sessions in an answer about residency
-        self.has_disk_tier = False
         self.on_disk: dict[str, int] = {}  # blocks
+        self.disk_keys: set[bytes] = set()  # they outlive the engine
         self.held: dict[str, list[int]] = {}
         self.edits: dict[str, list[Edit]] = {}
         self.commands: list[ContextCommand | SubmitTurn | CancelTurn] = []
@@ -135,6 +146,15 @@ class FakeEngine:
         self.asked: list[Query] = []
         self._available = asyncio.Event()
         self._available.set()
+
+    @property
+    def has_disk_tier(self) -> bool:
+        return bool(self.info.tiers)
+
+    @has_disk_tier.setter
+    def has_disk_tier(self, value: bool) -> None:
+        tiers = (TierInfo(name="disk", bytes=2**20),) if value else ()
+        self.info = replace(self.info, tiers=tiers)
 
     # --- EngineClient --------------------------------------------------------------------------
 
@@ -179,6 +199,7 @@ class FakeEngine:
                 assert self.hangs or not self._is_busy(session), command
                 if self.has_disk_tier and isinstance(command, ParkContext):
                     self.on_disk[session] = self.cached[session] // 16
+                    self.disk_keys.update(page_keys(self.contexts[session]))
                 self.cached[session] = 0
             case CloseContext(session=session):
                 assert self.hangs or not self._is_busy(session), command
@@ -232,6 +253,11 @@ class FakeEngine:
         if isinstance(query, GetContexts):
             views = [self._view(session) for session in query.sessions]
             return ContextViews(contexts=[replace(view, page_table=[]) for view in views])
+        if isinstance(query, GetPageKeys):
+            return PageKeys(keys=page_keys(query.ids))
+        if isinstance(query, GetStored):
+            there = [list(takewhile(self.disk_keys.__contains__, keys)) for keys in query.chains]
+            return StoredBlocks(blocks=[{"disk": len(keys)} for keys in there])
         assert isinstance(query, GetContext)
         return self._view(query.session)
 
@@ -248,7 +274,7 @@ class FakeEngine:
             kept_len=kept,
             blocks=blocks,
             shared_blocks=0,
-            kv_bytes=kept * 16,
+            kv_bytes=blocks * 16 * self.info.kv_bytes_per_token,
             page_table=[page] * blocks,
             disk_blocks=self.on_disk.get(session, 0),
         )
@@ -304,7 +330,7 @@ class FakeEngine:
 
     def lose(self, *, back: bool = True) -> None:
         self._available.clear()
-        for known in (self.contexts, self.cached, self.held, self.edits):
+        for known in (self.contexts, self.cached, self.held, self.edits, self.on_disk):
             known.clear()
         self.epoch += 1
         self.restarts += 1

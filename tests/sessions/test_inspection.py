@@ -44,7 +44,7 @@ async def test_a_session_shows_its_turns_and_what_it_holds(world, engine):
     assert (gone.response_id, gone.status) == (lost.accepted.response_id, "cancelled")
     blocks = -(-len(context) // 16)
     assert view.blocks == BlockCounts(device=blocks)
-    assert view.kv_bytes == ByteCounts(device=len(context) * 16)
+    assert view.kv_bytes == ByteCounts(device=blocks * 16 * world.engine.info.kv_bytes_per_token)
     assert view.page_table[0] == PageRow(
         block=7, first=0, last=15, base=0, references=1, hashed=True
     )

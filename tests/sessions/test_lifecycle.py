@@ -27,7 +27,7 @@ def test_what_the_table_lacks_is_a_bug():
 
 def test_a_lock_holder_leaves_a_session_free_or_closed():
     endings = {after(State.RUNNING, event) for at, event in NEXT if at is State.RUNNING}
-    assert endings == {State.IDLE, State.NEW, State.CLOSED}
+    assert endings == {State.HELD, State.NEW, State.CLOSED}
 
 
 def test_free_states_are_those_that_can_be_claimed():

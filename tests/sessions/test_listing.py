@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import sqlalchemy as sa
 
-from engine.ipc.queries import GetContexts
+from engine.ipc.queries import GetContexts, GetStored
 from sessiond.domain import EVERYBODY, SessionFilter
 from sessiond.errors import RequestError
 from tests.harness.service import ANN, BOB, World, ask
@@ -27,7 +27,7 @@ async def listed(world, caller=ANN, limit=2, **wanted):
         found += page.sessions
         if not page.has_more:
             return found
-        after = page.sessions[-1].id
+        after = page.last_id
 
 
 @pytest.fixture
@@ -131,4 +131,56 @@ async def test_a_page_costs_as_many_questions_however_long_it_is(url, engine):
         assert len(engine.asked[0].sessions) == count
         costs.add(len(sql))
     assert len(costs) == 1, costs
+    await world.stop()
+
+
+async def test_m04_after_a_restart_the_list_tells_what_the_disk_still_holds(url, engine):
+    engine.has_disk_tier = True
+    world = await World.start(url, engine)
+    parked = [await one(world, f"number {number}") for number in range(3)]
+    before = [await world.service.settings.park(ANN, session) for session in parked]
+    bobs = await one(world, "hi", caller=BOB)
+    await world.service.settings.park(BOB, bobs)
+    cold = await one(world, "x" * 99)
+    await world.stop()
+    engine.lose()
+    world = await World.start(url, engine)
+    rows = {view.id: view for view in await listed(world)}
+    assert {rows[session].state for session in parked} == {"parked"}
+    assert [rows[view.id].blocks for view in before] == [view.blocks for view in before]
+    for limit in (1, 2, 10):
+        found = await listed(world, limit=limit, state="parked")
+        assert [view.id for view in found] == parked[::-1]
+    engine.disk_keys.clear()
+    assert len(await listed(world, state="cold")) == 4
+    assert [view.id for view in await listed(world, state="parked")] == []
+    assert cold in {view.id for view in await listed(world, state="cold")}
+    await world.stop()
+
+
+async def test_m04_a_look_at_the_disk_reads_the_ids_of_a_session_once(url, engine):
+    never = {"heartbeat_s": 1e6, "reap_every_s": 1e6, "residency_every_s": 1e6}
+    engine.has_disk_tier = True
+    world = await World.start(url, engine, **never)
+    for number in range(5):
+        await world.service.settings.park(ANN, await one(world, f"number {number}"))
+    engine.lose()
+    await listed(world, limit=100)
+    engine.asked.clear()
+    with statements() as sql:
+        await world.service.inspector.page(ANN, 100, None)
+    assert [type(query) for query in engine.asked] == [GetStored]
+    assert not [statement for statement in sql if "input_ids" in statement]
+    await world.stop()
+
+
+async def test_m04_a_page_of_a_rare_state_never_looks_at_all_sessions(url, engine):
+    engine.has_disk_tier = True
+    world = await World.start(url, engine)
+    sessions = [await one(world, f"number {number}") for number in range(25)]
+    await world.service.settings.park(ANN, sessions[0])
+    page = await world.service.inspector.page(ANN, 2, None, SessionFilter(state="parked"))
+    assert (page.sessions, page.has_more) == ((), True)
+    assert page.last_id == sessions[-20]
+    assert [view.id for view in await listed(world, state="parked")] == [sessions[0]]
     await world.stop()

@@ -123,10 +123,7 @@ async def test_the_engine_has_all_kv_back_before_a_lost_turn_is_stored(
     gate.set()
     await settled(leaving)
     assert stored == [turn.accepted.response_id]
-    assert (
-        world.service.live.get(session).state
-        is {"release": State.COLD, "park": State.PARKED}[retention]
-    )
+    assert world.service.live.get(session).state is State.RELEASED
 
 
 async def test_a_session_that_is_held_or_works_in_the_background_keeps_its_kv(world, engine):

@@ -139,11 +139,17 @@ class TestPark:
         await world.service.housekeeping.detach(SOCKET)
         assert (await world.service.settings.park(ANN, session)).state == "cold"
 
-    async def test_kv_of_an_engine_that_is_gone_is_not_shown_as_parked(self, world, engine):
+    async def test_m04_kv_on_disk_outlives_the_engine_and_is_still_shown(self, world, engine):
+        engine.has_disk_tier = True
         session = await opened(world)
-        await world.service.settings.park(ANN, session)
+        parked = await world.service.settings.park(ANN, session)
         engine.lose()
-        assert await state(world, session) == "cold"
+        view = await world.service.inspector.session(ANN, session)
+        assert (view.state, view.tier, view.blocks) == ("parked", "disk", parked.blocks)
+        assert view.kv_bytes == parked.kv_bytes
+        engine.disk_keys.clear()
+        view = await world.service.inspector.session(ANN, session)
+        assert (view.state, view.tier) == ("cold", "none")
 
     async def test_parked_sessions_are_forgotten_in_their_turn(self, url, engine):
         world = await World.start(url, engine, max_cold_contexts=1)

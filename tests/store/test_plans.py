@@ -235,6 +235,7 @@ QUESTIONS = {
     "list_sessions by id": lists(user_id=ANN, ids=("conv_5", "conv_6")),
     # --- users, quotas, keys
     "user_policy": asks("user_policy", ANN),
+    "user_salts": asks("user_salts", {ANN, "user_7"}),
     "set_user_policy": asks("set_user_policy", ANN, None, NOW),
     "quotas.account": asks("quotas.account", ANN),
     "quotas.standing": asks("quotas.standing", ANN),

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from engine.ipc.messages import Edit, TurnDone, TurnIncomplete
+from engine.ipc.queries import GetPageKeys, GetStored
 from tests.fakes.fake_model import expected_reply
 from tests.harness.loop import KV_BYTES_PER_BLOCK
 from tests.tiers.engine_words import PROMPT, QUIET, again, fill, reply, used
@@ -327,3 +328,23 @@ def test_moves_that_take_long_never_spoil_what_runs_beside_them(make, tier: str,
             ids[name] += engine.kept(turn)
             engine.park(name)
     assert engine.stats().restored_tokens_total > 0
+
+
+def test_m04_a_session_is_parked_as_long_as_its_view_tells_blocks(make, tier: str) -> None:
+    engine = make(tier)
+    ids = used(engine)
+    engine.park("a")
+    engine.run()
+    keys = engine.loop.answer(GetPageKeys(salt=b"", ids=ids)).keys
+    assert len(keys) == 6
+    stored = GetStored(chains=[keys, keys[:2], [], keys[1:]])
+    found = [counts[tier] for counts in engine.loop.answer(stored).blocks]
+    assert found == [6, 2, 0, 5], "the engine needs no context for it"
+    view, stats = engine.view("a"), engine.stats()
+    assert (view.blocks, view.host_blocks + view.disk_blocks) == (0, 6)
+    assert (stats.idle, stats.parked) == (0, 1)
+    engine.loop.memory.kv_transfer.tiers.erase(keys[:1])
+    view, stats = engine.view("a"), engine.stats()
+    assert (view.host_blocks, view.disk_blocks) == (0, 0), "useless without the first page"
+    assert (stats.idle, stats.parked) == (0, 0)
+    assert not engine.audit().violations

@@ -19,6 +19,12 @@ export function bytes(value) {
   return `${value < 10 && at ? value.toFixed(1) : Math.round(value)} ${units[at]}`;
 }
 
+/** KV of a session in its fastest tier: 1.5 MiB on the device, "1.5 MiB disk". */
+export function kvText(kvBytes) {
+  const tier = ["device", "host", "disk"].find((name) => kvBytes[name] > 0);
+  return tier === undefined || tier === "device" ? bytes(kvBytes.device) : `${bytes(kvBytes[tier])} ${tier}`;
+}
+
 export const bytesPerSecond = (value) => (value ? `${bytes(value)}/s` : "0");
 
 /** 22 ms, 1.6 s. */

@@ -50,8 +50,11 @@ export class LivePanels {
   #samples = new Samples();
   #charts = CHARTS.map((chart) => new LineChart(chart));
   #figures = new Map();
+  #sessions;
 
-  constructor() {
+  /** `sessions`: the `SessionList` of the table below, so that both tell the same. */
+  constructor(sessions) {
+    this.#sessions = sessions;
     byId("chart-grid").append(...this.#charts.map((chart) => chart.node));
     for (const name of ["Pool in use", "Sessions", "Turns", "Tokens per second", "First token", "Input reused"]) {
       const [value, detail] = [el("span", { class: "value" }, "–"), el("span", { class: "quiet" }, " ")];
@@ -81,7 +84,7 @@ export class LivePanels {
     const latest = (of) => this.#samples.all.map(of).filter((value) => value !== null).at(-1);
     const [warm, cold] = [latest((one) => one.warmMs), latest((one) => one.coldMs)];
     this.#figure("Pool in use", percent(share(last.active, blocks)), `${count(last.active)} active, ${count(last.cached)} cached`);
-    this.#figure("Sessions", count(last.sessions.all), `${count(last.sessions.idle)} idle, ${count(last.sessions.parked)} parked`);
+    this.#figure("Sessions", count(this.#sessions.count()), `${["running", "idle", "parked"].map((state) => `${count(this.#sessions.count(state))} ${state}`).join(", ")}`);
     this.#figure("Turns", count(last.running), `running; ${count(last.waiting)} waiting`);
     this.#figure("Tokens per second", short(last.written), `written; ${short(last.read)} read`);
     this.#figure("First token", milliseconds(warm), `warm; ${milliseconds(cold)} cold`);

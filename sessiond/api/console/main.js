@@ -135,7 +135,7 @@ function buildPanels(isAdmin, poller) {
   const sessions = new SessionsPanel({ everybodys: isAdmin, actions, onInspect: inspect });
   const chat = new ChatPanel({ onTurnEnded: () => poller.now(), onShow: inspect });
   const pool = isAdmin ? new PoolPanel(inspect) : null;
-  const live = isAdmin ? new LivePanels() : null;
+  const live = isAdmin ? new LivePanels(sessions.list) : null;
   return { session, sessions, chat, pool, live };
 }
 

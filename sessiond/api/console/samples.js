@@ -67,11 +67,6 @@ function sample(metrics, rates, atMs) {
     running: total(metrics, "vllm:num_requests_running") ?? 0,
     waiting: total(metrics, "vllm:num_requests_waiting") ?? 0,
     sockets: total(metrics, "sessiond_websocket_connections") ?? 0,
-    sessions: {
-      all: total(metrics, "sessiond_sessions") ?? 0,
-      idle: total(metrics, "sessiond_sessions", { state: "idle" }) ?? 0,
-      parked: total(metrics, "sessiond_sessions", { state: "parked" }) ?? 0,
-    },
     written: rates.perSecond("sessiond_generated_tokens_total"),
     read: ["recomputed", "new"]
       .map((source) => rates.perSecond("sessiond_prefill_tokens_total", { source }))

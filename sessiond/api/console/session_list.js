@@ -8,6 +8,7 @@ const ALL_EVERY_MS = 60_000;
 
 export class SessionList {
   #byId = new Map();
+  #closed = new Set(); // an answer that was on its way must not bring them back
   #isLoading = false;
   #loadedAt = -Infinity;
   #ownUser = null;
@@ -17,10 +18,6 @@ export class SessionList {
     this.everybodys = everybodys;
     this.whose = everybodys ? "&user=*" : "";
     this.onChange = onChange;
-  }
-
-  get size() {
-    return this.#byId.size;
   }
 
   get isLoading() {
@@ -42,7 +39,12 @@ export class SessionList {
     const fits = (one) =>
       (!state || one.state === state) &&
       (!wanted || [one.id, one.user, one.policy].some((field) => field.toLowerCase().includes(wanted)));
-    return [...this.#byId.values()].filter(fits).sort((a, b) => b.last_active_at - a.last_active_at);
+    return this.#open().filter(fits).sort((a, b) => b.last_active_at - a.last_active_at);
+  }
+
+  /** Number of sessions, of all or in one state. */
+  count(state) {
+    return state ? this.#open().filter((one) => one.state === state).length : this.#open().length;
   }
 
   /** Load the newest page, and the others if there are any and they are old. */
@@ -65,8 +67,13 @@ export class SessionList {
   }
 
   remove(id) {
+    this.#closed.add(id);
     this.#byId.delete(id);
     this.onChange();
+  }
+
+  #open() {
+    return [...this.#byId.values()].filter(({ id }) => !this.#closed.has(id));
   }
 
   /** The API has no "current user", but lists the caller's sessions with their owner. */

@@ -1,7 +1,7 @@
 // The table of sessions, with search and a menu of actions per row.
 
 import { byId, el, setText, showFault } from "./dom.js";
-import { ago, bytes, count, shortId } from "./format.js";
+import { ago, count, kvText, shortId } from "./format.js";
 import { openMenu } from "./menu.js";
 import { hueClass } from "./palette.js";
 import { SessionList } from "./session_list.js";
@@ -62,7 +62,7 @@ export class SessionsPanel {
     this.#nowS = Date.now() / 1000;
     const [text, state] = [byId("session-search").value, byId("session-state").value];
     const shown = this.list.matching(text, state);
-    const all = this.list.size;
+    const all = this.list.count();
     this.#rows.show(shown);
     document.body.classList.toggle("many-users", shown.some((one) => one.user !== shown[0].user));
     const rest = this.list.isLoading ? ", loading more" : "";
@@ -113,7 +113,7 @@ export class SessionsPanel {
     setText(shared, count(blocks.shared));
     setText(host, count(blocks.host));
     setText(disk, count(blocks.disk));
-    setText(kv, bytes(one.kv_bytes.device));
+    setText(kv, kvText(one.kv_bytes));
     setText(used, ago(one.last_active_at, this.#nowS));
     actions.firstChild.setAttribute("aria-label", `Actions for ${shortId(one.id)}`);
   }

@@ -150,13 +150,16 @@ def conversation_object(session_id: str, created_at: float, metadata: Mapping[st
     }
 
 
-def list_object(data: Sequence[Json], *, has_more: bool) -> Json:
-    """Build a page of a list. An empty page has empty ids."""
+def list_object(data: Sequence[Json], *, has_more: bool, last_id: str | None = None) -> Json:
+    """Build a page of a list. An empty page has empty ids.
+
+    `last_id`: where the next page begins, if not after the last of `data`.
+    """
     return {
         "object": "list",
         "data": list(data),
         "first_id": data[0]["id"] if data else "",
-        "last_id": data[-1]["id"] if data else "",
+        "last_id": last_id or (data[-1]["id"] if data else ""),
         "has_more": has_more,
     }
 

@@ -11,8 +11,8 @@ from rich.text import Text
 from engine.system.byte_size import format_bytes
 from sessiond.cli.chat_screen import printable
 from sessiond.cli.scrape import Between, Sample
-from sessiond.cli.tables import ago
-from sessiond.cli.top.state import HELP, Session, TopState, device_bytes, shown
+from sessiond.cli.tables import ago, kv_text
+from sessiond.cli.top.state import HELP, Session, TopState, shown
 
 _BAR, _POOL_WORDS = 48, 72
 _STATES = (("active", "green"), ("cached", "cyan"), ("free", "bright_black"))
@@ -113,7 +113,8 @@ def _turns(sample: Sample, between: Between) -> Text:
     }
     return Text(
         f"turns {sample.capacity['running']} running, {sample.capacity['waiting']} waiting   "
-        f"sessions {sessions['live']} live, {sessions['idle']} idle, {sessions['parked']} parked   "
+        f"in memory {sessions['live']} sessions, {sessions['idle']} idle, "
+        f"{sessions['parked']} parked   "
         f"sockets {sample.value('sessiond_websocket_connections'):.0f}\n"
         f"per second {between.rate('sessiond_generated_tokens_total'):.1f} tokens generated, "
         f"{prompt:.0f} of input ({_share(reused, prompt)} reused), "
@@ -189,7 +190,7 @@ def _table(found: Sequence[Session], state: TopState, now_s: float, cut: TableSi
             *(printable(str(each.get(key) or "")) for key in ("user", "state", "tier")),
             str(each.get("tokens_total")),
             str(each.get("tokens_kept")),
-            format_bytes(device_bytes(each)),
+            kv_text(each),
             ago(each.get("last_active_at"), now_s),
             style="reverse" if each.get("id") == state.chosen else "",
         )
