@@ -400,6 +400,7 @@ class SessionView:
     created_at: float
     last_active_at: float
     turns: tuple[TurnSummary, ...]
+    turns_after: str | None
     tokens_total: int
     tokens_kept: int
     blocks: BlockCounts

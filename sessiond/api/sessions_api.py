@@ -64,7 +64,10 @@ class SessionsApi:
         return json_response(answer)
 
     async def read(self, request: Request) -> Response:
-        """`GET /v1/sessions/{id}`, with its page table on `?include=page_table`."""
+        """`GET /v1/sessions/{id}`: `?limit=` newest turns, or those before `?after=`.
+
+        With its page table on `?include=page_table`.
+        """
         params = request.query_params
         wanted = [*params.getlist("include"), *params.getlist("include[]")]
         names = [name for one in wanted for name in one.split(",")]
@@ -72,7 +75,11 @@ class SessionsApi:
             fields.one_of("include", name, INCLUDABLE)
         reached = await self._reached(request)
         view = await self._inspector.session(
-            reached.owner, reached.session_id, include_page_table="page_table" in names
+            reached.owner,
+            reached.session_id,
+            include_page_table="page_table" in names,
+            limit=page_limit(request),
+            after=params.get("after"),
         )
         await self._reach.write_down_look(reached)
         return json_response(session_object(view))

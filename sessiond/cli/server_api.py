@@ -89,8 +89,18 @@ class ServerApi:
         return str(models[0].get("id", "unknown"))
 
     def session(self, session_id: str) -> dict[str, Any]:
-        """Return one session (`GET /v1/sessions/{id}`)."""
+        """Return one session with its newest turns (`GET /v1/sessions/{id}`)."""
         return self._call("GET", _session_path(session_id))
+
+    def whole_session(self, session_id: str) -> dict[str, Any]:
+        """Return one session with all its turns, read page by page."""
+        path = _session_path(session_id) + "?limit=100"
+        found = page = self._call("GET", path)
+        while page.get("turns_after"):
+            after = urllib.parse.quote(str(page["turns_after"]), safe="")
+            page = self._call("GET", f"{path}&after={after}")
+            found["turns"] = [*page["turns"], *found["turns"]]
+        return {**found, "turns_after": None} if "turns_after" in found else found
 
     def reset(self, session_id: str) -> dict[str, Any]:
         """Empty one session; its instructions stay."""

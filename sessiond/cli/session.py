@@ -64,7 +64,7 @@ def show(
 ) -> None:
     """Show one session with its turns."""
     with server_at(url, api_key) as server:
-        found = server.session(session)
+        found = server.whole_session(session)
     if as_json:
         print_json(found)
         return

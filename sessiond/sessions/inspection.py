@@ -38,7 +38,6 @@ from sessiond.sessions.queries import ask_in_time
 from sessiond.sessions.refusals import conversation_not_found, response_not_found
 from sessiond.sessions.request_form import unpack_policy, unpack_request
 from sessiond.sessions.stored_kv import StoredKv
-from sessiond.store.context_layout import layout_of
 from sessiond.store.items import Order
 from sessiond.store.records import SessionChoice, SessionDetail, Standing, TurnRecord
 from sessiond.store.store import Store
@@ -73,15 +72,21 @@ class Inspector:
         self._stored = StoredKv(engine=engine, store=store, ask_timeout_s=ask_timeout_s)
 
     async def session(
-        self, caller: Caller, session_id: str, *, include_page_table: bool = False
+        self,
+        caller: Caller,
+        session_id: str,
+        *,
+        include_page_table: bool = False,
+        limit: int = 20,
+        after: str | None = None,
     ) -> SessionView:
-        """One session, closed ones included.
+        """One session, closed ones included, with its newest turns; `after`: those before a turn.
 
         Raises:
             RequestError: there is none.
         """
         own_id = session_id_of(caller.user_id, session_id)
-        detail = await self._store.session_detail(caller.user_id, own_id)
+        detail = await self._store.session_detail(caller.user_id, own_id, limit=limit, after=after)
         if detail is None or self._sessions.is_dead(own_id):
             raise conversation_not_found(session_id)
         live = self._sessions.find(detail.session.user_id, own_id)
@@ -230,6 +235,7 @@ class Inspector:
             created_at=session.created_at,
             last_active_at=session.last_active_at,
             turns=_summaries(detail),
+            turns_after=detail.context[0].id if detail.has_more else None,
             tokens_total=session.prompt.tokens + detail.history_tokens,
             tokens_kept=session.context_tokens,
             blocks=blocks,
@@ -334,10 +340,10 @@ def _finished(turn: TurnRecord, text: str) -> TurnFinished | None:
 
 
 def _summaries(detail: SessionDetail) -> tuple[TurnSummary, ...]:
-    """The turns in the context, then those that joined none."""
+    """A page of the turns in the context, then some of those that joined none."""
     system_prefix = detail.session.prompt.tokens
     rows = []
-    if system_prefix and detail.context:
+    if system_prefix and detail.context and not detail.has_more:
         rows.append(
             TurnSummary(
                 response_id=detail.context[0].id,
@@ -348,11 +354,10 @@ def _summaries(detail: SessionDetail) -> tuple[TurnSummary, ...]:
                 status="completed",
             )
         )
-    seen = layout_of(system_prefix, [turn.size for turn in detail.context]).turns
-    at = 0  # in history tokens
+    at = detail.page_end - sum(turn.size.tokens for turn in detail.context)  # in history tokens
     for turn in detail.context:
         tokens = turn.size.tokens
-        is_seen = any(span.start <= at and at + tokens <= span.stop for span in seen)
+        is_seen = any(span.start <= at and at + tokens <= span.stop for span in detail.seen)
         rows += _turn_rows(turn, system_prefix + at, system_prefix + at + tokens, is_seen=is_seen)
         at += tokens
     for turn in detail.others:

@@ -19,6 +19,7 @@ from sessiond.sessions.quotas import Quotas
 from sessiond.sessions.refusals import conversation_not_found, response_not_found
 from sessiond.sessions.request_form import pack_policy
 from sessiond.sessions.retention import Retention
+from sessiond.store.context_layout import Fidelity
 from sessiond.store.errors import BaseGoneError, StoreError
 from sessiond.store.records import NewSession, TurnRecord
 from sessiond.store.store import Store
@@ -96,7 +97,8 @@ class Openings:
         turn = await self._turn(base, response_id)
         live = self._sessions.add_fork(base, turn)
         try:
-            await self._quotas.create_session(caller, await self._row(live), None, base.id)
+            row = self._row(live, turn.usage.fidelity if turn else "exact")
+            await self._quotas.create_session(caller, row, None, base.id)
         except BaseGoneError as error:
             self._retention.forget(live)
             if response_id is None:
@@ -239,7 +241,7 @@ class Openings:
             return True
         return await self._store.is_in_context(base.user_id, turn.id, base.tip_id)
 
-    async def _row(self, live: LiveSession) -> NewSession:
+    def _row(self, live: LiveSession, fidelity: Fidelity) -> NewSession:
         if live.prompt is None:
             raise conversation_not_found(live.id)
         info = self._engine.info
@@ -254,7 +256,7 @@ class Openings:
             created_at=self._clock(),
             hints=live.hints,
             context_policy=pack_policy(live.policy),
-            fidelity=(await self._sessions.layout(live)).fidelity,
+            fidelity=fidelity,
         )
 
 

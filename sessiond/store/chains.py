@@ -26,9 +26,10 @@ _SEEN_TOKENS = (
     turns.c.reused_tokens + turns.c.restored_tokens + turns.c.recomputed_tokens + turns.c.new_tokens
 )
 VIEW_SUMMARY_TOKENS = sa.func.coalesce(summaries.c.tokens, 0).label("view_summary_tokens")
+_ADDED = turns.c.context_tokens - turns.c.start_tokens
 # Columns that `size_of` reads; the query joins `summaries`.
 SIZE_COLUMNS: tuple[sa.ColumnElement[Any], ...] = (
-    (turns.c.context_tokens - turns.c.start_tokens).label("added_tokens"),
+    _ADDED.label("added_tokens"),
     turns.c.awaits_reply,
     turns.c.visible,
     turns.c.fidelity,
@@ -37,47 +38,73 @@ SIZE_COLUMNS: tuple[sa.ColumnElement[Any], ...] = (
 )
 
 
-def chain_of(user_id: str, tip_id: str | None) -> sa.CTE:
-    """Columns `id` and `depth` (0 at the tip, growing towards the first turn)."""
+def chain_of(user_id: str, tip_id: str | None, until: str | None = None) -> sa.CTE:
+    """Columns `id` and `depth` (0 at the tip, growing towards the first turn, or `until`)."""
+    tip = (
+        sa.select(turns.c.id, turns.c.parent_id, sa.literal(0).label("depth"))
+        .where(turns.c.id == tip_id, turns.c.user_id == user_id)
+        .cte("chain", recursive=True)
+    )
+    parents = sa.select(turns.c.id, turns.c.parent_id, tip.c.depth + 1).join(
+        tip, turns.c.id == tip.c.parent_id
+    )
+    return tip.union_all(parents if until is None else parents.where(tip.c.id != until))
+
+
+def newest_of(user_id: str, tip_id: str | None, count: int) -> sa.CTE:
+    """As `chain_of`, of the newest `count` turns only."""
     tip = (
         sa.select(turns.c.id, turns.c.parent_id, sa.literal(0).label("depth"))
         .where(turns.c.id == tip_id, turns.c.user_id == user_id)
         .cte("chain", recursive=True)
     )
     return tip.union_all(
-        sa.select(turns.c.id, turns.c.parent_id, tip.c.depth + 1).join(
-            tip, turns.c.id == tip.c.parent_id
-        )
+        sa.select(turns.c.id, turns.c.parent_id, tip.c.depth + 1)
+        .join(tip, turns.c.id == tip.c.parent_id)
+        .where(tip.c.depth < count - 1)
     )
 
 
-async def history_tokens(connection: AsyncConnection, user_id: str, tip_id: str | None) -> int:
+async def history_tokens(connection: AsyncConnection, tip_id: str | None) -> int:
     """Token ids that all turns of a context have added, visible or not."""
-    chain = chain_of(user_id, tip_id)
-    added = sa.func.sum(turns.c.context_tokens - turns.c.start_tokens)
-    found = await connection.scalar(sa.select(added).join(chain, chain.c.id == turns.c.id))
-    return found or 0
+    if tip_id is None:
+        return 0
+    return (await many_history_tokens(connection, [tip_id])).get(tip_id, 0)
 
 
 async def many_history_tokens(connection: AsyncConnection, tips: Collection[str]) -> dict[str, int]:
     """As `history_tokens`, for several contexts of any users, by their tips."""
+    columns = (turns.c.id, turns.c.parent_id, turns.c.history_tokens, _ADDED.label("added"))
     tip = (
-        sa.select(turns.c.id.label("tip_id"), turns.c.id, turns.c.parent_id)
+        sa.select(turns.c.id.label("tip_id"), *columns)
         .where(turns.c.id.in_(padded(tips)))
         .cte("chains", recursive=True)
     )
     chains = tip.union_all(
-        sa.select(tip.c.tip_id, turns.c.id, turns.c.parent_id).join(
-            tip, turns.c.id == tip.c.parent_id
-        )
+        sa.select(tip.c.tip_id, *columns)
+        .join(tip, turns.c.id == tip.c.parent_id)
+        .where(tip.c.history_tokens.is_(None))
     )
-    added = sa.func.sum(turns.c.context_tokens - turns.c.start_tokens)
-    rows = await connection.execute(
-        sa.select(chains.c.tip_id, added)
-        .join(chains, chains.c.id == turns.c.id)
-        .group_by(chains.c.tip_id)
+    added = sa.func.sum(sa.func.coalesce(chains.c.history_tokens, chains.c.added))
+    rows = await connection.execute(sa.select(chains.c.tip_id, added).group_by(chains.c.tip_id))
+    return {tip_id: int(tokens or 0) for tip_id, tokens in rows}
+
+
+async def seen_spans(
+    connection: AsyncConnection, tip_id: str | None, history: int
+) -> tuple[Span, ...]:
+    """Visible spans of a context of `history` tokens; reads turns back to the last edit only."""
+    kind = await connection.scalar(sa.select(turns.c.context).where(turns.c.id == tip_id))
+    if kind is None or kind == "full":
+        return (Span(0, history),)
+    columns = (turns.c.id, turns.c.parent_id, turns.c.visible, _ADDED.label("added"))
+    tip = sa.select(*columns).where(turns.c.id == tip_id).cte("since_edit", recursive=True)
+    chain = tip.union_all(
+        sa.select(*columns).join(tip, turns.c.id == tip.c.parent_id).where(tip.c.visible.is_(None))
     )
-    return {tip_id: tokens or 0 for tip_id, tokens in rows}
+    rows = (await connection.execute(sa.select(chain.c.visible, chain.c.added))).all()
+    edited = [Span(start, stop) for row in rows for start, stop in row.visible or ()]
+    return (*edited, Span(history - sum(row.added for row in rows), history))
 
 
 async def context(
@@ -134,7 +161,7 @@ async def covers(
 
     True if the turn is the tip, or an ancestor without an edit of the context since.
     """
-    chain = chain_of(user_id, tip_id)
+    chain = chain_of(user_id, tip_id, until=turn_id)
     place = sa.select(chain.c.depth).where(chain.c.id == turn_id).scalar_subquery()
     later_views = (
         sa.select(sa.func.count())
@@ -150,7 +177,7 @@ async def contains(
     connection: AsyncConnection, user_id: str, turn_id: str, tip_id: str | None
 ) -> bool:
     """Whether the turn is the tip or an ancestor of it."""
-    chain = chain_of(user_id, tip_id)
+    chain = chain_of(user_id, tip_id, until=turn_id)
     found = await connection.scalar(sa.select(chain.c.id).where(chain.c.id == turn_id))
     return found is not None
 

@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from sessiond.domain import ItemPage, ItemView
-from sessiond.store import chains, erasing, items, sessions, summaries, turns, users
+from sessiond.store import chains, erasing, items, sessions, summaries, turns, usage, users
 from sessiond.store.context_layout import ContextLayout, VisibleSpans
 from sessiond.store.database import CONNECTIONS, TIMEOUT_S, Database, MemoryDatabase
 from sessiond.store.items import Order
@@ -24,6 +24,8 @@ from sessiond.store.records import (
     TurnRecord,
 )
 from sessiond.store.volatile import is_volatile
+
+_TURNS = 20  # of a session, in one page
 
 
 class StoreReader:
@@ -149,19 +151,36 @@ class StoreReader:
             lambda connection: sessions.find(connection, user_id, session_id)
         )
 
-    async def session_detail(self, user_id: str, session_id: str) -> SessionDetail | None:
-        """One session with its turns and total usage, in one snapshot."""
+    async def session_detail(
+        self, user_id: str, session_id: str, *, limit: int = _TURNS, after: str | None = None
+    ) -> SessionDetail | None:
+        """One session with its newest turns and total usage, in one snapshot.
+
+        `after`: a turn; the page ends before it.
+        """
 
         async def work(connection: AsyncConnection) -> SessionDetail | None:
             session = await sessions.find(connection, user_id, session_id)
             if session is None:
                 return None
+            last = session.tip_id
+            others: tuple[TurnRecord, ...] = ()
+            if after is None:
+                others = await turns.outside_context(connection, user_id, session_id, limit)
+            else:
+                last = await turns.parent_of(connection, user_id, after)
+            found = await turns.chain(connection, user_id, last, limit + 1)
+            history = await chains.history_tokens(connection, session.tip_id)
             return SessionDetail(
                 session=session,
-                history_tokens=await chains.history_tokens(connection, user_id, session.tip_id),
-                context=await turns.chain(connection, user_id, session.tip_id),
-                others=await turns.outside_context(connection, user_id, session_id),
-                usage=await turns.usage_of(connection, user_id, session_id),
+                history_tokens=history,
+                context=found[-limit:],
+                others=others,
+                usage=session.usage
+                or (await usage.summed(connection, {session_id: user_id}))[session_id],
+                page_end=await chains.history_tokens(connection, last),
+                seen=await chains.seen_spans(connection, session.tip_id, history),
+                has_more=len(found) > limit,
             )
 
         return await self._of(session_id).read(work)
@@ -183,15 +202,15 @@ class StoreReader:
             found, has_more = await sessions.page(connection, which, limit=limit, after=after)
             tips = [session.tip_id for session in found if session.tip_id is not None]
             tokens = await chains.many_history_tokens(connection, tips)
-            owners = {session.id: session.user_id for session in found}
-            usage = await turns.usage_of_many(connection, owners)
+            owners = {one.id: one.user_id for one in found if one.usage is None}
+            summed = await usage.summed(connection, owners) if owners else {}
             details = [
                 SessionDetail(
                     session=session,
                     history_tokens=tokens.get(session.tip_id or "", 0),
                     context=(),
                     others=(),
-                    usage=usage[session.id],
+                    usage=session.usage or summed[session.id],
                 )
                 for session in found
             ]

@@ -13,7 +13,7 @@ from sessiond.domain import (
     TurnStatus,
     TurnUsage,
 )
-from sessiond.store.context_layout import Fidelity, SummaryRef, TurnSize, VisibleSpans
+from sessiond.store.context_layout import Fidelity, Span, SummaryRef, TurnSize, VisibleSpans
 
 FIRST_EPOCH = 1
 """Epoch of the replica that stores the session."""
@@ -90,6 +90,7 @@ class SessionRecord:
     owner: str | None
     epoch: int
     digest: str | None = None  # of all messages up to the tip
+    usage: SessionUsage | None = None  # None: of an older version, which did not count
 
 
 Standing = Literal["open", "new", "begun", "closed"]
@@ -303,9 +304,10 @@ class UsedKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionDetail:
-    """A session, the turns of its context in order, its other turns, and its total usage.
+    """A session, a page of the turns of its context in order, other turns, and its total usage.
 
-    `history_tokens`: ids that the context's turns have added, visible or not.
+    `history_tokens`: ids that the context's turns have added, visible or not; those up to
+    `page_end` by turns up to the page's last. `seen`: visible spans. `has_more`: turns precede it.
     """
 
     session: SessionRecord
@@ -313,3 +315,6 @@ class SessionDetail:
     context: tuple[TurnRecord, ...]
     others: tuple[TurnRecord, ...]
     usage: SessionUsage
+    page_end: int = 0
+    seen: tuple[Span, ...] = ()
+    has_more: bool = False

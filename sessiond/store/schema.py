@@ -191,6 +191,11 @@ sessions = sa.Table(
     sa.Column("epoch", sa.Integer, nullable=False, server_default="0"),
     # When the row is deleted. Null: the session is open, or other sessions need its turns.
     sa.Column("forget_at", sa.Double),
+    # Turns, and tokens of these and of summaries. Null: stored by an older version.
+    sa.Column("usage_turns", sa.BigInteger),
+    sa.Column("usage_input", sa.BigInteger),
+    sa.Column("usage_cached", sa.BigInteger),
+    sa.Column("usage_output", sa.BigInteger),
     _partial("sessions_open", "last_active_at", "id", where="closed_at IS NULL"),
     _partial("sessions_closed", "last_active_at", "id", where="closed_at IS NOT NULL"),
     _partial("sessions_open_of_user", "user_id", "last_active_at", "id", where="closed_at IS NULL"),
@@ -261,6 +266,9 @@ turns = sa.Table(
     sa.Column("summary_id", Id),  # no foreign key: a summary points to a turn
     # Of all messages in the context up to this turn; null: not known.
     sa.Column("messages_digest", sa.String(64)),
+    # Ids that the context's turns up to this one have added, visible or not. Null: running,
+    # aborted, or of an older version.
+    sa.Column("history_tokens", sa.BigInteger),
     sa.CheckConstraint(
         "status IN ('running', 'completed', 'incomplete', 'failed', 'cancelled')", name="status"
     ),
@@ -270,6 +278,7 @@ turns = sa.Table(
     sa.Index(None, "summary_id"),
     sa.Index(None, "user_id", "messages_digest"),
     _partial("turns_running", "session_id", where="status = 'running'"),
+    _partial("turns_outside", "session_id", "created_at", "id", where="context_tokens IS NULL"),
 )
 
 

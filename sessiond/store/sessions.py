@@ -8,6 +8,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from sessiond.domain import SessionUsage
 from sessiond.store.errors import BaseGoneError, StaleSessionError
 from sessiond.store.records import (
     CommittedTurn,
@@ -130,6 +131,10 @@ async def insert(
             last_active_at=session.created_at,
             owner=owner,
             epoch=epoch,
+            usage_turns=0,
+            usage_input=0,
+            usage_cached=0,
+            usage_output=0,
         )
     )
 
@@ -382,4 +387,16 @@ def _record(row: sa.Row[*tuple[Any, ...]]) -> SessionRecord:
         owner=row.owner,
         epoch=row.epoch,
         digest=row.messages_digest,
+        usage=_usage(row),
+    )
+
+
+def _usage(row: sa.Row[*tuple[Any, ...]]) -> SessionUsage | None:
+    if row.usage_turns is None:
+        return None
+    return SessionUsage(
+        turns=row.usage_turns,
+        input_tokens=row.usage_input,
+        cached_tokens=row.usage_cached,
+        output_tokens=row.usage_output,
     )

@@ -3,6 +3,7 @@
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from sessiond.store import usage
 from sessiond.store.chains import chain_of
 from sessiond.store.context_layout import SummaryRef
 from sessiond.store.records import NewSummary, StoredSummary
@@ -29,6 +30,7 @@ async def insert(connection: AsyncConnection, summary: NewSummary) -> None:
             created_at=summary.created_at,
         )
     )
+    await usage.add(connection, summary.session_id, summary.usage)
 
 
 async def newest(

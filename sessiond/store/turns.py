@@ -1,14 +1,14 @@
 """SQL of turns: insert, commit, abort, queries."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from sessiond.domain import SessionUsage, TurnError, TurnUsage
-from sessiond.store import items
-from sessiond.store.chains import VIEW_SUMMARY_TOKENS, chain_of, view_of
+from sessiond.domain import TurnError, TurnUsage
+from sessiond.store import items, usage
+from sessiond.store.chains import VIEW_SUMMARY_TOKENS, history_tokens, newest_of, view_of
 from sessiond.store.errors import StoreError
 from sessiond.store.records import AbortedTurn, CommittedTurn, NewTurn, Prompt, TurnRecord
 from sessiond.store.replicas import is_alive
@@ -19,7 +19,6 @@ from sessiond.store.token_ids import pack
 # A starting server assumes that every running turn belongs to a dead server. When that is wrong,
 # the end recorded by the server that runs the turn replaces this mark.
 _INTERRUPTED = TurnError(code="engine_restarted", message="the server stopped during the turn")
-_SUMMED = ("turns", "input", "cached", "output")
 _DIGESTS = 200  # per query, longest prefixes first
 _USAGE = (
     "reused_tokens",
@@ -75,6 +74,7 @@ async def insert(connection: AsyncConnection, turn: NewTurn) -> None:
         )
     )
     await items.insert(connection, turn.user_id, turn.items)
+    await usage.add(connection, turn.session_id, None, begun=1)
 
 
 async def keep(connection: AsyncConnection, turn: CommittedTurn) -> bool:
@@ -86,9 +86,11 @@ async def keep(connection: AsyncConnection, turn: CommittedTurn) -> bool:
     Raises:
         StoreError: the turn is neither running nor committed so.
     """
+    history = await history_tokens(connection, turn.parent_id)
     changed = await _end(
         connection,
         turn,
+        history_tokens=history + turn.context_tokens - turns.c.start_tokens,
         reply_ids=pack(turn.reply_ids),
         context_tokens=turn.context_tokens,
         visible=None if turn.view is None else [list(span) for span in turn.view.spans],
@@ -132,9 +134,13 @@ async def _end(
             **values,
         )
     )
-    if changed.rowcount == 1 and turn.reply is not None:
+    if changed.rowcount != 1:
+        return False
+    session = sa.select(turns.c.session_id).where(turns.c.id == turn.id).scalar_subquery()
+    await usage.add(connection, session, turn.usage)
+    if turn.reply is not None:
         await items.insert_reply(connection, turn.user_id, turn.reply)
-    return changed.rowcount == 1
+    return True
 
 
 def _has_not_ended() -> sa.ColumnElement[bool]:
@@ -231,10 +237,10 @@ async def by_digest(
 
 
 async def chain(
-    connection: AsyncConnection, user_id: str, tip_id: str | None
+    connection: AsyncConnection, user_id: str, tip_id: str | None, count: int
 ) -> tuple[TurnRecord, ...]:
-    """The turns of a context, first to last."""
-    ancestors = chain_of(user_id, tip_id)
+    """The newest `count` turns of a context, first to last."""
+    ancestors = newest_of(user_id, tip_id, count)
     rows = await connection.execute(
         _RECORD.join(ancestors, ancestors.c.id == turns.c.id).order_by(ancestors.c.depth.desc())
     )
@@ -242,17 +248,27 @@ async def chain(
 
 
 async def outside_context(
-    connection: AsyncConnection, user_id: str, session_id: str
+    connection: AsyncConnection, user_id: str, session_id: str, count: int
 ) -> tuple[TurnRecord, ...]:
-    """Running and aborted turns of a session, oldest first."""
+    """The newest running and aborted turns of a session, oldest first."""
     rows = await connection.execute(
         _RECORD.where(
             turns.c.session_id == session_id,
             turns.c.user_id == user_id,
             turns.c.context_tokens.is_(None),
-        ).order_by(turns.c.created_at, turns.c.id)
+        )
+        .order_by(turns.c.created_at.desc(), turns.c.id.desc())
+        .limit(count)
     )
-    return tuple(_record(row) for row in rows)
+    return tuple(_record(row) for row in rows)[::-1]
+
+
+async def parent_of(connection: AsyncConnection, user_id: str, turn_id: str) -> str | None:
+    """The turn before a turn of the user; None: there is none."""
+    parent_id: str | None = await connection.scalar(
+        sa.select(turns.c.parent_id).where(turns.c.id == turn_id, turns.c.user_id == user_id)
+    )
+    return parent_id
 
 
 async def mark_deleted(connection: AsyncConnection, user_id: str, turn_id: str, now: float) -> bool:
@@ -268,53 +284,6 @@ async def mark_deleted(connection: AsyncConnection, user_id: str, turn_id: str, 
         .values(deleted_at=now)
     )
     return changed.rowcount == 1
-
-
-async def usage_of(connection: AsyncConnection, user_id: str, session_id: str) -> SessionUsage:
-    """Sums over all turns of a session, whatever their status, and the writing of its summaries."""
-    return (await usage_of_many(connection, {session_id: user_id}))[session_id]
-
-
-async def usage_of_many(
-    connection: AsyncConnection, user_of: Mapping[str, str]
-) -> dict[str, SessionUsage]:
-    """As `usage_of`, for several sessions; `user_of` maps their ids to their users."""
-    cached = turns.c.reused_tokens + turns.c.restored_tokens
-    computed = turns.c.recomputed_tokens + turns.c.new_tokens
-    by_turns = sa.select(
-        turns.c.session_id,
-        turns.c.user_id,
-        sa.literal(1).label("turns"),
-        (cached + computed).label("input"),
-        cached.label("cached"),
-        turns.c.output_tokens.label("output"),
-    ).where(turns.c.session_id.in_(padded(user_of)))
-    by_summaries = sa.select(
-        summaries.c.session_id,
-        summaries.c.user_id,
-        sa.literal(0),
-        summaries.c.input_tokens,
-        summaries.c.cached_tokens,
-        summaries.c.output_tokens,
-    ).where(summaries.c.session_id.in_(padded(user_of)))
-    every = by_turns.union_all(by_summaries).subquery("every_row")
-    sums = [sa.func.coalesce(sa.func.sum(every.c[name]), 0) for name in _SUMMED]
-    rows = await connection.execute(
-        sa.select(every.c.session_id, every.c.user_id, *sums).group_by(
-            every.c.session_id, every.c.user_id
-        )
-    )
-    found = {
-        session_id: SessionUsage(
-            turns=counts[0],
-            input_tokens=counts[1],
-            cached_tokens=counts[2],
-            output_tokens=counts[3],
-        )
-        for session_id, user_id, *counts in rows
-        if user_of[session_id] == user_id
-    }
-    return {session_id: found.get(session_id, SessionUsage()) for session_id in user_of}
 
 
 def _record(row: sa.Row[*tuple[Any, ...]]) -> TurnRecord:

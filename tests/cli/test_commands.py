@@ -127,7 +127,7 @@ def test_session_list_asks_for_a_state_and_a_user_on_every_page():
 
 
 def test_session_show_lists_its_turns():
-    with server({"GET /v1/sessions/conv_1": (200, SESSION)}) as (url, _):
+    with server({"GET /v1/sessions/conv_1?limit=100": (200, SESSION)}) as (url, _):
         shown = run("session", "show", "conv_1", "--url", url)
         as_json = run("session", "show", "conv_1", "--url", url, "--json")
     assert "conv_1  idle, 120 tokens, 96 of them kept (4.0 MiB)" in shown.output

@@ -24,6 +24,7 @@ export class SessionPanel {
   #parts = null;
   #rows = null;
   #session = null;
+  #older = { context: null, turns: [] };
 
   /** `actions`: of `SessionActions`; `onLeave()`: the panel was closed. */
   constructor(actions, onLeave) {
@@ -54,8 +55,25 @@ export class SessionPanel {
   async refresh() {
     if (!this.#id) return;
     const asked = this.#id;
-    const session = await get(`v1/sessions/${encodeURIComponent(asked)}?include=page_table`);
+    const path = `v1/sessions/${encodeURIComponent(asked)}?limit=100`;
+    const session = await get(`${path}&include=page_table`);
+    session.turns = [...(await this.#olderTurns(path, session)), ...session.turns];
     if (asked === this.#id) this.#show(session);
+  }
+
+  /** Turns before the newest page, read again only when the context has changed. */
+  async #olderTurns(path, { id, turns_after: after, tokens_total: total, tokens_kept: kept }) {
+    const context = [id, after, total, kept].join();
+    if (this.#older.context !== context) {
+      const turns = [];
+      for (let next = after; next; ) {
+        const page = await get(`${path}&after=${encodeURIComponent(next)}`);
+        turns.unshift(...page.turns);
+        next = page.turns_after;
+      }
+      this.#older = { context, turns };
+    }
+    return this.#older.turns;
   }
 
   fault(error) {

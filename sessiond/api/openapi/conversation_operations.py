@@ -168,9 +168,9 @@ SESSIONS = (
         method="get",
         path=_SESSION,
         name="get_session",
-        about=f"Show a session with its memory. {_OR_ADMIN}",
+        about=f"Show a session with its memory and a page of its turns. {_OR_ADMIN}",
         answer="Session",
-        parameters=(INCLUDE,),
+        parameters=(LIMIT, AFTER, INCLUDE),
     ),
     Operation(
         method="delete",
