@@ -14,6 +14,7 @@ depends_on = None
 
 _INDEX = "ix_turns_outside"
 _USAGE = ("usage_turns", "usage_input", "usage_cached", "usage_output")
+_EMPTY = sa.text("closed_at IS NULL AND tip_id IS NULL")
 _OUTSIDE = sa.text("context_tokens IS NULL")
 
 
@@ -21,6 +22,13 @@ def upgrade() -> None:
     op.add_column("turns", sa.Column("history_tokens", sa.BigInteger))
     for name in _USAGE:
         op.add_column("sessions", sa.Column(name, sa.BigInteger))
+    op.create_index(
+        "ix_sessions_empty",
+        "sessions",
+        ["user_id"],
+        sqlite_where=_EMPTY,
+        postgresql_where=_EMPTY,
+    )
     op.create_index(
         _INDEX,
         "turns",
@@ -32,6 +40,7 @@ def upgrade() -> None:
 
 def downgrade() -> None:
     op.drop_index(_INDEX, "turns")
+    op.drop_index("ix_sessions_empty", "sessions")
     for name in _USAGE:
         op.drop_column("sessions", name)
     op.drop_column("turns", "history_tokens")

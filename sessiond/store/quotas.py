@@ -20,8 +20,8 @@ from sessiond.quota import (
     windows_at,
 )
 from sessiond.store.errors import QuotaExceededError
-from sessiond.store.records import NewReservation
-from sessiond.store.schema import quotas, reservations, sessions
+from sessiond.store.records import NewReservation, NewTurn
+from sessiond.store.schema import quotas, reservations, sessions, turns
 from sessiond.store.sessions import ensure_user
 from sessiond.store.text_padding import padded
 
@@ -224,6 +224,23 @@ async def renew(connection: AsyncConnection, turn_ids: Sequence[str], expires_at
     )
 
 
+# Sessions of which no turn was kept, though some were begun, and none runs: a client that lost its
+# first turn may begin anew. With its next turn such a session counts again.
+_IS_LEFT = sa.and_(
+    sessions.c.tip_id.is_(None),
+    sa.func.coalesce(sessions.c.usage_turns, 0) > 0,
+    # a count, as Postgres makes of NOT EXISTS a join that reads all turns
+    sa.select(sa.func.count())
+    .where(
+        turns.c.session_id == sessions.c.id,
+        turns.c.status != "failed",
+        turns.c.status != "cancelled",
+    )
+    .scalar_subquery()
+    == 0,
+)
+
+
 async def account(connection: AsyncConnection, user_id: str) -> Account:
     """A user's limits and usage; no limits and no usage for an unknown user.
 
@@ -285,12 +302,20 @@ def _insert(connection: AsyncConnection) -> sa.Insert:
 
 
 async def _open_sessions(connection: AsyncConnection, user_id: str) -> int:
-    count = await connection.scalar(
-        sa.select(sa.func.count()).where(
-            sessions.c.user_id == user_id, sessions.c.closed_at.is_(None)
-        )
+    is_open = sa.and_(sessions.c.user_id == user_id, sessions.c.closed_at.is_(None))
+    count = await connection.scalar(sa.select(sa.func.count()).where(is_open))
+    left = await connection.scalar(
+        sa.select(sa.func.count()).select_from(sessions).where(is_open, _IS_LEFT)
     )
-    return count or 0
+    return (count or 0) - (left or 0)
+
+
+async def is_left(connection: AsyncConnection, turn: NewTurn) -> bool:
+    """Whether the turn is the next one of a session that counts no more: see `_IS_LEFT`."""
+    if turn.parent_id is not None:
+        return False
+    left = sa.select(sessions.c.id).where(sessions.c.id == turn.session_id, _IS_LEFT)
+    return await connection.scalar(left) is not None
 
 
 async def _row(connection: AsyncConnection, user_id: str) -> sa.Row[Any] | None:

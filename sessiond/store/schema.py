@@ -202,6 +202,7 @@ sessions = sa.Table(
     _partial(
         "sessions_closed_of_user", "user_id", "last_active_at", "id", where="closed_at IS NOT NULL"
     ),
+    _partial("sessions_empty", "user_id", where="closed_at IS NULL AND tip_id IS NULL"),
     _partial("sessions_forgotten", "user_id", "forget_at", where="forget_at IS NOT NULL"),
     sa.Index(None, "tip_id"),
     sa.Index(None, "system_prompt_id"),

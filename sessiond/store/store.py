@@ -127,8 +127,9 @@ class Store(StoreReader):
         """
 
         async def reserve(connection: AsyncConnection) -> Account:
+            opens = session is not None or await quotas.is_left(connection, turn)
             return await quotas.begin(
-                connection, turn.user_id, turn.created_at, reservation, opens=session is not None
+                connection, turn.user_id, turn.created_at, reservation, opens=opens
             )
 
         async def insert(connection: AsyncConnection) -> None:

@@ -56,6 +56,45 @@ class TestSessions:
         await world.service.conversations.close(ANN, first.accepted.session_id)
         await world.service.openings.create(ANN, (), {})
 
+    @pytest.mark.parametrize("cut", ["cancelled", "failed", "disconnected", "lost"])
+    async def test_u19_a_first_turn_that_was_cut_leaves_nothing_that_counts(
+        self, world, engine, cut
+    ):
+        await limit(world, max_sessions=1)
+        other = AttachmentId("sock_2")
+        world.service.housekeeping.attach(other)
+        engine.auto = False
+        turn = await world.begin(ask("hi"), attachment=other)
+        assert (await refusal_of(world, ask("two at once"))).code == "quota_exceeded"
+        match cut:
+            case "cancelled":
+                turn.cancel(keep=False)
+            case "failed":
+                engine.begin(turn.response_id)
+                engine.fail(turn.response_id, "internal_error")
+            case "disconnected":
+                await world.service.housekeeping.detach(other)
+            case "lost":
+                engine.lose()
+        await finish(turn)
+        engine.auto = True
+        again, _ = await world.turn(ask("again"))
+        refused = await refusal_of(world, ask("on", conversation=turn.accepted.session_id))
+        assert refused.code == "quota_exceeded", "it counts again with its next turn"
+        await world.service.conversations.close(ANN, again.accepted.session_id)
+        await world.turn(ask("on", conversation=turn.accepted.session_id))
+
+    async def test_u19_a_session_that_was_reset_or_opened_without_a_turn_still_counts(self, world):
+        await limit(world, max_sessions=1)
+        turn, _ = await world.turn(ask("hi"))
+        session = turn.accepted.session_id
+        await world.service.conversations.reset(ANN, session)
+        assert (await refusal_of(world, ask("new"))).code == "quota_exceeded"
+        await world.turn(ask("on", conversation=session))
+        await world.service.conversations.close(ANN, session)
+        await world.service.openings.create(ANN, (), {})
+        assert (await refusal_of(world, ask("new"))).code == "quota_exceeded"
+
     async def test_a_fork_that_nobody_holds_makes_room_the_least_recently_used_first(self, world):
         await limit(world, max_sessions=4)
         main, _ = await world.turn(ask("main"))
