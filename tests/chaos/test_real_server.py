@@ -12,6 +12,7 @@ from benchmarks.load_client import LoadClient
 from benchmarks.server_process import running_server
 from tests.e2e.support import assert_all_blocks_come_back
 from tests.e2e.test_engine_death import engine_pid, until_first_text
+from tests.e2e.test_instruction_sets import use_instruction_set
 from tests.soak import SOAK, seed_of
 
 pytestmark = pytest.mark.second
@@ -28,14 +29,18 @@ LONG = "Write a very long story about a lighthouse."
 @pytest.mark.real_model
 @pytest.mark.soak
 @pytest.mark.timeout(3600 if SOAK else 900)
-@pytest.mark.parametrize("seed", [SEED])
-async def test_conversations_go_on_as_in_a_calm_run(tmp_path, seed):
+@pytest.mark.parametrize(("seed", "isa"), [(SEED, None), (SEED, "avx2"), (SEED, "portable")])
+async def test_conversations_go_on_as_in_a_calm_run(tmp_path, monkeypatch, seed, isa):
+    """On the best instruction set, and on those of lesser machines."""
+    if isa is not None:
+        use_instruction_set(isa, monkeypatch)
     chance = random.Random(seed)
     # no long reply ends before its fault, wherever the model would stop
     flags = ["--step-timeout-s", str(HANG_S), "--http-hold-s", "1", "--ignore-eos"]
     faults = [(signal.SIGKILL, signal.SIGSTOP)[number % 2] for number in range(FAULTS)]
     chance.shuffle(faults)
     with running_server(tmp_path / "server", flags) as server:
+        assert isa is None or f"attention native-{isa}" in server.log
         questions = [
             [f"Tell me about the number {chance.randrange(1000)}." for _ in range(FAULTS + 1)]
             for _ in range(STREAMS)
