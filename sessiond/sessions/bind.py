@@ -69,8 +69,7 @@ class TurnBinder:
             RequestError: the caller has no such session or turn, the session is busy, or the
                 maximum number of turns runs or waits.
         """
-        self._runner.check_room(None if request.background else caller.user_id)
-        self._check_model(request.model)
+        self._check(caller, request)
         ticket = LockTicket(None if attachment is None else (attachment, lane))
         live = await self._lock(caller, request, ticket, resends=resends)
         self._retention.join(attachment, live)
@@ -126,7 +125,11 @@ class TurnBinder:
         """Bind a turn whose input is a whole history; its stored prefix is not computed again.
 
         Only sessions made for such clients are changed.
+
+        Raises:
+            RequestError: as for `bind`.
         """
+        self._check(caller, request)
         messages = request.input
         digests = [] if request.store is False else of_prefixes(messages)[:-1]
         model = self._engine.info.model
@@ -222,6 +225,11 @@ class TurnBinder:
             live = self._sessions.add_fork(live, turn, prefix)
         live.ticket(ticket)
         return live
+
+    def _check(self, caller: Caller, request: TurnRequest) -> None:
+        """Refuse, before any work, a turn that can't be bound."""
+        self._runner.check_room(None if request.background else caller.user_id)
+        self._check_model(request.model)
 
     def _check_model(self, model: str | None) -> None:
         served = self._engine.info.model

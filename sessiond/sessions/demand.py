@@ -79,6 +79,14 @@ class PoolDemand:
         """Whether the warning is active."""
         return not self._is_armed
 
+    def check(self, user_id: str | None) -> None:
+        """Refuse a turn that `admit` would refuse however small it were; before it is planned.
+
+        Raises:
+            RequestError: the high watermark is reached.
+        """
+        self._check(1, user_id)
+
     def admit(self, turn_id: str, tokens: int, *, user_id: str | None, pool_tokens: int) -> None:
         """Count a turn before its start, or after it was planned again.
 
@@ -89,19 +97,23 @@ class PoolDemand:
         """
         self.leave(turn_id)
         self._pool_tokens = pool_tokens
-        most = self._high * pool_tokens
+        self._check(tokens, user_id)
+        self._tokens[turn_id], self._users[turn_id] = 0, user_id
+        self.grow(turn_id, tokens)
+
+    def _check(self, tokens: int, user_id: str | None) -> None:
+        most = self._high * self._pool_tokens
         is_above = bool(self._high and self._tokens) and self._total + tokens > most
         if is_above and (user_id is None or user_id in self._users.values()):
             excess = self._total + tokens - most
+            need = tokens if tokens > 1 else "more"
             ends = ceil(excess * len(self._tokens) / max(1, self._total))
             raise RequestError(
                 "queue_full",
-                f"{len(self._tokens)} turns need {self._total} tokens of KV and this one {tokens}; "
+                f"{len(self._tokens)} turns need {self._total} tokens of KV and this one {need}; "
                 f"new turns are admitted up to {most:.0f} ({self._high:g} pools)",
                 retry_after_s=self._drain_rate.retry_after_s(ends),
             )
-        self._tokens[turn_id], self._users[turn_id] = 0, user_id
-        self.grow(turn_id, tokens)
 
     def grow(self, turn_id: str, tokens: int) -> None:
         """Update the demand of a turn that has grown."""

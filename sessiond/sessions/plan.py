@@ -150,6 +150,7 @@ class Planner:
                 param="input",
             )
         _check_bias(request, self._engine.info.vocab_size)
+        choice = await self._policies.in_force(live, request)
         opening_text, items = _opening(live, request.input)
         new_prompt = await self._system_prefix(live, _wanted_text(live, request), opening_text)
         prompt = new_prompt.stored if new_prompt else _present(live)
@@ -165,7 +166,6 @@ class Planner:
             patience=patience,
             quota=await self._quotas.of(live.user_id),
         )
-        choice = await self._policies.in_force(live, request)
         whole = len(input_ids)
         input_ids = await self._shortened(start, choice, items, input_ids)
         start = replace(start, input_tokens=len(input_ids))

@@ -7,7 +7,8 @@ import asyncio
 import contextlib
 import logging
 from collections import OrderedDict, defaultdict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -32,6 +33,7 @@ from sessiond.sessions.limits import ServiceLimits
 from sessiond.sessions.live import LiveSessions
 from sessiond.sessions.live_session import LiveSession
 from sessiond.sessions.queries import ask_in_time
+from sessiond.sessions.starting import StartingTurns, UserStarts
 from sessiond.store.errors import QuotaExceededError
 from sessiond.store.records import NewPrompt, NewReservation, NewSession
 from sessiond.store.store import Store
@@ -166,6 +168,7 @@ class Quotas:
         self._on_refused = on_refused
         self._known: OrderedDict[str, _Known] = OrderedDict()  # last read last
         self._renewed_at = ticks()
+        self._starting = StartingTurns()
         self._residency = residency
         self._timer: asyncio.Task[None] | None = None
 
@@ -227,17 +230,44 @@ class Quotas:
 
     # --- turns -----------------------------------------------------------------------------------
 
-    async def check_turn(
+    @asynccontextmanager
+    async def starting(
         self, caller: Caller, *, opens: bool, base: SessionId | None = None
-    ) -> None:
+    ) -> AsyncIterator["StartingTurn"]:
         """Refuse, before any work, a turn that no quota is left for, however small it is.
 
-        `opens`: it opens a session, a fork of `base` if given.
+        Until commit 1 the turn counts in the checks of others. `opens`: it opens a session, a fork
+        of `base` if given.
 
         Raises:
             RequestError: a limit is reached.
         """
-        await self._check(caller, Wanted(sessions=int(opens)), base)
+        wanted = Wanted(sessions=int(opens))
+        if not (await self.of(caller.user_id)).is_counted:
+            yield StartingTurn(self, None, caller.user_id, wanted)
+            return
+        with self._starting.of(caller.user_id) as starts:
+            async with starts.lock:
+                await self._check(caller, wanted, base, starts)
+                turn = StartingTurn(self, starts, caller.user_id, wanted)
+            try:
+                yield turn
+            finally:
+                turn.leave()
+
+    async def check_reservation(self, user_id: str, starts: UserStarts, wanted: Wanted) -> None:
+        """Refuse a turn of known size that its user's quota has no room for.
+
+        The database is asked only if the account as known has none.
+
+        Raises:
+            RequestError: a limit is reached.
+        """
+        if refusal(starts.account, wanted, self._clock()) is None:
+            return
+        starts.account = await self._standing(user_id)
+        if refusal(starts.account, wanted, self._clock()) is not None:
+            raise self._refuse(starts.account, wanted)
 
     async def create_session(
         self,
@@ -257,10 +287,18 @@ class Quotas:
         except QuotaExceededError as error:
             raise self.refused(error) from error
 
-    async def _check(self, caller: Caller, wanted: Wanted, base: SessionId | None) -> None:
+    async def _check(
+        self,
+        caller: Caller,
+        wanted: Wanted,
+        base: SessionId | None,
+        starts: UserStarts | None = None,
+    ) -> None:
         if not (await self.of(caller.user_id)).is_counted:
             return
         account = await self._standing(caller.user_id)
+        if starts is not None:
+            starts.account, account = account, starts.with_starting(account)
         found = refusal(account, wanted, self._clock())
         if found is None:
             return
@@ -328,6 +366,42 @@ class Quotas:
                 expires_at = self._clock() + reservation_s
                 await self._accounts.renew_reservations(turn_ids, expires_at)
             await self._accounts.reap_reservations(self._dead_by(), reservation_s)
+
+
+class StartingTurn:
+    """A turn between the check of its user's quota and commit 1. `starts` None: no limits."""
+
+    def __init__(
+        self, quotas: Quotas, starts: UserStarts | None, user_id: str, wanted: Wanted
+    ) -> None:
+        self._quotas = quotas
+        self._starts = starts
+        self._user_id = user_id
+        self._wanted = wanted
+        self._is_counted = starts is not None
+        if starts is not None:
+            starts.add(wanted)
+
+    async def commit(self, tokens: int, store: Callable[[], Awaitable[Account]]) -> Account:
+        """Make commit 1 by `store`, unless its worst case of `tokens` is certain to be refused.
+
+        Raises:
+            RequestError: a limit is reached; or what `store` raises.
+        """
+        if self._starts is None:
+            return await store()
+        async with self._starts.lock:
+            wanted = replace(self._wanted, tokens=tokens)
+            await self._quotas.check_reservation(self._user_id, self._starts, wanted)
+            account = self._starts.account = await store()
+            self.leave()
+            return account
+
+    def leave(self) -> None:
+        """Count the turn no more: it is stored, or refused."""
+        if self._starts is not None and self._is_counted:
+            self._is_counted = False
+            self._starts.remove(self._wanted)
 
 
 def terms_of(quota: Quota, live: LiveSession, wanted: PriorityName | None) -> Terms:

@@ -4,6 +4,7 @@ import logging
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from engine.ids import SessionId, TurnId
 from engine.ipc.client import EngineClient, TurnEvents
@@ -20,7 +21,7 @@ from sessiond.sessions.live import LiveSessions
 from sessiond.sessions.live_session import LiveSession
 from sessiond.sessions.pending_endings import PendingEndings
 from sessiond.sessions.plan import Planner, TurnPlan
-from sessiond.sessions.quotas import Quotas, terms_of
+from sessiond.sessions.quotas import Quotas, StartingTurn, terms_of
 from sessiond.sessions.refusals import busy, conversation_not_found
 from sessiond.sessions.request_form import pack_policy, pack_request
 from sessiond.sessions.transcript import Transcript
@@ -76,10 +77,11 @@ class TurnStarter:
         """
         live = turn.live
         try:
-            await self._quotas.check_turn(
+            self._demand.check(turn.owner)
+            async with self._quotas.starting(
                 turn.caller, opens=not live.stored, base=live.base_session_id
-            )
-            plan, accepted, account = await self._plan_and_store(turn)
+            ) as place:
+                plan, accepted, account = await self._plan_and_store(turn, place)
             try:
                 command = self._command(live, plan, accepted, account.quota)
                 events = await self._engine_sync.submit(live, plan, command)
@@ -101,21 +103,20 @@ class TurnStarter:
         )
         return events
 
-    async def _plan_and_store(self, turn: Turn) -> tuple[TurnPlan, TurnAccepted, Account]:
+    async def _plan_and_store(
+        self, turn: Turn, place: StartingTurn
+    ) -> tuple[TurnPlan, TurnAccepted, Account]:
         """Plan the turn and make commit 1; retry if another replica owned the session."""
         for _ in range(_TRIES):
             await self._sessions.refresh(turn.live)
             patience = self._patience(turn)
             plan = await self._planner.plan(turn.live, turn.request, patience=patience)
             accepted = self._accept(turn, plan)
-            self._demand.admit(
-                turn.response_id,
-                plan.start_tokens + len(plan.input_ids),
-                user_id=turn.owner,
-                pool_tokens=self._engine.info.total_blocks * self._engine.info.block_size,
-            )
+            most_tokens = plan.most_tokens(generate=accepted.request.generate)
             try:
-                account = await self._store_running(turn, plan, accepted)
+                account = await place.commit(
+                    most_tokens, partial(self._admit_and_store, turn, plan, accepted)
+                )
             except NotOwnerError:
                 await self._reclaim(turn)
             except BaseGoneError as error:
@@ -129,6 +130,20 @@ class TurnStarter:
             else:
                 return plan, accepted, account
         raise busy(turn.live.id)
+
+    async def _admit_and_store(self, turn: Turn, plan: TurnPlan, accepted: TurnAccepted) -> Account:
+        """Count the turn's demand and make commit 1; a turn that isn't stored isn't counted."""
+        self._demand.admit(
+            turn.response_id,
+            plan.start_tokens + len(plan.input_ids),
+            user_id=turn.owner,
+            pool_tokens=self._engine.info.total_blocks * self._engine.info.block_size,
+        )
+        try:
+            return await self._store_running(turn, plan, accepted)
+        except BaseException:
+            self._demand.leave(turn.response_id)
+            raise
 
     async def _reclaim(self, turn: Turn) -> None:
         """Take ownership of the session back from another replica.
