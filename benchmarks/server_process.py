@@ -91,6 +91,15 @@ class ServerProcess:
         answer: dict[str, Any] = json.loads(self.get_text(path))
         return answer
 
+    def put(self, path: str, body: dict[str, Any]) -> None:
+        """Send a PUT request with an object."""
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(  # noqa: S310 -- our own server's address
+            self.url + path, json.dumps(body).encode(), headers, method="PUT"
+        )
+        with _DIRECT.open(request, timeout=30):
+            pass
+
     def get_text(self, path: str) -> str:
         """Answer of a GET request."""
         with _DIRECT.open(self.url + path, timeout=30) as answer:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from sessiond.store import ownership, replicas, turns
+from sessiond.store import ownership, quotas, replicas, turns
 from sessiond.store.database import Database
 from sessiond.store.replicas import ReplicaId
 
@@ -21,16 +21,24 @@ class Membership:
         self._replica = replica
 
     async def register(self, now: float, expires_at: float) -> None:
-        """Register this replica; sessions owned by an earlier run of the same name become free."""
-        await self._database.write(
-            lambda connection: replicas.register(connection, self._replica, now, expires_at)
-        )
+        """Register this replica; sessions owned by an earlier run of the same name become free.
+
+        The reservations of earlier runs, and of replicas whose lease has expired, are released.
+        """
+
+        async def work(connection: AsyncConnection) -> None:
+            dead = await replicas.register(connection, self._replica, now, expires_at)
+            dead += await replicas.bury(connection, now, expires_at - now)
+            await quotas.release_of(connection, dead)
+
+        await self._database.write(work)
 
     async def renew(self, now: float, expires_at: float, *, dead_by: float | None = None) -> int:
         """Renew the lease and fail the turns of dead replicas; returns the number of failed turns.
 
-        A replica is dead if its lease had expired at `dead_by` (None: now; 0: none had). If the
-        last insert failed, a test write checks whether the database accepts rows again.
+        What the turns had reserved is released. A replica is dead if its lease had expired at
+        `dead_by` (None: now; 0: none had). If the last insert failed, a test write checks whether
+        the database accepts rows again.
         """
 
         async def renew(connection: AsyncConnection) -> None:
@@ -38,10 +46,13 @@ class Membership:
                 await replicas.register(connection, self._replica, now, expires_at)
 
         async def bury(connection: AsyncConnection) -> int:
-            lease_s = expires_at - now
-            if not await replicas.bury(connection, now if dead_by is None else dead_by, lease_s):
+            expired_by = now if dead_by is None else dead_by
+            dead = await replicas.bury(connection, expired_by, expires_at - now)
+            if not dead:
                 return 0
-            return await turns.fail_running(connection, now)
+            failed = await turns.fail_running(connection, now)
+            await quotas.release_of(connection, dead)
+            return failed
 
         await self._database.write(renew)  # a transaction of its own, to avoid deadlocks
         failed = await self._database.write(bury)
@@ -52,7 +63,12 @@ class Membership:
 
     async def resign(self) -> None:
         """End the lease now, so that other replicas need not wait for its expiry."""
-        await self._database.write(lambda connection: replicas.resign(connection, self._replica))
+
+        async def resign(connection: AsyncConnection) -> None:
+            await replicas.resign(connection, self._replica)
+            await quotas.release_of(connection, [self._replica.id])
+
+        await self._database.write(resign)
 
     async def taken(self, session_ids: Sequence[str]) -> list[str]:
         """The sessions that are closed or owned by another replica."""

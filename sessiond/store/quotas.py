@@ -99,27 +99,35 @@ _END_RESERVATION = (
 )
 
 
-async def begin(
+async def begin(  # noqa: PLR0913 -- the turn's user, owner and reservation
     connection: AsyncConnection,
     user_id: str,
     now: float,
     reservation: NewReservation | None,
     *,
+    owner: str,
     opens: bool,
 ) -> Account:
     """Reserve for a turn, if there is a reservation; returns the user's account.
+
+    `owner`: id of the replica that runs the turn.
 
     Raises:
         QuotaExceededError: the remaining quota is too small.
     """
     if reservation is not None:
-        return await reserve(connection, user_id, reservation, opens=opens)
+        return await reserve(connection, user_id, reservation, owner=owner, opens=opens)
     await ensure_user(connection, user_id, now)
     return await standing(connection, user_id)
 
 
 async def reserve(
-    connection: AsyncConnection, user_id: str, reservation: NewReservation, *, opens: bool
+    connection: AsyncConnection,
+    user_id: str,
+    reservation: NewReservation,
+    *,
+    owner: str,
+    opens: bool,
 ) -> Account:
     """Reserve a turn, its tokens and, if it `opens` one, a session; returns the account after it.
 
@@ -149,6 +157,7 @@ async def reserve(
             "minute_start": row.minute_start,
             "day_start": row.day_start,
             "expires_at": reservation.expires_at,
+            "owner": owner,
         },
     )
     return found
@@ -195,18 +204,26 @@ async def settle(  # noqa: PLR0913 -- the values of one update
 
 
 async def reap(connection: AsyncConnection, now: float, reservation_s: float) -> int:
-    """Release expired reservations, those of dead servers; returns their number.
+    """Release expired reservations, those of servers that do not renew them; returns their number.
 
     Reservations that expire too far in the future are released, too: a clock was set back since.
     At `now` 0 none is expired.
     """
     latest = now + _FURTHEST * reservation_s if now else float("inf")
+    is_expired = sa.or_(reservations.c.expires_at <= now, reservations.c.expires_at > latest)
+    return await _release(connection, is_expired)
+
+
+async def release_of(connection: AsyncConnection, owners: Sequence[str]) -> int:
+    """Release the reservations of dead replicas (ids); returns their number."""
+    if not owners:
+        return 0
+    return await _release(connection, reservations.c.owner.in_(padded(owners)))
+
+
+async def _release(connection: AsyncConnection, which: sa.ColumnElement[bool]) -> int:
     deleted = await connection.execute(
-        reservations.delete()
-        .where(
-            sa.or_(reservations.c.expires_at <= now, reservations.c.expires_at > latest),
-        )
-        .returning(reservations.c.user_id, *_HELD)
+        reservations.delete().where(which).returning(reservations.c.user_id, *_HELD)
     )
     rows = deleted.all()
     for row in sorted(rows, key=lambda row: row.user_id):  # one lock order avoids deadlocks

@@ -26,18 +26,20 @@ def is_alive(owner: sa.ColumnElement[str | None], now: float) -> sa.ColumnElemen
 
 async def register(
     connection: AsyncConnection, replica: ReplicaId, now: float, expires_at: float
-) -> None:
-    """Register a replica; an earlier run of the same name is removed."""
-    await connection.execute(
-        replicas.delete().where(
-            sa.or_(replicas.c.name == replica.name, replicas.c.id == replica.id)
-        )
+) -> list[str]:
+    """Register a replica; an earlier run of the same name is removed. Returns ids of such runs."""
+    removed = await connection.scalars(
+        replicas.delete()
+        .where(sa.or_(replicas.c.name == replica.name, replicas.c.id == replica.id))
+        .returning(replicas.c.id)
     )
+    earlier = [one for one in removed if one != replica.id]
     await connection.execute(
         replicas.insert().values(
             id=replica.id, name=replica.name, started_at=now, expires_at=expires_at
         )
     )
+    return earlier
 
 
 async def renew(connection: AsyncConnection, replica: ReplicaId, expires_at: float) -> bool:
@@ -48,8 +50,8 @@ async def renew(connection: AsyncConnection, replica: ReplicaId, expires_at: flo
     return changed.rowcount == 1
 
 
-async def bury(connection: AsyncConnection, now: float, lease_s: float) -> int:
-    """Delete the replicas whose lease has expired; returns their number.
+async def bury(connection: AsyncConnection, now: float, lease_s: float) -> list[str]:
+    """Delete the replicas whose lease has expired; returns their ids.
 
     A lease that ends too far in the future counts as expired: its server's clock was wrong or set
     back, and the server has died since. At `now` 0 none is expired.
@@ -64,8 +66,10 @@ async def bury(connection: AsyncConnection, now: float, lease_s: float) -> int:
         )
         .with_for_update(skip_locked=True)
     )
-    deleted = await connection.execute(replicas.delete().where(replicas.c.id.in_(dead)))
-    return deleted.rowcount
+    deleted = await connection.scalars(
+        replicas.delete().where(replicas.c.id.in_(dead)).returning(replicas.c.id)
+    )
+    return list(deleted)
 
 
 async def resign(connection: AsyncConnection, replica: ReplicaId) -> None:

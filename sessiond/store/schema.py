@@ -148,7 +148,9 @@ reservations = sa.Table(
     sa.Column("minute_start", sa.BigInteger, nullable=False),  # the windows they are reserved in
     sa.Column("day_start", sa.BigInteger, nullable=False),
     sa.Column("expires_at", sa.Double, nullable=False),
+    sa.Column("owner", sa.String(64)),  # the replica that runs the turn; null: of an older version
     sa.Index(None, "expires_at"),
+    sa.Index(None, "owner"),
 )
 
 # System prefixes. Ids are stored, as a template may render the current time.

@@ -129,7 +129,12 @@ class Store(StoreReader):
         async def reserve(connection: AsyncConnection) -> Account:
             opens = session is not None or await quotas.is_left(connection, turn)
             return await quotas.begin(
-                connection, turn.user_id, turn.created_at, reservation, opens=opens
+                connection,
+                turn.user_id,
+                turn.created_at,
+                reservation,
+                owner=self._replica.id,
+                opens=opens,
             )
 
         async def insert(connection: AsyncConnection) -> None:

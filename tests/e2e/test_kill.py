@@ -134,6 +134,20 @@ async def test_every_acknowledged_turn_is_there_and_no_half_turn_is_in_any_conte
         assert await half_turns(db) > 0  # else nothing was tried
 
 
+async def test_r06_a_user_at_its_limit_can_go_on_at_once_after_a_kill(url, tmp_path):
+    with running_server(tmp_path, db=url) as server:
+        server.put("/admin/users/local/quota", {"max_concurrent_turns": 1})
+        async with LoadClient(server.url, temperature=0) as client:
+            turn = await client.send("Tell me all about the sea.", max_output_tokens=1000)
+            while not turn.text:
+                turn.feed(await client.socket.recv(), at_s=0.0)
+            await asyncio.to_thread(server.kill)
+        await asyncio.to_thread(server.start)
+        async with LoadClient(server.url, **GREEDY) as client:
+            again = await client.ask("Tell me all about the sea.")
+        assert again.end.outcome in {"completed", "incomplete"}, again.end
+
+
 async def half_turns(db):
     """Turns that were cut, none of which is in any context."""
     store, count = Store(db), 0

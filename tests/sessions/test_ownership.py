@@ -13,6 +13,7 @@ from sessiond.errors import RequestError
 from tests.fakes.fake_clock import FakeClock
 from tests.harness.service import ANN, World, ask, entries, finish, rendered, settled, timers
 from tests.sessions.fake_engine import FakeEngine
+from tests.sessions.quota_words import limit, refusal_of, use_of
 
 LEASE_S = 15.0
 PREFIX = ("system", "be good")
@@ -322,3 +323,36 @@ async def test_random_turns_at_three_servers_make_one_history(url, seed):
                 await world.turn(ask("last", conversation=session))
                 assert world.engine.contexts[session] == await world.context(session)
         assert kept == done
+
+
+@pytest.mark.parametrize("store", [True, False])
+async def test_r06_turns_of_a_killed_server_count_no_more_once_it_is_back(url, store):
+    async with servers(url, "a") as (a,):
+        await limit(a, max_concurrent_turns=1)
+        a.engine.auto = False
+        await a.begin(ask("1", store=store))
+        await die(a)
+        ids = count(1000)
+        back = await World.start(url, FakeEngine(), ids, clock=a.clock, replica="a")
+        use = await use_of(back)
+        assert (use.turns, use.minute_tokens) == (0, 0)
+        await back.turn(ask("2", store=store))
+        await back.stop()
+
+
+@pytest.mark.parametrize("store", [True, False])
+async def test_r06_turns_of_a_killed_server_count_no_more_once_its_lease_has_lapsed(url, store):
+    async with servers(url) as (a, b):
+        await limit(b, max_concurrent_turns=1)
+        a.engine.auto = b.engine.auto = False
+        await a.begin(ask("1", store=store))
+        await die(a)
+        await b.service.replica.beat()
+        assert (await refusal_of(b, ask("2"))).code == "rate_limit_exceeded"
+        b.clock.advance(LEASE_S)
+        await b.service.replica.beat()
+        turn = await b.begin(ask("3", store=store))
+        assert (await use_of(b)).turns == 1, "those of the living count"
+        b.engine.finish(turn.accepted.response_id)
+        await finish(turn)
+        assert (await use_of(b)).turns == 0
