@@ -73,12 +73,14 @@ def main(
     pairs: Annotated[int, typer.Option(help="Pairs.")] = 3,
 ) -> None:
     """Measure turns on an open socket beside peers that say nothing."""
-    with tempfile.TemporaryDirectory() as folder:
-        with running_server(Path(folder), files=_FILES) as server:
-            logged, began_s = len(server.log), time.perf_counter()
-            ratios = asyncio.run(compare(server, peers, seconds, pairs))
-            minutes = (time.perf_counter() - began_s) / 60
-            grown = (len(server.log) - logged) / minutes
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        running_server(Path(folder), files=_FILES) as server,
+    ):
+        logged, began_s = len(server.log), time.perf_counter()
+        ratios = asyncio.run(compare(server, peers, seconds, pairs))
+        minutes = (time.perf_counter() - began_s) / 60
+        grown = (len(server.log) - logged) / minutes
     console = Console()
     console.print(
         f"ratio {statistics.median(ratios):.2f} in the median ({min(ratios):.2f} at least)"

@@ -351,7 +351,7 @@ class Client:
     async def _checkpoints(self, talk: Talk) -> list[str]:
         """Ids of the turns that are in the context, once nothing runs in it."""
         while True:
-            answer = await self._wire.ask("GET", f"/v1/sessions/{talk.session_id}")
+            answer = await self._wire.ask("GET", f"/v1/sessions/{talk.session_id}?limit=100")
             assert answer.status_code == 200 or not talk.said, answer.text
             view = answer.json()
             if answer.status_code == 404:

@@ -156,7 +156,7 @@ async def half_turns(db):
             SessionChoice(user_id="local"), limit=1000, after=None
         )
         for found in sessions:
-            detail = await store.session_detail("local", found.session.id)
+            detail = await store.session_detail("local", found.session.id, limit=10_000)
             assert {turn.status for turn in detail.context} <= {"completed", "incomplete"}
             assert {turn.status for turn in detail.others} <= {"failed", "cancelled"}
             count += len(detail.others)

@@ -315,7 +315,7 @@ async def test_random_turns_at_three_servers_make_one_history(url, seed):
         assert done > 5
         kept = 0
         for session, begun in histories.items():
-            detail = await worlds[0].store.session_detail("ann", session)
+            detail = await worlds[0].store.session_detail("ann", session, limit=1000)
             assert {turn.status for turn in detail.context} == {"completed"}
             kept += len(detail.context) - 1
             assert (await worlds[0].context(session))[: len(begun)] == begun

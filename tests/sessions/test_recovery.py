@@ -81,7 +81,7 @@ async def test_an_engine_that_stays_away_is_told_and_leaves_the_session_free(url
     assert (error.value.code, error.value.status) == ("engine_restarted", 500)
     engine.come_back()
     await world.turn(ask("b", conversation=session))
-    detail = await world.store.session_detail("ann", session)
+    detail = await world.store.session_detail("ann", session, limit=1000)
     assert [turn.status for turn in detail.others] == ["failed"]
     await world.stop()
 
