@@ -5,10 +5,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from deploy.grafana.panels import ROWS, Panel, Row
+from deploy.grafana.panels import ANNOTATIONS, ROWS, Annotation, Panel, Row
 
 PATH = Path(__file__).parent / "sessiond.json"
 _SOURCE = {"type": "prometheus", "uid": "${datasource}"}
+RUNBOOK = "https://docs.example/sessiond/runbook.md"  # as in prometheus.yml
 _COLUMNS, _HEIGHTS = 24, {"stat": 4, "timeseries": 8}
 
 Json = dict[str, Any]
@@ -27,8 +28,9 @@ def dashboard() -> Json:
         "refresh": "15s",
         "time": {"from": "now-1h", "to": "now"},
         "timezone": "",
-        "templating": {"list": [_datasource(), _instance()]},
-        "annotations": {"list": []},
+        "templating": {"list": [_datasource(), _instance(), _runbook()]},
+        "links": [_link("Runbook", "${runbook}")],
+        "annotations": {"list": [_annotation(one) for one in ANNOTATIONS]},
         "panels": list(_placed()),
     }
 
@@ -68,6 +70,37 @@ def _instance() -> Json:
     }
 
 
+def _runbook() -> Json:
+    """Where docs/runbook.md is published: a constant of the dashboard's settings."""
+    value = {"text": RUNBOOK, "value": RUNBOOK}
+    return {
+        "name": "runbook",
+        "label": "Runbook",
+        "type": "constant",
+        "query": RUNBOOK,
+        "current": value,
+        "options": [{**value, "selected": True}],
+        "hide": 2,
+    }
+
+
+def _link(title: str, url: str) -> Json:
+    return {"title": title, "type": "link", "icon": "doc", "url": url, "targetBlank": True}
+
+
+def _annotation(annotation: Annotation) -> Json:
+    return {
+        "name": annotation.title,
+        "datasource": _SOURCE,
+        "enable": True,
+        "iconColor": annotation.color,
+        "expr": annotation.expression,
+        "step": "60s",
+        "titleFormat": annotation.title,
+        "textFormat": "{{instance}}",
+    }
+
+
 def _placed() -> Iterator[Json]:
     """Panels from left to right, rows from top to bottom, with their numbers."""
     top, number = 0, 1
@@ -103,6 +136,7 @@ def _panel(panel: Panel, number: int, place: Json) -> Json:
         "description": panel.text,
         "datasource": _SOURCE,
         "gridPos": place,
+        "links": [_link(panel.alert, f"${{runbook}}#{panel.alert.lower()}")] if panel.alert else [],
         "fieldConfig": {"defaults": defaults, "overrides": []},
         "options": _options(panel),
         "targets": [

@@ -15,7 +15,10 @@ Kind = Literal["timeseries", "stat"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
-    """`queries`: an expression and how its series are named, each. `width` in 24ths of a row."""
+    """`queries`: an expression and how its series are named, each. `width` in 24ths of a row.
+
+    `alert`: the alert whose entry in the runbook the panel links to.
+    """
 
     title: str
     text: str
@@ -25,6 +28,7 @@ class Panel:
     kind: Kind = "timeseries"
     stacked: bool = False
     threshold: float | None = None
+    alert: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +37,15 @@ class Row:
 
     title: str
     panels: tuple[Panel, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Annotation:
+    """A line over all panels where `expression` has a value."""
+
+    title: str
+    expression: str
+    color: str
 
 
 def _of(name: str, *matchers: str) -> str:
@@ -76,6 +89,7 @@ NOW = Row(
             width=4,
             kind="stat",
             threshold=0.9,
+            alert="SessiondPoolNearlyFull",
         ),
         Panel(
             title="Turns that run",
@@ -92,6 +106,7 @@ NOW = Row(
             queries=((_by("", "vllm:num_requests_waiting"), "waiting"),),
             width=4,
             kind="stat",
+            alert="SessiondQueueGrowing",
         ),
         Panel(
             title="Open sockets",
@@ -109,6 +124,7 @@ NOW = Row(
             width=4,
             kind="stat",
             threshold=1,
+            alert="SessiondLeakedBlocks",
         ),
         Panel(
             title="Engine restarts in an hour",
@@ -118,6 +134,7 @@ NOW = Row(
             width=4,
             kind="stat",
             threshold=1,
+            alert="SessiondEngineRestarts",
         ),
     ),
 )
@@ -184,7 +201,24 @@ MEMORY = Row(
                     "KV",
                 ),
             ),
-            width=24,
+            width=12,
+        ),
+        Panel(
+            title="How full and how busy a GPU is",
+            text="From DCGM's exporter. Full includes other processes; over 95 % is an alert.",
+            unit="percentunit",
+            queries=(
+                (
+                    _share("DCGM_FI_DEV_FB_USED", "(DCGM_FI_DEV_FB_USED + DCGM_FI_DEV_FB_FREE)"),
+                    "{{instance}} GPU {{gpu}} full",
+                ),
+                (
+                    "DCGM_FI_DEV_GPU_UTIL / 100",
+                    "{{instance}} GPU {{gpu}} busy",
+                ),
+            ),
+            width=12,
+            alert="SessiondGpuMemoryNearlyFull",
         ),
     ),
 )
@@ -196,18 +230,21 @@ SPEED = Row(
             text="Turns that reused cached KV.",
             unit="s",
             queries=_quantiles("sessiond_time_to_first_token_seconds", 'path="warm"'),
+            alert="SessiondSlowFirstToken",
         ),
         Panel(
             title="Time to first token, cold",
             text="Of turns that found none.",
             unit="s",
             queries=_quantiles("sessiond_time_to_first_token_seconds", 'path="cold"'),
+            alert="SessiondSlowFirstToken",
         ),
         Panel(
             title="Between tokens",
             text="Of turns in decode; tokens of one step share its time.",
             unit="s",
             queries=_quantiles("sessiond_inter_token_latency_seconds"),
+            alert="SessiondSlowTokens",
         ),
         Panel(
             title="Queue",
@@ -233,6 +270,7 @@ SPEED = Row(
             queries=((_rate("outcome", "sessiond_turns_total"), "{{outcome}}"),),
             width=6,
             stacked=True,
+            alert="SessiondFailedTurns",
         ),
         Panel(
             title="Tokens",
@@ -313,6 +351,7 @@ REUSE = Row(
             queries=(
                 (_rate("direction, tier", "sessiond_swap_bytes_total"), "{{direction}} {{tier}}"),
             ),
+            alert="SessiondSwapThrash",
         ),
         Panel(
             title="Evictions by policy",
@@ -359,7 +398,21 @@ REUSE = Row(
             text="Per second, by the limit.",
             unit="ops",
             queries=((_rate("reason", "sessiond_quota_rejections_total"), "{{reason}}"),),
+            alert="SessiondQuotaRejections",
         ),
     ),
 )
 ROWS = (NOW, MEMORY, SPEED, REUSE)
+_SERVERS = f"on (instance) {_of('sessiond_websocket_connections')}"
+ANNOTATIONS = (
+    Annotation(
+        title="Server started",
+        expression=f"changes({_of('process_start_time_seconds')}[1m]) > 0 and {_SERVERS}",
+        color="blue",
+    ),
+    Annotation(
+        title="Engine restarted",
+        expression=f"increase({_of('sessiond_engine_restarts_total')}[1m]) > 0",
+        color="red",
+    ),
+)

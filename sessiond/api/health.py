@@ -134,6 +134,8 @@ class HealthApi:
             restarts=self._engine.restarts,
             hangs=self._engine.hangs,
             sockets=self._connections.open_count,
+            has_database=self._replica.database_failure is None,
+            started_at=self._started_at,
             demand=self._demand.ratio,
             warnings=self._demand.warnings,
             leaked_blocks=max(

@@ -36,6 +36,7 @@ class Poll:
     """State polled by a scrape. `stats` is None when the engine did not answer.
 
     `demand`: KV demand of active turns / pool size. `warnings`: number of pressure warnings.
+    `started_at`: when the gateway started, in Unix seconds.
     """
 
     info: EngineInfo | None
@@ -44,6 +45,8 @@ class Poll:
     hangs: int
     sockets: int
     leaked_blocks: int
+    has_database: bool
+    started_at: float
     demand: float = 0.0
     warnings: int = 0
 
@@ -92,6 +95,10 @@ class Metrics:
         """Yield all metric families."""
         yield from self._turn_families()
         yield gauge("sessiond_websocket_connections", "Open WebSocket connections.", poll.sockets)
+        text = "Start of the gateway, in Unix seconds."
+        yield gauge("process_start_time_seconds", text, poll.started_at)
+        text = "1 while the database can be used, else 0."
+        yield gauge("sessiond_database_available", text, poll.has_database)
         text = "Engine restarts after a loss."
         yield counter("sessiond_engine_restarts", text, poll.restarts)
         yield counter("sessiond_engine_hangs", "Engine restarts after a hung step.", poll.hangs)

@@ -278,3 +278,13 @@ async def test_no_label_names_a_session_or_a_user():
         "reason", "engine", "model_name", "block_size", "num_gpu_blocks", "holder", "step",
         "context", "fidelity", "direction",
     }  # fmt: skip
+
+
+async def test_n06_a_scrape_tells_a_database_that_is_away_and_when_the_server_started(monkeypatch):
+    there = (await get("/metrics")).text.splitlines()
+    assert "sessiond_database_available 1.0" in there
+    assert "process_start_time_seconds 1.7e+09" in there  # the clock of the test
+    monkeypatch.setattr(SERVICE, "database_failure", "no route to the host")
+    away = (await get("/metrics")).text
+    assert "sessiond_database_available 0.0" in away.splitlines()
+    assert "no route" not in away

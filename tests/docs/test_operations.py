@@ -75,6 +75,7 @@ def test_every_metric_is_listed():
 def metric_names():
     """Names as a scrape shows them, with their labels."""
     poll = Poll(info=dummy(EngineInfo), stats=dummy(EngineStats), restarts=0, hangs=0, sockets=0,
+                has_database=True, started_at=0.0,
                 leaked_blocks=0)  # fmt: skip
     text = Metrics().render(poll).decode()
     names = set()

@@ -7,7 +7,9 @@ _GROUPING = re.compile(r"\b(?:by|without|on|ignoring)\s*\(([^)]*)\)")
 _MATCHERS = re.compile(r"\{([^}]*)\}")
 _WORDS = {"and", "or", "unless", "bool", "offset"}
 OF_PROMETHEUS = {"up": {"job", "instance"}}
-FOREIGN = {"DCGM_FI_DEV_FB_USED": {"gpu"}}  # of the exporter beside a GPU
+FOREIGN = {  # of dcgm-exporter's default counters
+    name: {"gpu"} for name in ("DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_FB_FREE", "DCGM_FI_DEV_GPU_UTIL")
+}
 
 
 def without_strings(expression):

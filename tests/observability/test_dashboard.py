@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from deploy.grafana import dashboard
-from deploy.grafana.panels import ROWS
+from deploy.grafana.panels import ANNOTATIONS, ROWS
 from tests.docs.blocks import ROOT
 from tests.observability.expressions import (
     FOREIGN,
@@ -15,6 +15,9 @@ from tests.observability.expressions import (
     unknown_names,
 )
 
+RULES = yaml.safe_load((ROOT / "deploy" / "prometheus" / "alerts.yml").read_text())["groups"][0][
+    "rules"
+]
 PANELS = [panel for row in ROWS for panel in row.panels]
 EXPRESSIONS = sorted({expression for panel in PANELS for expression, _ in panel.queries})
 ASKED_FOR = {
@@ -32,6 +35,7 @@ ASKED_FOR = {
     "Reuse ratio",
     "Degradations",
     "Memory of the GPU",
+    "How full and how busy a GPU is",
 }
 
 
@@ -57,7 +61,8 @@ def cells_of(place):
 
 
 def test_every_expression_names_only_what_the_server_tells(live):
-    unknown = {one: names for one in EXPRESSIONS if (names := unknown_names(one, live))}
+    named = [*EXPRESSIONS, *(one.expression for one in ANNOTATIONS)]
+    unknown = {one: names for one in named if (names := unknown_names(one, live))}
     assert unknown == {}
 
 
@@ -69,6 +74,29 @@ def test_a_renamed_metric_or_label_is_noticed(live):
     assert unknown_names(good, live) == ["sessiond_x_total"]
     assert unknown_names("sum by (shelf) (sessiond_kv_blocks)", live) == ["shelf"]
     assert unknown_names('sessiond_kv_bytes{state="cached"}', live) == ["state"]
+
+
+def test_n06_restarts_are_marked_and_the_runbook_is_linked():
+    board = json.loads(dashboard.text())
+    marked = {one["name"]: one["expr"] for one in board["annotations"]["list"]}
+    assert "sessiond_engine_restarts_total" in marked["Engine restarted"]
+    assert "process_start_time_seconds" in marked["Server started"]
+    assert [link["url"] for link in board["links"]] == ["${runbook}"]
+    linked = {panel.alert for panel in PANELS} - {""}
+    assert linked <= {rule["alert"] for rule in RULES}
+    urls = {link["url"] for panel in board["panels"] for link in panel.get("links", ())}
+    assert urls == {f"${{runbook}}#{alert.lower()}" for alert in linked}
+
+
+def test_rules_and_dashboard_begin_their_links_alike():
+    config = yaml.safe_load((ROOT / "deploy" / "prometheus" / "prometheus.yml").read_text())
+    assert config["global"]["external_labels"] == {"runbook": dashboard.RUNBOOK}
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_prometheus_understands_every_annotation(watched):
+    for one in ANNOTATIONS:
+        assert await watched.prom.query(one.expression.replace("$instance", ".*")) == {}, one.title
 
 
 @pytest.mark.asyncio(loop_scope="session")
