@@ -1,5 +1,6 @@
-"""The context policy `last_turns` keeps a fixed number of past turns, whatever their size."""
+"""The context policy `last_turns` keeps a number of past turns, and no more than fit."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 
@@ -13,12 +14,13 @@ class LastTurns:
     """Keeps the system prompt and at most `turns` turns before the new one.
 
     Beyond that number the oldest are dropped until the share `trim_to` of it is left, so that a
-    long chat is not trimmed on every turn (1: `turns` are left). Turns that do not fit are dropped,
-    too.
+    long chat is not trimmed on every turn (1: `turns` are left). `max_tokens` limits what the model
+    sees, the reply included; None: the server's limit. Turns beyond it are dropped in the same way.
     """
 
     turns: int = 20
     trim_to: float = 0.8
+    max_tokens: int | None = None
 
     def __post_init__(self) -> None:
         """Check the parameters.
@@ -28,19 +30,19 @@ class LastTurns:
         """
         need_count("turns", self.turns, least=0)
         need_share("trim_to", self.trim_to)
+        if self.max_tokens is not None:
+            need_count("max_tokens", self.max_tokens)
 
     def plan(self, view: ConversationView) -> ContextPlan:
         """Drop the oldest turns if there are too many, or too long ones."""
-        fits = view.needed_tokens <= view.limit_tokens
+        limit = min(view.limit_tokens, self.max_tokens or view.limit_tokens)
+        fits = view.needed_tokens <= limit
         count = len(view.turns)
         if count <= self.turns and fits:
             return KeepAll()
-        newest = range(count)
+        newest: Sequence[int] = range(count)
         if not fits:
-            target = int(view.limit_tokens * self.trim_to)
-            newest = range(
-                count - len(keep_newest(view, limit=view.limit_tokens, target=target).turns), count
-            )
+            newest = keep_newest(view, limit=limit, target=int(limit * self.trim_to)).turns
         if count > self.turns:
             newest = newest[max(0, len(newest) - ceil(self.turns * self.trim_to)) :]
         return KeepTurns(turns=tuple(newest), summary=False)

@@ -104,13 +104,26 @@ async def test_a_sessions_policy_is_set_shown_kept_to_and_cleared(two_users):
         assert (answer.status_code, answer.json()["policy"]) == (200, "none")
 
 
+async def test_m08_last_turns_is_cut_by_tokens_and_by_turns_whichever_comes_first(two_users):
+    policy = {"type": "last_turns", "turns": 4, "max_tokens": 120, "trim_to": 1}
+    async with two_users() as running, socket_of(running) as talk, http_of(running) as http:
+        session, _ = await talk.chat(5)
+        assert (await http.put(f"/v1/sessions/{session}/policy", json=policy)).status_code == 200
+        (by_turns,) = changes(await talk.turn("six", conversation=session))
+        (by_tokens,) = changes(await talk.turn("seven " * 10, conversation=session))
+    assert by_turns["dropped_turns"] == 1
+    assert by_tokens["dropped_turns"] > 1
+    assert by_tokens["tokens_after"] + 16 <= 120
+
+
 async def test_a_wrong_policy_of_a_session_changes_nothing_and_is_named(two_users):
     async with two_users() as running, socket_of(running) as talk, http_of(running) as http:
         session, _ = await talk.chat(1)
         for body, param in [
             ({"type": "last_turns", "turns": -1}, "turns"),
             ({"type": "last_turns", "turns": "five"}, "turns"),
-            ({"type": "last_turns", "max_tokens": 5}, "max_tokens"),
+            ({"type": "last_turns", "max_tokens": 0}, "max_tokens"),
+            ({"type": "last_turns", "keep_turns": 5}, "keep_turns"),
             ({"type": "last_turns", "fidelity": "rough"}, "fidelity"),
             ({"type": "window"}, "type"),
             ({}, "type"),

@@ -31,6 +31,10 @@ class TestLastTurnsLaws(ContextLaws):
     policy = LastTurns(turns=30)
 
 
+class TestLastTurnsWithinTokensLaws(ContextLaws):
+    policy = LastTurns(turns=20, max_tokens=800)
+
+
 class TestTokenBudgetLaws(ContextLaws):
     policy = TokenBudget()
 
@@ -81,6 +85,33 @@ def test_last_turns_that_do_not_fit_go_too() -> None:
     assert LastTurns(turns=5).plan(view(500, 500, 300)).turns == (2,)
 
 
+@pytest.mark.parametrize(
+    ("turns", "kept"),
+    [
+        ([1] * 20, None),
+        ([100] * 19, None),  # 1,940 with prompt, reply and system prompt
+        ([1] * 21, range(5, 21)),  # too many: four fifths of 20 are left
+        ([100] * 20, range(5, 20)),  # too long: 15 * 100 + 40 fit four fifths of 2,000
+        ([100] * 30, range(15, 30)),
+        ([50] * 30, range(14, 30)),  # both, and turns are the narrower limit
+        ([1] * 10 + [1990], ()),
+    ],
+)
+def test_m08_twenty_turns_and_at_most_two_thousand_tokens(
+    turns: list[int], kept: range | tuple[()] | None
+) -> None:
+    plan = LastTurns(turns=20, max_tokens=2000).plan(view(*turns, limit=8000))
+    if kept is None:
+        assert plan == KeepAll()
+    else:
+        assert list(plan.turns) == list(kept)
+
+
+def test_m08_the_servers_limit_holds_below_the_policys() -> None:
+    policy = LastTurns(turns=20, max_tokens=2000)
+    assert policy.plan(view(*[100] * 10)) == LastTurns(turns=20).plan(view(*[100] * 10))
+
+
 def test_over_the_budget_the_conversation_starts_anew() -> None:
     assert TokenBudget(max_tokens=200).plan(view(100, 60)) == KeepAll()
     assert TokenBudget(max_tokens=200).plan(view(100, 61)) == KeepTurns(turns=(), summary=False)
@@ -117,6 +148,7 @@ def test_fewer_turns_than_asked_are_kept_beside_the_summary_if_they_are_long() -
         (SlidingWindow, {"trim_to": "much"}, r"trim_to must be .*\(got 'much'\)"),
         (LastTurns, {"turns": -1}, r"turns must be a whole number of 0 .*got -1\)"),
         (LastTurns, {"turns": True}, r"turns must be .*\(got True\)"),
+        (LastTurns, {"max_tokens": 0}, r"max_tokens must be .*\(got 0\)"),
         (TokenBudget, {"max_tokens": 2.5}, r"max_tokens must be .*\(got 2.5\)"),
         (Compaction, {"compact_threshold": 0}, r"compact_threshold must be .*\(got 0\)"),
         (Compaction, {"summary_tokens": 1}, r"summary_tokens must be .*\(got 1\)"),

@@ -45,8 +45,8 @@ def test_a_policy_is_made_with_its_parameters() -> None:
         ),
         (
             "last_turns",
-            {"max_tokens": 5},
-            r"max_tokens must be one of the parameters turns, trim_to \(got 5\)",
+            {"keep_turns": 5},
+            r"keep_turns must be one of the parameters turns, trim_to, max_tokens \(got 5\)",
         ),
         ("none", {"turns": 5}, r"turns must be absent: none has no parameters \(got 5\)"),
         ("last_turns", {"turns": "five"}, r"turns must be a whole number .*got 'five'\)"),
