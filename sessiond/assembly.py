@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from socket import gethostname
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from starlette.applications import Starlette
 
@@ -24,7 +24,7 @@ from sessiond.api.connections import Connections
 from sessiond.api.key_watch import KeyWatch
 from sessiond.api.limits import GatewayLimits
 from sessiond.api.parts import Gateway
-from sessiond.api.protocol.policies import OVERSIZES
+from sessiond.api.protocol.policies import OVERSIZES, UNDER_PRESSURE
 from sessiond.app import build_app, drain
 from sessiond.domain import PolicyChoice
 from sessiond.observability.metrics import Metrics
@@ -38,6 +38,8 @@ from sessiond.store.store import Store
 
 if TYPE_CHECKING:
     from sessiond.observability.spans import TurnSpans
+
+Word = TypeVar("Word", bound=str)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,11 +161,8 @@ def default_policy(settings: Settings, registry: ContextPolicyRegistry) -> Polic
         if not equals:
             raise ConfigError("context_policy", text, "name:parameter=value,parameter=value")
         parameters[key.strip()] = _number_or_text(value.strip())
-    oversize = parameters.pop("oversize", "refuse")
-    if oversize not in OVERSIZES:
-        raise ConfigError(
-            "context_policy", text, f"a policy with oversize {' or '.join(OVERSIZES)}"
-        )
+    oversize = _word(text, parameters, "oversize", OVERSIZES)
+    under_pressure = _word(text, parameters, "under_pressure", UNDER_PRESSURE)
     try:
         registry.make(name.strip(), parameters)
     except ParameterError as error:
@@ -173,8 +172,23 @@ def default_policy(settings: Settings, registry: ContextPolicyRegistry) -> Polic
         type=name.strip(),
         parameters=parameters,
         fidelity=settings.context_fidelity,
-        oversize="keep_end" if oversize == "keep_end" else "refuse",
+        oversize=oversize,
+        under_pressure=under_pressure,
     )
+
+
+def _word(
+    text: str,
+    parameters: dict[str, int | float | str],
+    name: str,
+    choices: tuple[Word, ...],
+) -> Word:
+    """Take one of the words out of the parameters; absent is the first."""
+    value = parameters.pop(name, choices[0])
+    for one in choices:
+        if value == one:
+            return one
+    raise ConfigError("context_policy", text, f"a policy with {name} {' or '.join(choices)}")
 
 
 def _number_or_text(value: str) -> int | float | str:

@@ -49,13 +49,14 @@ class PolicyChoice:
     """A context policy: its name, its parameters, and the fidelity of its edits.
 
     `oversize`: handling of a turn that is too long for any context, if its request explicitly
-    allows truncation.
+    allows truncation. `under_pressure`: whether old turns may be dropped when memory is short.
     """
 
     type: str
     parameters: Mapping[str, int | float | str] = field(default_factory=dict)
     fidelity: Literal["exact", "shifted"] = "exact"
     oversize: Literal["refuse", "keep_end"] = "refuse"
+    under_pressure: Literal["keep", "trim_history"] = "keep"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,7 +255,9 @@ TurnLogEntry = (
 )
 
 
-DegradationLevel = Literal["refuse_impossible", "queue", "queue_timeout", "refuse_new"]
+DegradationLevel = Literal[
+    "refuse_impossible", "queue", "queue_timeout", "refuse_new", "trim_history"
+]
 """Degradation steps before the engine runs a turn; the others: `engine.ipc.messages`."""
 
 # --- stored records, as clients see them -----------------------------------------------------

@@ -3,6 +3,7 @@
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from engine.ipc.client import EngineClient
 from policies.laws import BrokenLawError, check_context
@@ -57,7 +58,7 @@ class ContextPolicies:
         if choice.type == NONE:
             if request.truncation != "auto":
                 return None
-            choice = PolicyChoice(type=_WINDOW, fidelity=choice.fidelity, oversize=choice.oversize)
+            choice = replace(choice, type=_WINDOW, parameters={})
         self.check(choice)
         return choice
 

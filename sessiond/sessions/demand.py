@@ -87,6 +87,13 @@ class PoolDemand:
         """
         self._check(1, user_id)
 
+    @property
+    def share(self) -> int | None:
+        """Tokens of an equal share of the pool, for one more turn; None: memory is not short."""
+        if self._is_armed:
+            return None
+        return int(self._warn_at * self._pool_tokens / (len(self._tokens) + 1))
+
     def admit(self, turn_id: str, tokens: int, *, user_id: str | None, pool_tokens: int) -> None:
         """Count a turn before its start, or after it was planned again.
 

@@ -4,12 +4,14 @@
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Literal, Protocol
 
 from engine.ipc.messages import Edit
 from policies.plan import KeepAll, KeepTurns, Summarize
+from policies.toolkit import keep_newest
 from policies.views import ConversationView
 from sessiond.domain import ContextChanged, InputItem, SummaryOverdue
 from sessiond.quota import PriorityName
@@ -22,6 +24,9 @@ from sessiond.store.context_layout import (
     dropped_places,
 )
 
+_SHARES: Mapping[PriorityName, int] = MappingProxyType({"low": 1, "normal": 2})
+_NEWEST_KEPT = 4  # turns
+_TRIM_TO = 0.8
 _LONGEST_TOKEN = 32  # characters; with longer tokens, slightly less text than possible is kept
 
 Encode = Callable[[Sequence[InputItem]], Awaitable[tuple[int, ...]]]
@@ -114,6 +119,7 @@ Reason = Literal[
     "instructions",
     "policy",
     "oversize",
+    "memory_pressure",
 ]
 
 
@@ -158,6 +164,26 @@ def kept(layout: ContextLayout, plan: KeepAll | KeepTurns) -> ContextLayout:
         summary=layout.summary if plan.summary else None,
         turns=(*(finished[index] for index in plan.turns), *pending),
     )
+
+
+def trimmed_for_memory(
+    view: ConversationView, priority: PriorityName, share: int
+) -> KeepAll | KeepTurns:
+    """The plan of a conversation that may lose its oldest turns while memory is short.
+
+    `share`: an equal share of the pool in tokens. So the longest are cut first, and most; those of
+    low priority to one share, of normal priority to two, of high priority never. The newest turns
+    stay, and nothing is dropped that would not save a fifth.
+    """
+    limit = share * _SHARES.get(priority, 0)
+    if not limit or view.needed_tokens <= limit:
+        return KeepAll()
+    count = len(view.turns)
+    fitting = len(keep_newest(view, limit=limit, target=int(limit * _TRIM_TO)).turns)
+    first = count - max(fitting, min(count, _NEWEST_KEPT))
+    if sum(view.turns[:first]) < (1 - _TRIM_TO) * view.needed_tokens:
+        return KeepAll()
+    return KeepTurns(turns=range(first, count))
 
 
 def summarized(layout: ContextLayout, summary: Summary) -> ContextLayout:

@@ -173,6 +173,7 @@ class SessionLayer:
             policies=self.policies,
             quotas=self.quotas,
             summaries=self.compaction,
+            demand=self.demand,
         )
 
     @cached_property

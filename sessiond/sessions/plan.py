@@ -6,7 +6,8 @@ from typing import assert_never
 
 from engine.ipc.client import EngineClient
 from engine.ipc.messages import Edit
-from policies.plan import ContextPlan, KeepAll, KeepTurns, Summarize
+from policies.plan import KeepAll, KeepTurns, Summarize
+from policies.views import ConversationView
 from sessiond.domain import (
     UNSET,
     ContextChanged,
@@ -18,6 +19,7 @@ from sessiond.domain import (
 from sessiond.errors import RequestError
 from sessiond.quota import Quota
 from sessiond.sessions.context_policies import ContextPolicies
+from sessiond.sessions.demand import PoolDemand
 from sessiond.sessions.fit import (
     Fit,
     Patience,
@@ -32,6 +34,7 @@ from sessiond.sessions.fit import (
     open_tokens,
     overdue,
     summarized,
+    trimmed_for_memory,
 )
 from sessiond.sessions.limits import ServiceLimits
 from sessiond.sessions.live import LiveSessions
@@ -76,6 +79,12 @@ class TurnPlan:
         """Visible tokens before the turn's own ids."""
         return self.layout.tokens
 
+    @property
+    def is_trimmed_for_memory(self) -> bool:
+        """Whether turns were dropped because memory is short."""
+        notices = (one for one in self.changes if isinstance(one, ContextChanged))
+        return any(one.reason == "memory_pressure" for one in notices)
+
     def most_tokens(self, *, generate: bool) -> int:
         """Worst case of the turn: all tokens before the reply recomputed, and the longest reply."""
         replies = self.max_output_tokens if generate else 0
@@ -116,6 +125,7 @@ class Planner:
         policies: ContextPolicies,
         quotas: Quotas,
         summaries: Summaries,
+        demand: PoolDemand,
     ) -> None:
         self._engine = engine
         self._sessions: LiveSessions = sessions
@@ -123,6 +133,7 @@ class Planner:
         self._policies = policies
         self._quotas = quotas
         self._summaries = summaries
+        self._demand = demand
         self._limits = limits
         self._new_id = new_id
         self._new_seed = new_seed
@@ -255,7 +266,12 @@ class Planner:
     ) -> tuple[ContextLayout, Reason, tuple[SummaryOverdue, ...]]:
         """The context layout after the policy, the reason of a change, an overdue summary."""
         layout = start.layout
-        match self._ask(start, choice, room):
+        view = self._view(start, room)
+        match self._policies.plan(choice, view):
+            case KeepAll() if (share := self._share(choice)) is not None:
+                priority = start.quota.allowed(start.request.priority or start.live.hints.priority)
+                plan = trimmed_for_memory(view, priority, share)
+                return kept(layout, plan), "memory_pressure", ()
             case KeepAll() | KeepTurns() as plan:
                 return kept(layout, plan), "trimmed", ()
             case Summarize() as plan:
@@ -267,18 +283,21 @@ class Planner:
             case _ as unreachable:
                 assert_never(unreachable)
 
-    def _ask(self, start: _TurnStart, choice: PolicyChoice, room: Room) -> ContextPlan:
+    def _share(self, choice: PolicyChoice) -> int | None:
+        """The share of the pool that a conversation may be cut to now; None: it may not."""
+        return self._demand.share if choice.under_pressure == "trim_history" else None
+
+    def _view(self, start: _TurnStart, room: Room) -> ConversationView:
         request, reply = start.request, 0
         if request.generate:
             default = self._limits.default_max_output_tokens
             reply = reserve_reply(room, wanted=request.max_output_tokens, default=default)
-        view = conversation_view(
+        return conversation_view(
             start.layout,
             prompt_tokens=start.input_tokens,
             output_tokens=reply + room.close,
             limit_tokens=room.most,
         )
-        return self._policies.plan(choice, view)
 
     async def foresee(
         self, live: LiveSession, request: TurnRequest, *, input_tokens: int
@@ -304,7 +323,8 @@ class Planner:
             patience=None,
             quota=await self._quotas.of(live.user_id),
         )
-        plan = self._ask(start, choice, self._room(start, choice))
+        view = self._view(start, self._room(start, choice))
+        plan = self._policies.plan(choice, view)
         return (layout, plan) if isinstance(plan, Summarize) else None
 
     async def _system_prefix(

@@ -199,6 +199,8 @@ class TurnRunner:
             turn.live.leave(turn.ticket)
             self._settle(turn)
             raise
+        if turn.plan.is_trimmed_for_memory:
+            self._hooks.degraded("trim_history")
         replay = LogReplay(accepted=turn.accepted, log=turn.log)
         self.replays.begin(turn.caller.user_id, replay)
         self._spawn(self._drive(turn, events))

@@ -7,8 +7,12 @@ from contextlib import asynccontextmanager
 import httpx
 import pytest
 
+from engine.errors import ConfigError
+from policies.registry import ContextPolicyRegistry
+from sessiond.assembly import default_policy
 from sessiond.domain import Caller, PolicyChoice
 from sessiond.errors import RequestError
+from sessiond.settings import Settings
 from tests.api.schemas import validate_event
 from tests.harness.stack import MODEL
 
@@ -338,3 +342,17 @@ async def test_t21_where_cutting_is_forbidden_the_turn_is_refused_and_nothing_is
         tip = before[-1][-1]["response"]["id"]
         again = await talk.turn("on", previous_response_id=tip)
         assert again[-1]["type"] == "response.completed"
+
+
+def test_the_servers_policy_declares_what_a_requests_may():
+    text = "last_turns:turns=9,under_pressure=trim_history,oversize=keep_end"
+    choice = default_policy(Settings(context_policy=text), ContextPolicyRegistry())
+    assert choice == PolicyChoice(
+        type="last_turns",
+        parameters={"turns": 9},
+        oversize="keep_end",
+        under_pressure="trim_history",
+    )
+    for wrong in ("under_pressure=trim", "oversize=1"):
+        with pytest.raises(ConfigError, match=wrong.split("=")[0]):
+            default_policy(Settings(context_policy=f"last_turns:{wrong}"), ContextPolicyRegistry())

@@ -3,6 +3,7 @@
 import pytest
 from openai.types.responses import response_create_params
 
+from sessiond.api.protocol.policies import policy_object
 from sessiond.api.protocol.requests import (
     INCLUDABLE,
     NEUTRAL,
@@ -296,6 +297,8 @@ def test_a_context_policy_is_one_entry_with_its_parameters():
     )
     end = {"type": "none", "oversize": "keep_end"}
     assert create(context_management=[end]).policy == PolicyChoice(type="none", oversize="keep_end")
+    pressed = PolicyChoice(type="last_turns", under_pressure="trim_history")
+    assert create(context_management=[policy_object(pressed)]).policy == pressed
 
 
 @pytest.mark.parametrize(
@@ -307,6 +310,7 @@ def test_a_context_policy_is_one_entry_with_its_parameters():
         ([{}], "context_management[0].type"),
         ([{"type": "none", "fidelity": "roughly"}], "context_management[0].fidelity"),
         ([{"type": "none", "oversize": "keep_start"}], "context_management[0].oversize"),
+        ([{"type": "none", "under_pressure": "trim"}], "context_management[0].under_pressure"),
         ([{"type": "last_turns", "turns": True}], "context_management[0].turns"),
         ([{"type": "last_turns", "turns": [5]}], "context_management[0].turns"),
         ([{f"p{number}": 1 for number in range(17)}], "context_management[0]"),

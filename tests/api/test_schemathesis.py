@@ -120,7 +120,8 @@ def of_this_server(document):
     for pairs in (item, part):  # what nobody looks at may be anything, but for numbers too long
         pairs |= {name: {"type": ["string", "null"]} for name, one in pairs.items() if not one}
     for policy in schemas["Policy"]["anyOf"]:
-        for name in policy["properties"].keys() - {"type", "fidelity", "oversize"}:
+        words = {"type", "fidelity", "oversize", "under_pressure"}
+        for name in policy["properties"].keys() - words:
             policy["properties"][name] = narrowed(policy["properties"][name])
     document["components"]["schemas"] = schemas
     return document

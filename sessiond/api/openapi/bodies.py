@@ -147,6 +147,7 @@ def _one_policy(name: str, parameters: Mapping[str, Any]) -> Json:
         "type": const(name),
         "fidelity": nullable(words(policies.FIDELITIES)),
         "oversize": nullable(words(policies.OVERSIZES)),
+        "under_pressure": nullable(words(policies.UNDER_PRESSURE)),
         **{key: _policy_parameter(annotation) for key, annotation in parameters.items()},
     }
     return body(properties, required=["type"])

@@ -4,6 +4,7 @@
 types are this server's own. The policies themselves validate their parameters.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,8 +18,10 @@ MAX_PARAMETER_NAME = 64
 MAX_PARAMETER = 1024
 FIDELITIES: tuple[Literal["exact", "shifted"], ...] = ("exact", "shifted")
 OVERSIZES: tuple[Literal["refuse", "keep_end"], ...] = ("refuse", "keep_end")
+UNDER_PRESSURE: tuple[Literal["keep", "trim_history"], ...] = ("keep", "trim_history")
 _RETENTIONS: tuple[Literal["release", "park", "hold"], ...] = ("release", "park", "hold")
 _PRIORITIES: tuple[Literal["low", "normal", "high"], ...] = ("low", "normal", "high")
+_OF_ALL = frozenset({"type", "fidelity", "oversize", "under_pressure"})  # whatever the policy
 UPDATE_KEYS = frozenset({"context_management", "retention", "ttl_s", "priority"})
 
 
@@ -46,7 +49,7 @@ def decode_context_management(value: object) -> PolicyChoice | None:
 
 
 def decode_policy(value: object, name: str = "") -> PolicyChoice:
-    """Read one policy: its type, fidelity, `oversize` and parameters.
+    """Read one policy: its type, fidelity, `oversize`, `under_pressure` and parameters.
 
     `name` is the field that contains the policy; "" if it is the whole body.
 
@@ -59,7 +62,7 @@ def decode_policy(value: object, name: str = "") -> PolicyChoice:
         fields.refuse(name or "policy", f"{len(pairs)} fields", allowed)
     parameters: dict[str, int | float | str] = {}
     for key, one in pairs.items():
-        if key in {"type", "fidelity", "oversize"} or one is None:
+        if key in _OF_ALL or one is None:
             continue
         if isinstance(one, bool) or not isinstance(one, int | float | str):
             fields.refuse(f"{where}{key[:64]}", one, "a number or a string")
@@ -69,17 +72,21 @@ def decode_policy(value: object, name: str = "") -> PolicyChoice:
             fields.refuse(f"{where}{key[:64]}", one, allowed)
         # JSON does not distinguish 1.0 from 1
         parameters[key] = int(one) if isinstance(one, float) and one.is_integer() else one
-    fidelity, oversize = pairs.get("fidelity"), pairs.get("oversize")
     return PolicyChoice(
         type=fields.text(f"{where}type", pairs.get("type"), longest=64),
         parameters=parameters,
-        fidelity="exact"
-        if fidelity is None
-        else fields.one_of(f"{where}fidelity", fidelity, FIDELITIES),
-        oversize="refuse"
-        if oversize is None
-        else fields.one_of(f"{where}oversize", oversize, OVERSIZES),
+        fidelity=_one_of("fidelity", pairs, where, FIDELITIES),
+        oversize=_one_of("oversize", pairs, where, OVERSIZES),
+        under_pressure=_one_of("under_pressure", pairs, where, UNDER_PRESSURE),
     )
+
+
+def _one_of(
+    key: str, pairs: Mapping[str, object], where: str, choices: tuple[fields.Choice, ...]
+) -> fields.Choice:
+    """One of the words; absent or null is the first."""
+    value = pairs.get(key)
+    return choices[0] if value is None else fields.one_of(f"{where}{key}", value, choices)
 
 
 def decode_session_update(pairs: dict[str, object]) -> SessionUpdate:
@@ -105,4 +112,8 @@ def decode_session_update(pairs: dict[str, object]) -> SessionUpdate:
 def policy_object(choice: PolicyChoice) -> Json:
     """Build a policy object that `decode_policy` can read."""
     packed: Json = {"type": choice.type, **choice.parameters, "fidelity": choice.fidelity}
-    return packed if choice.oversize == "refuse" else {**packed, "oversize": choice.oversize}
+    if choice.oversize != OVERSIZES[0]:
+        packed["oversize"] = choice.oversize
+    if choice.under_pressure != UNDER_PRESSURE[0]:
+        packed["under_pressure"] = choice.under_pressure
+    return packed
