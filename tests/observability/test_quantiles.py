@@ -14,7 +14,16 @@ from sessiond.domain import TurnError, TurnFinished, TurnUsage
 from sessiond.observability.metrics import KV_BYTES, TURN_SECONDS, WAIT_SECONDS, Metrics, Poll
 from tests.observability.prometheus import scraping
 
-POLL = Poll(info=None, stats=None, restarts=0, hangs=0, sockets=0, leaked_blocks=0)
+POLL = Poll(
+    info=None,
+    stats=None,
+    restarts=0,
+    hangs=0,
+    sockets=0,
+    leaked_blocks=0,
+    has_database=True,
+    started_at=0.0,
+)
 
 
 def quantile(bounds, values, share):
