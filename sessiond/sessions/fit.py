@@ -197,15 +197,16 @@ def fit(
     after: ContextLayout,
     *,
     fidelity: Fidelity | None,
-    new_system_prefix: bool,
+    must_rebuild: bool,
 ) -> Fit:
     """Compute the edit from the parent's context to the context of the turn.
 
     `after` has the new system prefix, if any. `fidelity` is that of the policy in force; None keeps
-    the current one. A new prefix or summary can't precede kept KV, so the context is recomputed.
+    the current one. A new summary can't precede kept KV, so the context is recomputed, as it is if
+    it `must_rebuild`: the system prefix is new, or no engine can have computed all of `before`.
     """
     same = (after.turns, after.summary) == (before.turns, before.summary)
-    must_be_exact = new_system_prefix or after.summary not in {before.summary, None}
+    must_be_exact = must_rebuild or after.summary not in {before.summary, None}
     exact = must_be_exact or (fidelity or before.fidelity) == "exact"
     if same and not (before.fidelity == "shifted" and exact):
         return Fit(layout=after)

@@ -357,7 +357,8 @@ def _summaries(detail: SessionDetail) -> tuple[TurnSummary, ...]:
     at = detail.page_end - sum(turn.size.tokens for turn in detail.context)  # in history tokens
     for turn in detail.context:
         tokens = turn.size.tokens
-        is_seen = any(span.start <= at and at + tokens <= span.stop for span in detail.seen)
+        # whole turns of one input are dropped one by one: the last one counts
+        is_seen = any(span.start < at + tokens <= span.stop for span in detail.seen)
         rows += _turn_rows(turn, system_prefix + at, system_prefix + at + tokens, is_seen=is_seen)
         at += tokens
     for turn in detail.others:

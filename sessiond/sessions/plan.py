@@ -36,6 +36,7 @@ from sessiond.sessions.fit import (
     summarized,
     trimmed_for_memory,
 )
+from sessiond.sessions.input_turns import InputTurns, split, stored_part
 from sessiond.sessions.limits import ServiceLimits
 from sessiond.sessions.live import LiveSessions
 from sessiond.sessions.live_session import LiveSession
@@ -54,8 +55,8 @@ class TurnPlan:
 
     `epoch`: ownership epoch of this replica. `digest`: of all messages in the context and the
     turn's input; None: not known. `layout`: the context layout before the turn's ids. `view` and
-    `edit`: see `Fit`. `trims`: a context policy may drop turns. `is_cut`: only the end of the
-    turn's input is kept.
+    `edit`: see `Fit`. `trims`: a context policy may drop turns. `is_cut`: a part of the turn's
+    input is dropped. `parts`: see `TurnSize`.
     """
 
     epoch: int
@@ -68,6 +69,7 @@ class TurnPlan:
     trims: bool
     is_cut: bool
     input_ids: tuple[int, ...]
+    parts: tuple[int, ...]
     awaits_reply: bool
     max_output_tokens: int
     seed: int
@@ -85,6 +87,11 @@ class TurnPlan:
         notices = (one for one in self.changes if isinstance(one, ContextChanged))
         return any(one.reason == "memory_pressure" for one in notices)
 
+    @property
+    def own_tokens(self) -> int:
+        """Tokens of the turn's input without the whole turns that it starts with."""
+        return len(self.input_ids) - sum(self.parts)
+
     def most_tokens(self, *, generate: bool) -> int:
         """Worst case of the turn: all tokens before the reply recomputed, and the longest reply."""
         replies = self.max_output_tokens if generate else 0
@@ -93,12 +100,16 @@ class TurnPlan:
     def layout_after(self, reply_tokens: int) -> ContextLayout:
         """The context layout after the turn is committed with `reply_tokens` more ids."""
         tokens = len(self.input_ids) + reply_tokens
-        return self.layout.grown(tokens, awaits_reply=self.awaits_reply)
+        return self.layout.grown_by(self.parts, tokens, awaits_reply=self.awaits_reply)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _TurnStart:
-    """A turn being planned. `before`: the parent's layout; `layout`: with the system prefix."""
+    """A turn being planned. `before`: the parent's layout; `layout`: with the system prefix.
+
+    `layout` also has the `earlier` turns of the input, which a policy may drop; `input_tokens` are
+    those of the rest, of which `cut_tokens` are cut off.
+    """
 
     live: LiveSession
     request: TurnRequest
@@ -108,6 +119,15 @@ class _TurnStart:
     has_new_prefix: bool
     patience: Patience | None
     quota: Quota
+    earlier: tuple[int, ...] = ()
+    cut_tokens: int = 0
+
+    def with_earlier(self, parts: tuple[int, ...]) -> "_TurnStart":
+        """The start with whole turns of the input, in tokens, that a policy may drop."""
+        layout, tokens = self.layout, sum(parts)
+        if parts:
+            layout = layout.grown_by(parts, tokens, awaits_reply=False)
+        return replace(self, layout=layout, input_tokens=self.input_tokens - tokens, earlier=parts)
 
 
 class Planner:
@@ -165,24 +185,28 @@ class Planner:
         opening_text, items = _opening(live, request.input)
         new_prompt = await self._system_prefix(live, _wanted_text(live, request), opening_text)
         prompt = new_prompt.stored if new_prompt else _present(live)
-        input_ids = await self._transcript.delta(items, generate=request.generate)
+        turns = split(items)
+        *earlier, own = await self._transcript.by_turns(turns, generate=request.generate)
+        given = InputTurns(earlier=tuple(earlier), own=own)
         before = await self._sessions.layout(live)
         start = _TurnStart(
             live=live,
             request=request,
             before=before,
             layout=replace(before, prefix_tokens=prompt.tokens),
-            input_tokens=len(input_ids),
+            input_tokens=len(given.ids),
             has_new_prefix=new_prompt is not None,
             patience=patience,
             quota=await self._quotas.of(live.user_id),
         )
-        whole = len(input_ids)
-        input_ids = await self._shortened(start, choice, items, input_ids)
-        start = replace(start, input_tokens=len(input_ids))
-        fitted, max_output_tokens, changes = await self._fit(start, choice, runs=runs)
-        if len(input_ids) < whole:
-            changes += (cut_short(live.id, fitted.layout, whole, len(input_ids)),)
+        last: Sequence[InputItem] = items
+        # An unanswered message and the first turn of the input are one turn, which stays whole.
+        if choice is not None and not (runs and before.awaits_reply):
+            start, last = start.with_earlier(given.parts), turns[-1]
+        given = await self._shortened(start, choice, last, given)
+        own_tokens = len(given.ids) - sum(start.earlier)
+        start = replace(start, input_tokens=own_tokens, cut_tokens=given.dropped)
+        fitted, given, max_output_tokens, changes = await self._fit(start, choice, given, runs=runs)
         return TurnPlan(
             epoch=live.epoch,
             parent_id=live.tip_id,
@@ -192,8 +216,9 @@ class Planner:
             view=fitted.view,
             edit=fitted.edit,
             trims=choice is not None,
-            is_cut=len(input_ids) < whole,
-            input_ids=input_ids,
+            is_cut=bool(given.dropped),
+            input_ids=given.ids,
+            parts=given.parts,
             awaits_reply=_awaits_reply(live, request.input, generate=request.generate),
             max_output_tokens=max_output_tokens,
             seed=(self._new_seed() if request.seed is None else request.seed) % _SEEDS,
@@ -202,38 +227,45 @@ class Planner:
         )
 
     async def _fit(
-        self, start: _TurnStart, choice: PolicyChoice | None, *, runs: bool
-    ) -> tuple[Fit, int, tuple[ContextChanged | SummaryOverdue, ...]]:
-        """The context layout, the reply bound and the client events."""
+        self, start: _TurnStart, choice: PolicyChoice | None, given: InputTurns, *, runs: bool
+    ) -> tuple[Fit, InputTurns, int, tuple[ContextChanged | SummaryOverdue, ...]]:
+        """The context layout, the input that is left, the reply bound and the client events."""
         room = self._room(start, choice)
         decided, fidelity = start.layout, None
         reason: Reason = "policy"
         late: tuple[SummaryOverdue, ...] = ()
         if choice is not None and runs:
             fidelity = choice.fidelity
-            if start.live.tip_id is not None:
+            if start.live.tip_id is not None or start.earlier:
                 decided, reason, late = await self._decide(start, choice, room)
+                given = given.kept(start.before, decided) if start.earlier else given
+        # items that no engine has computed may be more than one can hold
+        is_too_long = start.before.tokens > min(room.max_model_len, room.pool)
         fitted = fit(
-            start.before, decided, fidelity=fidelity, new_system_prefix=start.has_new_prefix
+            start.before,
+            stored_part(start.before, decided) if start.earlier else decided,
+            fidelity=fidelity,
+            must_rebuild=start.has_new_prefix or is_too_long,
         )
         if choice is None or runs:  # else the next turn that runs drops turns
-            room = replace(room, before=fitted.layout.tokens + start.input_tokens)
-        return fitted, self._admit(start.request, room), (*_changes(start, fitted, reason), *late)
+            room = replace(room, before=fitted.layout.tokens + len(given.ids))
+        changes = _changes(start, fitted, given, reason)
+        return fitted, given, self._admit(start.request, room), (*changes, *late)
 
     async def _shortened(
         self,
         start: _TurnStart,
         choice: PolicyChoice | None,
-        items: tuple[InputItem, ...],
-        input_ids: tuple[int, ...],
-    ) -> tuple[int, ...]:
-        """The turn's input; its end if the policy allows that and the whole could never fit."""
+        items: Sequence[InputItem],
+        given: InputTurns,
+    ) -> InputTurns:
+        """The input; the end of `items`, its new turn, if that is allowed and all can't fit."""
         request = start.request
         if choice is None or choice.oversize != "keep_end" or request.truncation != "auto":
-            return input_ids
+            return given
         room = self._room(start, choice)
         if room.before + room.close + request.generate <= room.most:
-            return input_ids
+            return given
         reply = request.max_output_tokens or self._limits.default_max_output_tokens
         # the same reserve as for a reply without a requested length
         reserved = min(reply, max(1, room.most // 4)) if request.generate else 0
@@ -242,7 +274,10 @@ class Planner:
         def encode(part: Sequence[InputItem]) -> Awaitable[tuple[int, ...]]:
             return self._transcript.delta(part, generate=request.generate)
 
-        return await keep_end(items, most_tokens, encode) or input_ids
+        end = await keep_end(items, most_tokens, encode)
+        if end is None:
+            return given
+        return (given if start.earlier else given.joined()).with_own(end)
 
     def _room(self, start: _TurnStart, choice: PolicyChoice | None) -> Room:
         """The room for what can't be dropped: system prefix, unanswered messages, the turn."""
@@ -275,7 +310,14 @@ class Planner:
             case KeepAll() | KeepTurns() as plan:
                 return kept(layout, plan), "trimmed", ()
             case Summarize() as plan:
-                summary = await self._summaries.find(start.live, start.before, plan, start.patience)
+                stored = replace(plan, keep_last=plan.keep_last - len(start.earlier))
+                if (
+                    start.earlier and stored.keep_last <= 0
+                ):  # turns of the input, which no summary can be written of
+                    return kept(layout, plan.fallback), "trimmed", ()
+                summary = await self._summaries.find(
+                    start.live, start.before, stored, start.patience
+                )
                 if summary is not None and summary.ref.tokens <= plan.summary_tokens:
                     return summarized(layout, summary), "summarized", ()
                 late = overdue(start.live.id, start.before, plan)
@@ -413,17 +455,26 @@ def _awaits_reply(live: LiveSession, items: tuple[InputItem, ...], *, generate: 
     return items[-1].role != "assistant" if items else live.awaits_reply
 
 
-def _changes(start: _TurnStart, fitted: Fit, reason: Reason) -> tuple[ContextChanged, ...]:
-    """The client events in order: a new system prefix, then the change of the turns."""
-    if start.live.tip_id is None:
-        return ()  # nothing was visible before
+def _changes(
+    start: _TurnStart, fitted: Fit, given: InputTurns, reason: Reason
+) -> tuple[ContextChanged, ...]:
+    """The client events in order: a new system prefix, the change of the turns, a cut input."""
     session_id, after = start.live.id, fitted.layout
-    middle = replace(start.layout, fidelity=after.fidelity)  # new prefix, unchanged turns
+    whole = replace(start.layout, fidelity=after.fidelity)  # new prefix, unchanged turns
+    left = after.grown_by(given.parts, sum(given.parts), awaits_reply=False)
+    if not start.earlier:
+        left = after
+    is_stored = start.live.tip_id is not None  # else nothing was visible before
     notices = []
-    if start.has_new_prefix:
+    if is_stored and start.has_new_prefix:
+        middle = replace(start.before, prefix_tokens=after.prefix_tokens, fidelity=after.fidelity)
         notices.append(changed(session_id, "instructions", start.before, middle))
-    if after != middle:
-        notices.append(changed(session_id, reason, middle, after))
-    elif fitted.view is not None and not start.has_new_prefix:
+    if left != whole and (is_stored or start.earlier):
+        notices.append(changed(session_id, reason, whole, left))
+    elif is_stored and fitted.view is not None and not start.has_new_prefix:
         notices.append(changed(session_id, "policy", start.before, after))
+    cut = start.cut_tokens
+    if cut:
+        own = start.input_tokens
+        notices.append(cut_short(session_id, left, own + cut, own))
     return tuple(notices)

@@ -34,7 +34,7 @@ class SummaryLookAhead:
         """Start a summary if a next turn like this one would need it."""
         live, request = turn.live, turn.request
         try:
-            seen = await self._planner.foresee(live, request, input_tokens=len(turn.plan.input_ids))
+            seen = await self._planner.foresee(live, request, input_tokens=turn.plan.own_tokens)
             if seen is not None:
                 await self._compaction.prepare(live, *seen, request.priority)
         except Exception:  # the turn is stored; its result must not change

@@ -303,4 +303,5 @@ def new_turn(
         items=items,
         created_at=accepted.created_at,
         epoch=plan.epoch,
+        parts=plan.parts,
     )

@@ -7,11 +7,13 @@ prefixes find the stored context that equals the start of a list of messages.
 import asyncio
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from engine.errors import TemplateError
 from sessiond.domain import InputItem, Role
 from sessiond.errors import RequestError
+
+T = TypeVar("T")
 
 EMPTY = ""
 """Digest of no messages."""
@@ -132,7 +134,7 @@ class Transcript:
 
         characters = len(instructions or "") + len(opening_text or "")
         param = "input" if instructions is None else "instructions"
-        return await self._encode(work, characters, param=param)
+        return tuple(await self._encode(work, characters, param=param))
 
     async def delta(self, items: Sequence[InputItem], *, generate: bool) -> tuple[int, ...]:
         """Ids that a turn adds before its reply.
@@ -140,24 +142,34 @@ class Transcript:
         Raises:
             RequestError: the template rejects a message.
         """
+        return (await self.by_turns([items], generate=generate))[0]
 
-        def work() -> list[int]:
-            ids: list[int] = []
-            for item in items:
-                ids += self._text.message(item.role, item.text)
+    async def by_turns(
+        self, turns: Sequence[Sequence[InputItem]], *, generate: bool
+    ) -> list[tuple[int, ...]]:
+        """Ids of each turn's messages; those of the last one end with what precedes its reply.
+
+        Raises:
+            RequestError: the template rejects a message.
+        """
+
+        def work() -> list[tuple[int, ...]]:
+            found = [self._messages(items) for items in turns]
             if generate:
-                ids += self._text.generation_prompt
-            return ids
+                found[-1] += self._text.generation_prompt
+            return [tuple(ids) for ids in found]
 
-        return await self._encode(work, sum(len(item.text) for item in items), param="input")
+        characters = sum(len(item.text) for items in turns for item in items)
+        return await self._encode(work, characters, param="input")
+
+    def _messages(self, items: Sequence[InputItem]) -> list[int]:
+        return [token for item in items for token in self._text.message(item.role, item.text)]
 
     @staticmethod
-    async def _encode(
-        work: Callable[[], Sequence[int]], characters: int, *, param: str
-    ) -> tuple[int, ...]:
+    async def _encode(work: Callable[[], T], characters: int, *, param: str) -> T:
         try:
             long = characters > _LONG_CHARACTERS
-            return tuple(await asyncio.to_thread(work) if long else work())
+            return await asyncio.to_thread(work) if long else work()
         except TemplateError as error:
             raise RequestError("invalid_value", str(error), param=param) from error
 

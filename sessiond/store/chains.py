@@ -31,6 +31,7 @@ _ADDED = turns.c.context_tokens - turns.c.start_tokens
 SIZE_COLUMNS: tuple[sa.ColumnElement[Any], ...] = (
     _ADDED.label("added_tokens"),
     turns.c.awaits_reply,
+    turns.c.parts,
     turns.c.visible,
     turns.c.fidelity,
     turns.c.summary_id,
@@ -184,7 +185,12 @@ async def contains(
 
 def size_of(row: sa.Row[*tuple[Any, ...]]) -> TurnSize:
     """The size of a turn, from a row with `SIZE_COLUMNS`."""
-    return TurnSize(tokens=row.added_tokens, awaits_reply=row.awaits_reply, view=view_of(row))
+    return TurnSize(
+        tokens=row.added_tokens,
+        awaits_reply=row.awaits_reply,
+        view=view_of(row),
+        parts=tuple(row.parts or ()),
+    )
 
 
 def view_of(row: sa.Row[*tuple[Any, ...]]) -> VisibleSpans | None:
@@ -249,7 +255,7 @@ class _Held:
             fed = min(max(0, row.output_tokens - 1), len(reply) // ID_BYTES)
             self._computed = len(self._history) + len(row.input_ids) // ID_BYTES + fed
         self._history += ids
-        self._layout = self._layout.grown(len(ids), awaits_reply=size.awaits_reply)
+        self._layout = self._layout.grown_by(size.parts, len(ids), awaits_reply=size.awaits_reply)
 
     def context(self, summary_ids: list[int]) -> StoredContext:
         """The context after the added turns."""

@@ -48,11 +48,15 @@ class VisibleSpans:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnSize:
-    """One row of a context: the number of ids that it added, and its view."""
+    """One row of a context: the number of ids that it added, and its view.
+
+    `parts`: tokens of the whole turns that its input starts with; 0 for one that was dropped.
+    """
 
     tokens: int
     awaits_reply: bool
     view: VisibleSpans | None
+    parts: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +134,17 @@ class ContextLayout:
             all_turns=all_turns,
         )
 
+    def grown_by(self, parts: Iterable[int], tokens: int, *, awaits_reply: bool) -> "ContextLayout":
+        """As `grown`; `parts` of the tokens are whole turns at their start (0: a dropped one)."""
+        layout = self
+        for part in parts:
+            tokens -= part
+            if part:
+                layout = layout.grown(part, awaits_reply=False)
+            else:
+                layout = replace(layout, all_turns=layout.all_turns + 1)
+        return layout.grown(tokens, awaits_reply=awaits_reply)
+
 
 def layout_of(prefix_tokens: int, rows: Iterable[TurnSize]) -> ContextLayout:
     """The layout after a system prefix and rows, first to last."""
@@ -137,7 +152,7 @@ def layout_of(prefix_tokens: int, rows: Iterable[TurnSize]) -> ContextLayout:
     for row in rows:
         if row.view is not None:
             layout = layout.seen(row.view)
-        layout = layout.grown(row.tokens, awaits_reply=row.awaits_reply)
+        layout = layout.grown_by(row.parts, row.tokens, awaits_reply=row.awaits_reply)
     return layout
 
 

@@ -130,7 +130,7 @@ class NewSession:
 class NewTurn:
     """A turn to be stored as running, with its items and input ids (commit 1).
 
-    `epoch`: ownership epoch of this replica.
+    `epoch`: ownership epoch of this replica. `parts`: see `TurnSize`.
     """
 
     id: str
@@ -150,6 +150,7 @@ class NewTurn:
     items: tuple[ItemView, ...]
     created_at: float
     epoch: int
+    parts: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,12 +229,15 @@ class TurnRecord:
     deleted_at: float | None
     view: VisibleSpans | None
     digest: str | None = None
+    parts: tuple[int, ...] = ()
 
     @property
     def size(self) -> TurnSize:
         """The turn's addition to its context."""
         added = (self.context_tokens or self.start_tokens) - self.start_tokens
-        return TurnSize(tokens=added, awaits_reply=self.awaits_reply, view=self.view)
+        return TurnSize(
+            tokens=added, awaits_reply=self.awaits_reply, view=self.view, parts=self.parts
+        )
 
     @property
     def is_checkpoint(self) -> bool:

@@ -265,6 +265,8 @@ turns = sa.Table(
     sa.Column("summary_tokens", sa.Integer, nullable=False, server_default="0"),
     # Visible spans [start, stop) of the ids that earlier turns added, and a summary before them.
     # Null: those of the parent, and the parent.
+    # tokens of the whole turns that the input starts with (0: a dropped one); null: none
+    sa.Column("parts", sa.JSON(none_as_null=True)),
     sa.Column("visible", sa.JSON(none_as_null=True)),
     sa.Column("summary_id", Id),  # no foreign key: a summary points to a turn
     # Of all messages in the context up to this turn; null: not known.

@@ -70,6 +70,7 @@ async def insert(connection: AsyncConnection, turn: NewTurn) -> None:
             start_tokens=turn.start_tokens,
             input_tokens=len(turn.input_ids),
             input_ids=pack(turn.input_ids),
+            parts=list(turn.parts) or None,
             created_at=turn.created_at,
         )
     )
@@ -317,4 +318,5 @@ def _record(row: sa.Row[*tuple[Any, ...]]) -> TurnRecord:
         deleted_at=row.deleted_at,
         view=view_of(row),
         digest=row.messages_digest,
+        parts=tuple(row.parts or ()),
     )
