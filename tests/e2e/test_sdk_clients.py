@@ -3,7 +3,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from openai import OpenAI
+from openai import BadRequestError, OpenAI
 
 from benchmarks.server_process import NO_REUSE, running_server
 from tests.e2e.conftest import JS
@@ -112,6 +112,38 @@ def test_a_resent_history_of_six_turns_costs_only_new_tokens(server, recomputing
     assert_only_new_tokens_cost(turns)
     assert_all_blocks_come_back(server)
     assert_answers_as_if_nothing_were_kept(turns, recomputing_server, messages)
+
+
+def test_r03_a_long_history_is_trimmed_however_it_comes_in_one_request(tmp_path):
+    said = [
+        {"role": role, "content": f"{role} says {number}: " + "the sea is wide. " * 4}
+        for number in range(30)
+        for role in ("user", "assistant")
+    ]
+    messages = [*said, {"role": "user", "content": "And now?"}]
+    with (
+        running_server(tmp_path, ["--max-model-len", "512"]) as server,
+        OpenAI(api_key="unused", base_url=f"{server.url}/v1", max_retries=0) as client,
+    ):
+        chat = completion(client, messages, stream=False)
+        asked = {"model": MODEL, "temperature": 0, "max_output_tokens": MAX_TOKENS}
+        response = client.responses.create(input=messages, truncation="auto", **asked)
+        conversation = client.conversations.create(items=said[:20])
+        client.conversations.items.create(conversation.id, items=said[20:40])
+        client.conversations.items.create(conversation.id, items=said[40:])
+        last = client.responses.create(input=messages[-1:], conversation=conversation.id, **asked)
+        texts = {chat.text, response.output_text, last.output_text}
+        assert len(texts) == 1
+        assert {response.usage.input_tokens, last.usage.input_tokens} == {chat.input_tokens}
+        assert 256 < chat.input_tokens < 512
+        with pytest.raises(BadRequestError, match="no trimming policy"):
+            client.responses.create(input=messages, truncation="disabled", **asked)
+        history = [*messages, {"role": "assistant", "content": chat.text}]
+        history.append({"role": "user", "content": "Tell me more."})
+        again = completion(client, history, stream=False)
+        assert again.cached_tokens >= chat.input_tokens - 16, (
+            "the kept turns are not computed again"
+        )
 
 
 @pytest.mark.timeout(900)
