@@ -7,7 +7,8 @@ up. Headless runs end with exit code 1 if a limit of the gate is exceeded.
 
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import gevent
@@ -16,10 +17,11 @@ from locust.argument_parser import LocustArgumentParser
 from locust.env import Environment
 from locust.user.task import LOCUST_STATE_STOPPING
 
+from engine.simulation.trace import TraceError
 from loadtest.conversation import Conversation
 from loadtest.gate import Limits, Totals, broken_limits, parse_p95
 from loadtest.options import checked
-from loadtest.people import Habits, Person, Said, load_habits
+from loadtest.people import Habits, Person, Said, TracedTurn, load_habits, load_trace
 from loadtest.recorder import Recorder, inter_token_s, is_warm
 from loadtest.retry import RetryBudget
 from loadtest.scenarios import SCENARIOS, CrowdStage, parse_stages, stage_at, stages_of
@@ -45,7 +47,14 @@ def _add_options(parser: LocustArgumentParser) -> None:
         "--stages",
         type=checked(parse_stages),
         default="",
-        help="Stages as USERS:SECONDS,..., instead of -u and -t.",
+        help="Stages as USERS:SECONDS,..., instead of -u and -t; with USERS:SECONDS:TOKENS "
+        "conversations open with a text of that length.",
+    )
+    group.add_argument(
+        "--trace",
+        type=checked(_check_trace),
+        default="",
+        help="Trace whose sessions are replayed instead of dialogues (docs/traces.md).",
     )
     group.add_argument(
         "--time-scale", type=float, default=0.05, help="Factor for recorded think times."
@@ -78,15 +87,25 @@ def _add_options(parser: LocustArgumentParser) -> None:
     )
 
 
+def _check_trace(path: str) -> None:
+    """Raises: ValueError: it can't be read."""
+    try:
+        load_trace(Path(path))
+    except TraceError as error:
+        raise ValueError(str(error)) from error
+
+
 class _Run:
     """State shared by the users of one test."""
 
     habits: Habits
+    traced: Sequence[Sequence[TracedTurn]] = ()
 
     def __init__(self) -> None:
         self.recorder: Recorder | None = None
         self.lost = 0
         self.refused = 0
+        self.length_tokens = 0
 
 
 _run = _Run()
@@ -96,7 +115,9 @@ _run = _Run()
 def _start(environment: Environment, **_: Any) -> None:
     _run.lost = _run.refused = 0
     _run.habits = load_habits()
-    _run.recorder = Recorder(environment.parsed_options.record)
+    options = environment.parsed_options
+    _run.traced = load_trace(Path(options.trace)) if options.trace else ()
+    _run.recorder = Recorder(options.record)
 
 
 @events.quitting.add_listener
@@ -145,7 +166,8 @@ class Crowd(LoadTestShape):
             return None
         if stage != self._stage and _run.recorder is not None:  # None: called before the start
             self._stage = stage
-            _run.recorder.stage_begun(stage.users, stage.seconds)
+            _run.length_tokens = stage.length_tokens
+            _run.recorder.stage_begun(stage)
         kinds = [_KINDS[name] for name in SCENARIOS[options.scenario].kinds]
         return stage.users, max(1.0, stage.users / 2), kinds
 
@@ -172,6 +194,7 @@ class _Client(User):
             options.seed * 1_000_003 + next(_seeds),
             time_scale=options.time_scale,
             most_tokens=options.max_output_tokens,
+            traced=_run.traced,
         )
         self._talk = self._connection()
 
@@ -191,17 +214,20 @@ class _Client(User):
 
     @task
     def hold_conversation(self) -> None:
-        """Run one conversation to its end, or until it is lost."""
+        """Run one conversation until its end, its loss, or a stage of another length."""
         self._talk.close()
         self._talk = self._connection()
+        length_tokens = _run.length_tokens
         for said in self.turns():
+            if _run.length_tokens != length_tokens:
+                return
             if not self.say(said) or self._state == LOCUST_STATE_STOPPING:
                 return
             self.think(said.think_s)
 
     def turns(self) -> Iterator[Said]:
         """The turns of one conversation."""
-        return self.person.conversation()
+        return self.person.conversation(opening_tokens=_run.length_tokens)
 
     def think(self, seconds: float) -> None:
         """Wait between a reply and the next turn."""
@@ -255,10 +281,7 @@ class Reader(_Client):
 
     def turns(self) -> Iterator[Said]:
         """The turns with a document before the first message."""
-        document = self.person.document(_DOCUMENT_TOKENS)
-        for index, said in enumerate(self.person.conversation()):
-            text = f"{document}\n\n{said.text}" if index == 0 else said.text
-            yield Said(text, said.max_output_tokens, said.think_s)
+        return self.person.conversation(opening_tokens=_DOCUMENT_TOKENS)
 
 
 class Abuser(_Client):

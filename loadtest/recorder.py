@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from loadtest.conversation import Met
+from loadtest.scenarios import CrowdStage
 from sessiond.capacity.observations import Seen, StageBegun, TurnSeen, encode
 
 
@@ -16,9 +17,16 @@ class Recorder:
         if path:
             self._file = Path(path).open("wb")  # noqa: SIM115 -- `close` closes it
 
-    def stage_begun(self, users: int, seconds: float) -> None:
+    def stage_begun(self, stage: CrowdStage) -> None:
         """Record the start of a stage."""
-        self._write(StageBegun(at_s=time.time(), users=users, seconds=seconds))
+        self._write(
+            StageBegun(
+                at_s=time.time(),
+                users=stage.users,
+                seconds=stage.seconds,
+                length_tokens=stage.length_tokens,
+            )
+        )
 
     def turn(self, met: Met, users: int) -> None:
         """Record a finished turn."""

@@ -7,10 +7,14 @@ from itertools import accumulate
 
 @dataclass(frozen=True, slots=True)
 class CrowdStage:
-    """A constant number of users for some seconds."""
+    """A constant number of users for some seconds.
+
+    Conversations that they begin open with a text of `length_tokens`.
+    """
 
     users: int
     seconds: float
+    length_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,19 +69,27 @@ def stages_of(name: str, users: int, seconds: float) -> list[CrowdStage]:
 
 
 def parse_stages(text: str) -> list[CrowdStage]:
-    """Read `USERS:SECONDS,...`.
+    """Read `USERS:SECONDS,...` or `USERS:SECONDS:TOKENS,...`.
 
     Raises:
         ValueError: names the expected form.
     """
     try:
-        pairs = [part.split(":") for part in text.split(",")]
-        stages = [CrowdStage(int(users), float(seconds)) for users, seconds in pairs]
+        parts = [part.split(":") for part in text.split(",")]
+        stages = [
+            CrowdStage(int(users), float(seconds), *map(int, length))
+            for users, seconds, *length in parts
+            if len(length) <= 1
+        ]
     except ValueError:
         stages = []
-    if not stages or any(stage.users < 1 or stage.seconds <= 0 for stage in stages):
+    if len(stages) < len(text.split(",")) or not all(map(_is_possible, stages)):
         raise ValueError(f"stages must be USERS:SECONDS,... as in 5:30,10:30 (got {text!r})")
     return stages
+
+
+def _is_possible(stage: CrowdStage) -> bool:
+    return stage.users >= 1 and stage.seconds > 0 and stage.length_tokens >= 0
 
 
 def stage_at(stages: Sequence[CrowdStage], elapsed_s: float) -> CrowdStage | None:

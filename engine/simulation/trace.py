@@ -3,10 +3,11 @@
 import csv
 import gzip
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 
 class TraceError(Exception):
@@ -18,7 +19,7 @@ class Request:
     """One turn. Equal ids in `blocks` mean an equal prompt up to and including that block.
 
     `known_blocks` of them, from the front, were part of earlier prompts; `new_tokens` were not
-    part of the session's last turn.
+    part of the session's last turn. The reply had `reply_tokens`.
     """
 
     at_s: float
@@ -26,6 +27,7 @@ class Request:
     blocks: Sequence[int]
     known_blocks: int
     new_tokens: int
+    reply_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,27 +40,30 @@ class Trace:
 
 
 MOONCAKE_BLOCK_TOKENS = 512
-BURSTGPT_BLOCK_TOKENS = 16
+CHAT_BLOCK_TOKENS = 16
 
 
 def read_trace(path: Path) -> Trace:
-    """Read a trace in the format of Mooncake (JSON lines) or BurstGPT (CSV with session ids).
+    """Read a trace: JSON lines, with or without Mooncake's block ids, or BurstGPT's CSV.
+
+    docs/traces.md describes both. Without block ids prompts are cumulative, as in a chat.
 
     Raises:
         TraceError: there is no such file, or a line of it can't be read.
     """
     try:
         with _open(path) as lines:
-            if ".jsonl" in path.suffixes:
-                requests, tokens = list(_mooncake(lines)), MOONCAKE_BLOCK_TOKENS
-            elif ".csv" in path.suffixes:
-                requests, tokens = list(_burstgpt(lines)), BURSTGPT_BLOCK_TOKENS
-            else:
-                raise TraceError(f"{path}: name must end in .jsonl, .csv, .jsonl.gz or .csv.gz")
+            rows = _rows(path, lines)
+            first = next(rows, None)
+            if first is None:
+                raise TraceError(f"{path}: the trace must have a request (got none)")
+            has_blocks = "blocks" in first[1]
+            requests = list(_requests(chain([first], rows), has_blocks=has_blocks))
     except OSError as error:
         raise TraceError(f"{path}: {error.strerror or error}") from error
-    if not requests:
-        raise TraceError(f"{path}: the trace must have a request (got none)")
+    except UnicodeDecodeError as error:
+        raise TraceError(f"{path}: text must be UTF-8 ({error.reason})") from error
+    tokens = MOONCAKE_BLOCK_TOKENS if has_blocks else CHAT_BLOCK_TOKENS
     return Trace(name=path.name.split(".")[0], block_tokens=tokens, requests=requests)
 
 
@@ -88,38 +93,48 @@ class _Sessions:
             blocks=blocks,
             known_blocks=known,
             new_tokens=new_tokens,
+            reply_tokens=reply,
         )
 
 
-def _mooncake(lines: Iterable[str]) -> Iterator[Request]:
-    sessions = _Sessions()
+_Row = tuple[int, Mapping[str, Any]]  # with the number of its line
+
+
+def _rows(path: Path, lines: Iterable[str]) -> Iterator[_Row]:
+    if ".jsonl" in path.suffixes:
+        return _json_rows(lines)
+    if ".csv" in path.suffixes:
+        return enumerate(csv.DictReader(lines), 2)
+    raise TraceError(f"{path}: name must end in .jsonl, .csv, .jsonl.gz or .csv.gz")
+
+
+def _json_rows(lines: Iterable[str]) -> Iterator[_Row]:
     for number, line in enumerate(lines, 1):
         try:
             row = json.loads(line)
-            blocks = [first + i for first, count in row["blocks"] for i in range(count)]
-            yield sessions.request(
-                float(row["t"]),
-                str(row["session"]),
-                blocks,
-                int(row["input_len"]),
-                int(row["output_len"]),
-            )
-        except (ValueError, KeyError, TypeError) as error:
-            raise TraceError(f"line {number}: {error!r}") from error
+        except ValueError as error:
+            raise TraceError(f"line {number}: {error}") from error
+        if not isinstance(row, dict):
+            raise TraceError(f"line {number} must be an object (got {line.strip()[:80]})")
+        yield number, row
 
 
-def _burstgpt(lines: Iterable[str]) -> Iterator[Request]:
-    """Prompts are cumulative, as in a chat: a session's blocks begin with its earlier ones."""
+def _requests(rows: Iterable[_Row], *, has_blocks: bool) -> Iterator[Request]:
+    """Without block ids a session's blocks begin with its earlier ones."""
     sessions, first_block = _Sessions(), _FirstBlock()
-    for number, row in enumerate(csv.DictReader(lines), 2):
+    for number, row in rows:
+        if has_blocks != ("blocks" in row):
+            raise TraceError(f"line {number}: all lines or none must have blocks")
         try:
-            prompt = int(row["input_len"])
-            first = first_block.of(row["session"])
-            blocks = range(first, first + prompt // BURSTGPT_BLOCK_TOKENS)
-            yield sessions.request(
-                float(row["t"]), row["session"], blocks, prompt, int(row["output_len"])
-            )
-        except (ValueError, KeyError, TypeError) as error:
+            session, prompt = str(row["session"]), int(row["input_len"])
+            first = first_block.of(session)
+            blocks: Sequence[int] = range(first, first + prompt // CHAT_BLOCK_TOKENS)
+            if has_blocks:
+                blocks = [start + i for start, count in row["blocks"] for i in range(count)]
+            yield sessions.request(float(row["t"]), session, blocks, prompt, int(row["output_len"]))
+        except KeyError as error:
+            raise TraceError(f"line {number}: {error.args[0]} is missing") from error
+        except (ValueError, TypeError) as error:
             raise TraceError(f"line {number}: {error!r}") from error
 
 

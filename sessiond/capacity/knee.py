@@ -10,15 +10,20 @@ from sessiond.capacity.stages import LoadStage
 
 RESERVE = 0.25
 _NEARLY_ALL = 0.9  # of the highest throughput
+_ENDED = "the ramp ended before a limit was reached"
 _FEW_REFUSALS = 0.01  # of the turns
 
 
 class Knee(msgspec.Struct, frozen=True, kw_only=True):
-    """The most users that a server supports, and the reason. `found`: the ramp reached a limit."""
+    """The most users that a server supports, and the reason. `found`: the ramp reached a limit.
+
+    `length_tokens`: of a ramp of lengths, the longest conversations of these users; else None.
+    """
 
     users: int
     reason: str
     found: bool
+    length_tokens: int | None = None
 
 
 class Expected(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,9 +49,29 @@ def find_knee(stages: Sequence[LoadStage], ttft_limit_s: float | None = None) ->
     knees = [_broken(ordered, ttft_limit_s), _saturated(ordered)]
     found = [knee for knee in knees if knee is not None]
     if not found:
-        reason = "the ramp ended before a limit was reached"
-        return Knee(users=ordered[-1].users, reason=reason, found=False)
+        return Knee(users=ordered[-1].users, reason=_ENDED, found=False)
     return min(found, key=lambda knee: knee.users)
+
+
+def find_longest(stages: Sequence[LoadStage], ttft_limit_s: float | None = None) -> Knee:
+    """Return the longest conversations of a ramp of lengths before a limit is reached.
+
+    The limits are those of `find_knee`, without saturation: longer prompts always cost throughput.
+
+    Raises:
+        ValueError: there is no stage.
+    """
+    if not stages:
+        raise ValueError("stages must be one or more (got none)")
+    ordered = sorted(stages, key=lambda stage: stage.length_tokens)
+    users, supported = ordered[0].users, 0
+    for stage in ordered:
+        limit = _knee_reason(stage, ttft_limit_s)
+        if limit is not None:
+            reason = f"at {stage.length_tokens} tokens {limit}"
+            return Knee(users=users, reason=reason, found=True, length_tokens=supported)
+        supported = stage.length_tokens
+    return Knee(users=users, reason=_ENDED, found=False, length_tokens=supported)
 
 
 def _broken(ordered: Sequence[LoadStage], ttft_limit_s: float | None) -> Knee | None:

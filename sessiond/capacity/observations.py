@@ -39,11 +39,15 @@ class ServerSeen(msgspec.Struct, frozen=True, kw_only=True, tag="server"):
 
 
 class StageBegun(msgspec.Struct, frozen=True, kw_only=True, tag="stage"):
-    """The start of a stage with a number of users and a duration."""
+    """The start of a stage with a number of users and a duration.
+
+    Conversations begin with `length_tokens` before the first question.
+    """
 
     at_s: float
     users: int
     seconds: float
+    length_tokens: int = 0
 
 
 Seen = TurnSeen | ServerSeen | StageBegun

@@ -10,7 +10,7 @@ from sessiond.capacity.report import Check, Report, answer
 from sessiond.capacity.stages import LoadStage
 
 _COLUMNS = (
-    "users", "turn/s", "tok/s", "warm50", "warm95", "cold95", "next95", "pool", "queue", "shed",
+    "turn/s", "tok/s", "warm50", "warm95", "cold95", "next95", "pool", "queue", "shed",
     "lost", "evict", "preem",
 )  # fmt: skip
 LEGEND = (
@@ -23,16 +23,21 @@ LEGEND = (
 def stage_table(stages: Sequence[LoadStage]) -> Table:
     """Build a table with one row per stage."""
     table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 1, 0, 0))
-    for name in _COLUMNS:
+    for name in _columns(stages):
         table.add_column(name, justify="right", no_wrap=True)
     for stage in stages:
         table.add_row(*_cells(stage))
     return table
 
 
+def _columns(stages: Sequence[LoadStage]) -> tuple[str, ...]:
+    by_length = any(stage.length_tokens for stage in stages)
+    return ("tokens" if by_length else "users", *_COLUMNS)
+
+
 def _cells(stage: LoadStage) -> tuple[str, ...]:
     return (
-        str(stage.users),
+        str(stage.length_tokens or stage.users),
         f"{stage.turns_per_s:.2f}",
         f"{stage.tokens_per_s:.0f}",
         *(
@@ -72,7 +77,7 @@ def _share(one: Check) -> str:
 def html_page(report: Report, picture: bytes, users: int | None) -> str:
     """Build the report for a browser, with the picture embedded."""
     image = base64.b64encode(picture).decode()
-    head = "".join(f"<th>{escape(name)}</th>" for name in _COLUMNS)
+    head = "".join(f"<th>{escape(name)}</th>" for name in _columns(report.stages))
     rows = "".join(
         f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in _cells(stage))}</tr>"
         for stage in report.stages

@@ -1,4 +1,4 @@
-"""Plots a ramp: throughput, TTFT, ITL and memory over users, as one PNG."""
+"""Plots a ramp: throughput, TTFT, ITL and memory over users or lengths, as one PNG."""
 
 import io
 from collections.abc import Sequence
@@ -22,8 +22,10 @@ def draw(report: Report) -> bytes:
     mpl.use("Agg")
     from matplotlib.figure import Figure
 
-    stages = sorted(report.stages, key=lambda stage: stage.users)
-    users = [stage.users for stage in stages]
+    stages = sorted(report.stages, key=lambda stage: (stage.users, stage.length_tokens))
+    longest = report.knee.length_tokens
+    knee = report.knee.users if longest is None else longest
+    users = [stage.users if longest is None else stage.length_tokens for stage in stages]
     figure = Figure(figsize=(10, 6.5), dpi=110, layout="constrained")
     axes = figure.subplots(2, 2, sharex=True)
     figure.suptitle(f"{report.model}: {report.load}", fontsize=11)
@@ -54,14 +56,14 @@ def draw(report: Report) -> bytes:
     )
     for axis in axes.flat:
         if report.knee.found:
-            axis.axvline(report.knee.users, color=_GREY, linestyle="--", linewidth=1)
+            axis.axvline(knee, color=_GREY, linestyle="--", linewidth=1)
         axis.set_ylim(bottom=0)
         axis.set_xlim(left=0)
     for axis in axes[1]:
-        axis.set_xlabel("concurrent users")
+        axis.set_xlabel("concurrent users" if longest is None else "tokens of a conversation")
     if report.knee.found:
         axes[0][0].annotate(
-            "knee", (report.knee.users, 0), xytext=(4, 6), textcoords="offset points", color=_GREY
+            "knee", (knee, 0), xytext=(4, 6), textcoords="offset points", color=_GREY
         )
     out = io.BytesIO()
     figure.savefig(out, format="png")

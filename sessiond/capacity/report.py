@@ -52,6 +52,9 @@ def ramp(most_users: int, stages: int) -> list[int]:
 def answer(report: Report, users: int | None) -> list[str]:
     """Summarise the report in sentences."""
     knee = report.knee
+    if knee.length_tokens is not None:
+        most = f"{knee.length_tokens}{'' if knee.found else ' or more'}"
+        return [f"longest conversations of {knee.users} users: {most} tokens ({knee.reason})"]
     lines = [
         f"sessions per instance: {knee.users}{'' if knee.found else ' or more'} ({knee.reason})"
     ]

@@ -11,10 +11,10 @@ _SETTLING = 0.3  # share of a stage that is ignored: new users have not finished
 
 
 class LoadStage(msgspec.Struct, frozen=True, kw_only=True):
-    """Results for one number of users, without the settling time.
+    """Results for one number of users and one length, without the settling time.
 
     Latencies are in seconds, None without observations; `pool_use` is the highest share of
-    blocks in use, `kv_bytes` their bytes.
+    blocks in use, `kv_bytes` their bytes. Conversations began with `length_tokens`.
     """
 
     users: int
@@ -32,6 +32,7 @@ class LoadStage(msgspec.Struct, frozen=True, kw_only=True):
     lost: int
     evictions: float
     preemptions: float
+    length_tokens: int = 0
 
 
 def sum_up(seen: Sequence[Seen]) -> list[LoadStage]:
@@ -68,6 +69,7 @@ def _stage(stage: StageBegun, seen: Sequence[Seen]) -> LoadStage:
         lost=sum(turn.lost for turn in turns),
         evictions=_grown([sample.evictions_total for sample in samples]),
         preemptions=_grown([sample.preemptions_total for sample in samples]),
+        length_tokens=stage.length_tokens,
     )
 
 

@@ -14,7 +14,8 @@ import msgspec
 import typer
 from rich.console import Console
 
-from sessiond.capacity.knee import find_knee
+from engine.simulation.trace import TraceError, read_trace
+from sessiond.capacity.knee import find_knee, find_longest
 from sessiond.capacity.observations import ServerSeen, encode, read
 from sessiond.capacity.page import LEGEND, check_lines, html_page, stage_table
 from sessiond.capacity.picture import draw
@@ -27,6 +28,7 @@ from sessiond.cli.scrape import Sample, read_values
 from sessiond.cli.server_api import ServerApi, ServerError
 
 _SAMPLE_EVERY_S = 0.5
+_REPLY_TOKENS = 64
 _GRACE_S = 120.0  # in addition to the stages: start, last turns, summary
 
 
@@ -45,8 +47,30 @@ def capacity(  # noqa: PLR0913, PLR0917 -- one per flag
         ),
     ] = 0.05,
     max_output_tokens: Annotated[
-        int, typer.Option(min=1, help="Maximum reply length in tokens.")
-    ] = 64,
+        int | None,
+        typer.Option(
+            min=1,
+            show_default="64; with --trace that of its longest reply",
+            help="Maximum reply length in tokens.",
+        ),
+    ] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            show_default=False,
+            help="Trace of your own (docs/traces.md): its lengths and think times are used "
+            "instead of the recorded ones.",
+        ),
+    ] = None,
+    length_ramp: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            show_default=False,
+            help="Ramp up the length of conversations to this many tokens instead of the number "
+            "of users.",
+        ),
+    ] = None,
     for_users: Annotated[
         int | None,
         typer.Option(
@@ -79,15 +103,23 @@ def capacity(  # noqa: PLR0913, PLR0917 -- one per flag
     Simulated users send texts of real dialogues, with think times and reply lengths of a real
     trace. Shed turns are retried; lost conversations are counted.
     """
+    if length_ramp is not None and (for_users is not None or check_report is not None):
+        fail(
+            "--for-users and --check need a ramp of users: --length-ramp must be absent",
+            WRONG_USAGE,
+        )
     report = None if check_report is None else _read_report(check_report)
     if report is None:
         need_plots("capacity")
-    steps = ramp(users, stages) if report is None else users_around(report.knee)
+    steps = _steps(users, stages, length_ramp)
+    if report is not None:
+        steps = [(count, 0) for count in users_around(report.knee)]
+    reply_tokens = max_output_tokens or _longest_reply(trace)
     console = Console(highlight=False, stderr=as_json)
     out.mkdir(parents=True, exist_ok=True)
     with server_at(url, api_key) as server:
         model = server.model()
-        load = _Load(url, api_key, out, time_scale, max_output_tokens)
+        load = _Load(url, api_key, out, time_scale, reply_tokens, trace)
         found = load.run(server, steps, stage_s, console)
     console.print(stage_table(found))
     console.print(LEGEND, style="dim")
@@ -99,9 +131,9 @@ def capacity(  # noqa: PLR0913, PLR0917 -- one per flag
     limit_s = None if ttft_limit_ms is None else ttft_limit_ms / 1000
     report = Report(
         model=model,
-        load=f"think times × {time_scale:g}, replies up to {max_output_tokens} tokens",
+        load=_describe(trace, time_scale, reply_tokens),
         stages=found,
-        knee=find_knee(found, limit_s),
+        knee=(find_knee if length_ramp is None else find_longest)(found, limit_s),
     )
     _write(report, out, for_users)
     console.print("\n".join(answer(report, for_users)), soft_wrap=True)
@@ -110,11 +142,35 @@ def capacity(  # noqa: PLR0913, PLR0917 -- one per flag
         typer.echo(msgspec.json.encode(report))
 
 
+def _steps(users: int, stages: int, longest: int | None) -> list[tuple[int, int]]:
+    """Users and tokens of each stage."""
+    if longest is None:
+        return [(count, 0) for count in ramp(users, stages)]
+    return [(users, tokens) for tokens in ramp(longest, stages)]
+
+
+def _longest_reply(trace: Path | None) -> int:
+    if trace is None:
+        return _REPLY_TOKENS
+    try:
+        return max(1, *(request.reply_tokens for request in read_trace(trace).requests))
+    except TraceError as error:
+        fail(str(error), WRONG_USAGE)
+
+
+def _describe(trace: Path | None, time_scale: float, reply_tokens: int) -> str:
+    name = "" if trace is None else f"sessions of {trace.name}, "
+    return f"{name}think times × {time_scale:g}, replies up to {reply_tokens} tokens"
+
+
 def _read_report(path: Path) -> Report:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Report)
+        report = msgspec.json.decode(path.read_bytes(), type=Report)
     except (OSError, msgspec.MsgspecError) as error:
         fail(f"--check must be a report.json of this command (got {path}: {error})", WRONG_USAGE)
+    if report.knee.length_tokens is not None:
+        fail(f"--check must be a report of a ramp of users (got lengths: {path})", WRONG_USAGE)
+    return report
 
 
 def _write(report: Report, out: Path, users: int | None) -> None:
@@ -131,8 +187,14 @@ def _pretty(value: object) -> bytes:
 class _Load:
     """Runs the load test in its own process and samples the server during the run."""
 
-    def __init__(
-        self, url: str, api_key: str | None, out: Path, time_scale: float, max_output_tokens: int
+    def __init__(  # noqa: PLR0913, PLR0917 -- the command's options
+        self,
+        url: str,
+        api_key: str | None,
+        out: Path,
+        time_scale: float,
+        max_output_tokens: int,
+        trace: Path | None,
     ) -> None:
         self._url = url
         self._environment = {} if api_key is None else {"SESSIOND_API_KEY": api_key}
@@ -140,17 +202,23 @@ class _Load:
         self._options = {
             "--time-scale": str(time_scale),
             "--max-output-tokens": str(max_output_tokens),
+            "--trace": "" if trace is None else str(trace),
         }
 
     def run(
-        self, server: ServerApi, users: Sequence[int], stage_s: float, console: Console
+        self,
+        server: ServerApi,
+        steps: Sequence[tuple[int, int]],
+        stage_s: float,
+        console: Console,
     ) -> list[LoadStage]:
-        """Run `users[i]` users for `stage_s` seconds each, then summarise the stages."""
+        """Run stages of `stage_s` seconds, each a number of users and a length, and sum them up."""
         turns, samples = self._out / "turns.jsonl", self._out / "server.jsonl"
-        stages = ",".join(f"{count}:{stage_s:g}" for count in users)
-        console.print(f"users {', '.join(map(str, users))}, {stage_s:g} s each", style="dim")
+        stages = ",".join(f"{count}:{stage_s:g}:{tokens}" for count, tokens in steps)
+        names = [f"{count}{f' × {tokens} tokens' * bool(tokens)}" for count, tokens in steps]
+        console.print(f"users {', '.join(names)}, {stage_s:g} s each", style="dim")
         with _Watch(server, samples):
-            self._locust(stages, turns, len(users) * stage_s + _GRACE_S)
+            self._locust(stages, turns, len(steps) * stage_s + _GRACE_S)
         return sum_up(sorted([*read(turns), *read(samples)], key=lambda seen: seen.at_s))
 
     def _locust(self, stages: str, record: Path, timeout_s: float) -> None:

@@ -55,7 +55,7 @@ def write_plot(outcomes: Sequence[Outcome], path: Path) -> None:
 def simulate(  # noqa: PLR0913, PLR0917 -- the command's options
     trace: Annotated[
         Path | None,
-        typer.Argument(help="Trace: a .jsonl of Mooncake or a .csv of BurstGPT, or its .gz."),
+        typer.Argument(help="Trace: a .jsonl (docs/traces.md) or a .csv of BurstGPT, or its .gz."),
     ] = None,
     policy: Annotated[
         list[str] | None, typer.Option(help="Placement policy; may be repeated.")

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from sessiond.capacity.knee import find_knee, instances_for, predict
+from sessiond.capacity.knee import find_knee, find_longest, instances_for, predict
 from sessiond.capacity.observations import ServerSeen, StageBegun, TurnSeen, encode, read
 from sessiond.capacity.page import check_lines, html_page, stage_table
 from sessiond.capacity.picture import draw
@@ -26,8 +26,8 @@ def stage(users, tokens_per_s, **changes):
 SATURATING = [stage(8, 80), stage(16, 158), stage(24, 230), stage(32, 240), stage(40, 238)]
 
 
-def report(stages=SATURATING):
-    return Report(model="m", load="a load", stages=stages, knee=find_knee(stages))
+def report(stages=SATURATING, knee=None):
+    return Report(model="m", load="a load", stages=stages, knee=knee or find_knee(stages))
 
 
 class TestKnee:
@@ -162,3 +162,34 @@ def test_what_people_see():
 
 def test_a_report_is_read_as_it_was_written():
     assert msgspec.json.decode(msgspec.json.encode(report()), type=Report) == report()
+
+
+class TestLengths:
+    STAGES = tuple(
+        stage(4, tokens_per_s, length_tokens=length)
+        for length, tokens_per_s in ((500, 90), (1000, 60), (1500, 20))
+    )
+
+    def test_m08_the_longest_before_a_limit(self):
+        late = [*self.STAGES[:2], msgspec.structs.replace(self.STAGES[2], preemptions=2.0)]
+        knee = find_longest(late)
+        assert (knee.users, knee.length_tokens, knee.found) == (4, 1000, True)
+        (line,) = answer(report(late, knee), None)
+        assert line == (
+            "longest conversations of 4 users: 1000 tokens "
+            "(at 1500 tokens running turns were preempted 2 times)"
+        )
+
+    def test_throughput_that_falls_with_length_is_no_limit(self):
+        knee = find_longest(self.STAGES)
+        assert (knee.length_tokens, knee.found) == (1500, False)
+        assert "1500 or more tokens" in answer(report(self.STAGES, knee), None)[0]
+        assert draw(report(self.STAGES, knee)).startswith(b"\x89PNG")
+
+    def test_a_stage_knows_its_length(self):
+        (only,) = sum_up([StageBegun(at_s=0.0, users=2, seconds=10.0, length_tokens=700)])
+        assert only.length_tokens == 700
+
+    def test_without_a_stage_there_is_none(self):
+        with pytest.raises(ValueError, match="one or more"):
+            find_longest([])

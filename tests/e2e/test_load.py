@@ -11,7 +11,7 @@ import pytest
 from benchmarks.server_process import running_server
 from loadtest.scenarios import SCENARIOS
 from sessiond.capacity.observations import TurnSeen, read
-from tests.docs.blocks import ROOT, code_blocks_of_section
+from tests.docs.blocks import ROOT, code_blocks, code_blocks_of_section
 from tests.e2e.support import assert_all_blocks_come_back
 
 
@@ -90,3 +90,46 @@ def test_a_report_that_is_none_is_refused(loaded, tmp_path):
     )  # fmt: skip
     assert ran.returncode == 2
     assert "--check must be a report.json of this command" in ran.stderr
+
+
+def capacity(loaded, folder, *options):
+    command = [sys.executable, "-m", "sessiond", "capacity", "--url", loaded.url, *options]
+    ran = subprocess.run(
+        [*command, "--out", str(folder), "--stage-s", "4"],
+        cwd=ROOT, capture_output=True, text=True, timeout=600, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    return json.loads((folder / "report.json").read_bytes()), ran.stdout
+
+
+def test_m08_capacity_replays_a_trace_of_ones_own(loaded, tmp_path):
+    (example,) = code_blocks("docs/traces.md", "json")
+    (tmp_path / "own.jsonl").write_text(example)
+    report, _ = capacity(
+        loaded, tmp_path / "out", "--trace", str(tmp_path / "own.jsonl"),
+        "--users", "2", "--stages", "2", "--time-scale", "0.01",
+    )  # fmt: skip
+    assert report["load"] == "sessions of own.jsonl, think times × 0.01, replies up to 120 tokens"
+    turns = [one for one in read(tmp_path / "out" / "turns.jsonl") if isinstance(one, TurnSeen)]
+    assert turns
+    assert not any(turn.lost for turn in turns)
+
+
+def test_m08_capacity_ramps_up_lengths(loaded, tmp_path):
+    report, said = capacity(
+        loaded, tmp_path / "out", "--length-ramp", "400",
+        "--users", "2", "--stages", "2", "--time-scale", "0.002", "--max-output-tokens", "8",
+    )  # fmt: skip
+    assert [(one["users"], one["length_tokens"]) for one in report["stages"]] == [
+        (2, 200),
+        (2, 400),
+    ]
+    assert "longest conversations of 2 users: " in said
+
+
+def test_a_trace_that_is_none_is_refused_before_anything_starts(loaded, tmp_path):
+    ran = subprocess.run(
+        [sys.executable, "-m", "sessiond", "capacity", "--url", loaded.url, "--trace", "no.jsonl"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert (ran.returncode, "No such file" in ran.stderr) == (2, True)

@@ -5,6 +5,7 @@ import pytest
 from loadtest.conversation import Conversation
 from loadtest.recorder import Recorder, inter_token_s, is_warm
 from loadtest.retry import PASSING, RetryBudget, wait_before_retry
+from loadtest.scenarios import CrowdStage
 from sessiond.capacity.observations import TurnSeen, read
 from tests.cli.scripted_server import Play, ScriptedServer, reply
 
@@ -107,7 +108,7 @@ def test_a_slow_reader_waits_before_each_frame(talking):
 def test_what_was_met_is_written_down(tmp_path, talking):
     path = tmp_path / "turns.jsonl"
     recorder = Recorder(str(path))
-    recorder.stage_begun(5, 30.0)
+    recorder.stage_begun(CrowdStage(5, 30.0, 700))
     with ScriptedServer([Play(frames=reply("Hi"))]).running() as server:
         conversation = talking(server)
         met = conversation.say("one")
@@ -115,7 +116,7 @@ def test_what_was_met_is_written_down(tmp_path, talking):
         recorder.turn(conversation.say("gone"), 5)
     recorder.close()
     stage, good, lost = read(path)
-    assert (stage.users, stage.seconds) == (5, 30.0)
+    assert (stage.users, stage.seconds, stage.length_tokens) == (5, 30.0, 700)
     assert isinstance(good, TurnSeen)
     assert (good.output_tokens, good.warm, good.lost, good.users) == (5, False, False, 5)
     assert (lost.lost, lost.code) == (True, "cut")

@@ -4,7 +4,7 @@ from itertools import islice
 
 import pytest
 
-from loadtest.people import Person, load_habits
+from loadtest.people import Person, load_habits, load_trace
 
 
 @pytest.fixture(scope="module")
@@ -51,3 +51,30 @@ def test_documents_are_as_long_as_asked_for(habits):
 def test_conversations_go_on_for_ever(habits):
     person = Person(habits, 1)
     assert all(list(person.conversation()) for _ in islice(range(1000), 200))
+
+
+OWN = (
+    '{"t": 0, "session": "a", "input_len": 400, "output_len": 20}\n'
+    '{"t": 9, "session": "b", "input_len": 16, "output_len": 1}\n'
+    '{"t": 50.5, "session": "a", "input_len": 520, "output_len": 90}\n'
+)
+
+
+def test_m08_with_a_trace_people_talk_as_its_sessions_did(habits, tmp_path):
+    (tmp_path / "own.jsonl").write_text(OWN)
+    traced = load_trace(tmp_path / "own.jsonl")
+    person = Person(habits, 1, time_scale=0.1, most_tokens=64, traced=traced)
+    talks = [list(person.conversation()) for _ in range(20)]
+    assert {len(one) for one in talks} == {1, 2}
+    first, second = next(one for one in talks if len(one) == 2)
+    assert len(first.text.split()) == pytest.approx(300, abs=1)  # a token is 3/4 of a word
+    assert len(second.text.split()) == pytest.approx(75, abs=1)
+    assert (first.max_output_tokens, second.max_output_tokens) == (20, 64)
+    assert (first.think_s, second.think_s) == (pytest.approx(5.05), 0)
+    assert len({one[0].text for one in talks}) == 20, "no two start alike"
+
+
+def test_a_conversation_may_open_with_a_document(habits):
+    opened = list(Person(habits, 1).conversation(opening_tokens=400))
+    assert len(opened[0].text.split()) > 300
+    assert all(len(said.text.split()) < 300 for said in opened[1:])

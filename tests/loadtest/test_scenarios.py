@@ -30,7 +30,14 @@ def test_stages_follow_each_other():
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("text", ["", "5", "x:1", "0:5", "5:0", "5:1,,"])
+def test_stages_may_have_a_length():
+    assert parse_stages("5:30:700,5:30:1400") == [
+        CrowdStage(5, 30.0, 700),
+        CrowdStage(5, 30.0, 1400),
+    ]
+
+
+@pytest.mark.parametrize("text", ["", "5", "x:1", "0:5", "5:0", "5:1,,", "5:1:-1", "5:1:2:3"])
 def test_stages_that_are_none(text):
     with pytest.raises(ValueError, match="must be USERS:SECONDS"):
         parse_stages(text)

@@ -34,12 +34,37 @@ def test_burstgpt_prompts_grow_within_a_session(tmp_path: Path) -> None:
     assert (second.known_blocks, second.new_tokens) == (2, 40)
 
 
+CHAT = (
+    '{"t": 0, "session": "a", "input_len": 40, "output_len": 20}\n'
+    '{"t": 9, "session": "b", "input_len": 16, "output_len": 1}\n'
+    '{"t": 50.5, "session": "a", "input_len": 100, "output_len": 9, "model": "ours"}\n'
+)
+
+
+def test_m08_a_trace_of_ones_own_needs_no_block_ids(tmp_path: Path) -> None:
+    (tmp_path / "own.jsonl").write_text(CHAT)
+    trace = read_trace(tmp_path / "own.jsonl")
+    assert trace.block_tokens == 16
+    first, other, second = trace.requests
+    assert list(second.blocks)[:2] == list(first.blocks)
+    assert set(other.blocks).isdisjoint(second.blocks)
+    assert (second.at_s, second.new_tokens, second.reply_tokens) == (50.5, 40, 9)
+
+
 @pytest.mark.parametrize(
     ("name", "text", "words"),
     [
         ("a.jsonl", MOONCAKE + "{}\n", "line 3"),
         ("a.csv", "t,session,turn,input_len,output_len\n0,1,1,many,2\n", "line 2"),
         ("a.csv", "t,session,turn,input_len,output_len\n", "must have a request"),
+        (
+            "a.jsonl",
+            CHAT + '{"t": 1, "session": "a", "output_len": 1}',
+            "line 4: input_len is missing",
+        ),
+        ("a.jsonl", CHAT + "[1]", r"line 4 must be an object \(got \[1\]\)"),
+        ("a.jsonl", CHAT + MOONCAKE, "line 4: all lines or none must have blocks"),
+        ("a.jsonl", "{", "line 1: "),
         ("a.txt", "x", "name must end in"),
     ],
 )
