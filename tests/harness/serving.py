@@ -99,3 +99,7 @@ async def serving(gateway, *, allowed_hosts=(), allowed_origins=(), traced=False
         ready.cancel()
         server.exit.set()
         await task
+        # a transport that is closed is gone one turn of the loop later, which may be its last
+        async with asyncio.timeout(60):
+            while server.server_state.connections:  # noqa: ASYNC110 -- they have no event
+                await asyncio.sleep(0.001)
