@@ -18,7 +18,9 @@ from sessiond.domain import Caller
 from sessiond.errors import RequestError
 
 # for load balancers, scrapers and readers of the documentation, who have no key
-OPEN_PATHS = frozenset({"/health/live", "/health/ready", "/metrics", "/openapi.json", "/console"})
+OPEN_PATHS = frozenset(
+    {"/", "/health", "/health/live", "/health/ready", "/metrics", "/openapi.json", "/console"}
+)
 _OPEN_FOLDER = "/console/"  # the page's static files; the data that it shows requires a key
 ADMIN_PATH = "/admin/"
 _SCOPE_KEY = "sessiond.admission"

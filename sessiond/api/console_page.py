@@ -64,7 +64,15 @@ class ConsolePage:
     def routes(self) -> list[BaseRoute]:
         """List the routes of the page and its files."""
         loaded = Route("/{name:path}", self.read_file, methods=["GET"])
-        return [Route(PATH, self.read_page, methods=["GET"]), Mount(PATH, routes=[loaded])]
+        return [
+            Route("/", self.redirect, methods=["GET"]),
+            Route(PATH, self.read_page, methods=["GET"]),
+            Mount(PATH, routes=[loaded]),
+        ]
+
+    async def redirect(self, request: Request) -> Response:  # noqa: ARG002 -- Starlette's signature
+        """`GET /`: a reader who typed the address only sees the console."""
+        return Response(status_code=307, headers={"Location": PATH})
 
     async def read_page(self, request: Request) -> Response:
         """`GET /console`."""

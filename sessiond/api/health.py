@@ -21,6 +21,7 @@ from sessiond.observability.metrics import CONTENT_TYPE, Poll
 from sessiond.sessions.queries import ask_in_time
 
 FITS_TOKENS = (1024, 4096)
+PROBE_METHODS = ("GET", "OPTIONS")  # HAProxy checks by OPTIONS by default
 
 
 class HealthApi:
@@ -39,10 +40,12 @@ class HealthApi:
     def routes(self) -> list[BaseRoute]:
         """List the routes."""
         return [
-            Route("/health/live", self.live, methods=["GET"]),
-            Route("/health/ready", self.ready, methods=["GET"]),
-            Route("/health/capacity", self.capacity, methods=["GET"]),
-            Route("/metrics", self.metrics, methods=["GET"]),
+            Route("/", self.live, methods=["OPTIONS"]),
+            Route("/health", self.ready, methods=PROBE_METHODS),
+            Route("/health/live", self.live, methods=PROBE_METHODS),
+            Route("/health/ready", self.ready, methods=PROBE_METHODS),
+            Route("/health/capacity", self.capacity, methods=PROBE_METHODS),
+            Route("/metrics", self.metrics, methods=PROBE_METHODS),
             Route("/v1/models", self.models, methods=["GET"]),
             Route("/v1/models/{model:path}", self.model, methods=["GET"]),
             Route("/admin/memory", self.memory, methods=["GET"]),
@@ -53,7 +56,7 @@ class HealthApi:
         return json_response({"status": "ok"})
 
     async def ready(self, request: Request) -> Response:  # noqa: ARG002 -- the same
-        """`GET /health/ready`: 200 if a turn would be accepted now, else 503 with the reason."""
+        """`/health`, `/health/ready`: 200 if a turn would be accepted now, else 503 and why."""
         if self._connections.draining:
             return json_response({"status": "draining"}, 503)
         if not await self._engine_answers():

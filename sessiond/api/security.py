@@ -1,11 +1,14 @@
 """Host allow-list and Origin check on HTTP and sockets, before any other code sees a request.
 
+Probes and scrapers address a pod by its IP or a service name, or send no Host at all. Their paths
+(`is_probe`) have no data of users and are exempt from the Host check, not from the Origin check.
+
 A page of another site can send requests to a server on loopback (with DNS rebinding even under its
 own name), so both are checked there, too. Pure ASGI: middleware that wraps `receive` would hide
 disconnects.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -61,10 +64,25 @@ def plain_origin(origin: str) -> str:
     return lower.removesuffix(f":{_DEFAULT_PORTS.get(scheme, '')}")
 
 
+def is_probe(scope: Scope) -> bool:
+    """Whether a request is exempt from the Host check: health, metrics, HAProxy's default check.
+
+    That check is `OPTIONS /` without a Host, which no browser can send.
+    """
+    if scope["type"] != "http":
+        return False
+    path = scope["path"]
+    if path in {"/health", "/metrics"} or path.startswith("/health/"):
+        return True
+    has_host = any(name.lower() == b"host" for name, _ in scope["headers"])
+    return scope["method"] == "OPTIONS" and path == "/" and not has_host
+
+
 class HostOriginCheck:
     """ASGI middleware: 403 unless the host is allowed, and the origin absent, the same or allowed.
 
-    Allowed origins are those of `plain_origin`.
+    Probes may name any host, but one that is not allowed has no origin. Allowed origins are those
+    of `plain_origin`.
     """
 
     def __init__(
@@ -78,31 +96,38 @@ class HostOriginCheck:
         """Pass the request on, or refuse it."""
         if scope["type"] in {"http", "websocket"}:
             try:
-                self.check(scope["headers"])
+                self.check(scope["headers"], needs_host=not is_probe(scope))
             except RequestError as error:
                 await refuse_connection(error, scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
-    def check(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
-        """Check the headers of a request.
+    def check(self, headers: Iterable[tuple[bytes, bytes]], *, needs_host: bool = True) -> None:
+        """Check the headers of a request; without `needs_host`, any Host or none will do.
 
         Raises:
             RequestError: `permission_denied`.
         """
         found = [(name.lower(), value.decode("latin-1")) for name, value in headers]
         hosts = [value for name, value in found if name == b"host"]
-        host = parse_host(hosts[0]) if len(hosts) == 1 else None
-        if host is None or host.host not in self._allowed:
+        host = self._allowed_host(hosts)
+        if host is None and needs_host:
             shown = ", ".join(hosts)[:100] or "absent"
             message = f"Host must be a loopback name or one of --allowed-hosts (got {shown!a})"
             raise RequestError("permission_denied", message, param="Host")
         for name, value in found:
-            if name != b"origin" or plain_origin(value) in self._origins:
-                continue
-            if not is_same_origin(value, host):
+            if name == b"origin" and not self._is_allowed_origin(value, host):
                 message = (
                     "Origin must be absent, this server's or one of --allowed-origins "
                     f"(got {value[:100]!a})"
                 )
                 raise RequestError("permission_denied", message, param="Origin")
+
+    def _allowed_host(self, values: Sequence[str]) -> HostPort | None:
+        host = parse_host(values[0]) if len(values) == 1 else None
+        return host if host is not None and host.host in self._allowed else None
+
+    def _is_allowed_origin(self, origin: str, host: HostPort | None) -> bool:
+        if plain_origin(origin) in self._origins:
+            return True
+        return host is not None and is_same_origin(origin, host)

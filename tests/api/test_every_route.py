@@ -59,10 +59,12 @@ def client(running, **headers):
 )
 async def test_pages_of_others_reach_no_route(stack, headers, param):
     async with stack(keys=True) as running, client(running, **headers) as http:
-        routes = [*every_route(running), ("GET", "/console"), ("GET", "/"), ("OPTIONS", "/metrics")]
+        routes = [*every_route(running), ("GET", "/console"), ("PUT", "/metrics")]
         assert {"/metrics", "/openapi.json", "/health/live"} <= {path for _, path in routes}
         assert len(routes) > 40
         for method, path in routes:
+            if param == "Host" and (path == "/metrics" or path.startswith("/health")):
+                continue  # probes name other hosts: tests/api/test_probes.py
             answer = await http.request(method, filled(path, "x"))
             assert answer.status_code == 403, (method, path)
             assert "access-control-allow-origin" not in answer.headers
@@ -82,7 +84,7 @@ async def test_every_route_but_the_open_ones_needs_a_key(stack):
         for method, path in every_route(running):
             answer = await http.request(method, filled(path, "x"))
             if path in OPEN_PATHS:
-                assert answer.status_code in {200, 503}, path
+                assert answer.status_code in {200, 307, 503}, path
             else:
                 assert answer.status_code == 401, (method, path)
 

@@ -29,12 +29,15 @@ def described(document):
 
 
 def served(app):
-    """What the routes take; converters of their parameters are not part of a path's name."""
+    """What the routes take; converters of their parameters are not part of a path's name.
+
+    HEAD and OPTIONS of probed paths answer as GET does.
+    """
     return {
         (method, re.sub(r":\w+}", "}", route.path))
         for route in app.routes
         if isinstance(route, Route)
-        for method in route.methods - {"HEAD"}
+        for method in route.methods - {"HEAD", "OPTIONS"}
     }
 
 

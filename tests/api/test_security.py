@@ -179,7 +179,7 @@ def test_a_host_header_is_taken_apart():
 async def test_the_check_holds_on_http_and_on_sockets(headers, param):
     async with serving(gateway_of(ScriptedService(lambda _: reply("x")))) as served:
         async with httpx.AsyncClient(base_url=served.http_url, trust_env=False, timeout=60) as http:
-            for path in ("/health/live", "/v1/responses", "/metrics", "/nowhere"):
+            for path in ("/openapi.json", "/v1/responses", "/console", "/nowhere"):
                 response = await http.get(path, headers=headers)
                 assert response.status_code == 403
                 assert response.json()["error"]["code"] == "permission_denied"

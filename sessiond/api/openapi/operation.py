@@ -50,7 +50,7 @@ class Operation:
     def tag(self) -> str:
         """The operation's group, taken from its path."""
         words = self.path.strip("/").split("/")
-        return words[1] if words[0] == "v1" else words[0]
+        return words[1] if words[0] == "v1" else words[0] or "console"
 
 
 LIMIT = Parameter(

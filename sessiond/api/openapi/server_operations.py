@@ -21,6 +21,23 @@ SERVER = (
     ),
     Operation(
         method="get",
+        path="/",
+        name="root",
+        about="Redirect to the console.",
+        answer="Text",
+        status=307,
+        media_types=(),
+    ),
+    Operation(
+        method="get",
+        path="/health",
+        name="health",
+        about="As `/health/ready`.",
+        answer="Health",
+        other_answers={503: "Health"},
+    ),
+    Operation(
+        method="get",
         path="/health/live",
         name="live",
         about="Whether the process runs.",
