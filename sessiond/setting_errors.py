@@ -13,7 +13,14 @@ from pydantic_core import ErrorDetails
 
 from engine.errors import ConfigError
 from engine.system.byte_size import BYTE_SIZES
-from sessiond.settings import CONFIG_FILE_VARIABLE, ENV_PREFIX, ByteSize, Settings, config_file
+from sessiond.settings import (
+    CONFIG_FILE_VARIABLE,
+    ENV_PREFIX,
+    ByteSize,
+    Settings,
+    config_file,
+    service_variables,
+)
 
 # Environment variables with the prefix that are not server settings.
 OTHER_VARIABLES = frozenset(
@@ -102,7 +109,7 @@ def _line(details: ErrorDetails, flags: Mapping[str, object]) -> str:
 
 def _as_given(name: str, value: object, flags: Mapping[str, object]) -> object:
     """The value as given: pydantic's error may show only a part of it."""
-    return flags.get(name, os.environ.get(f"{ENV_PREFIX}{name.upper()}", value))
+    return flags.get(name, _variables().get(f"{ENV_PREFIX}{name.upper()}", value))
 
 
 def _source(name: str, flags: Mapping[str, object]) -> str:
@@ -110,7 +117,7 @@ def _source(name: str, flags: Mapping[str, object]) -> str:
     if name in flags:
         return f"--{name.replace('_', '-')}"
     variable = f"{ENV_PREFIX}{name.upper()}"
-    if variable in os.environ:
+    if variable in _variables():
         return variable
     return f"{config_file()}: {name}" if name in _file_names() else name
 
@@ -123,9 +130,16 @@ def _file_names() -> frozenset[str]:
         return frozenset()
 
 
+def _variables() -> dict[str, str]:
+    """The environment without the variables that Kubernetes sets for a Service."""
+    passed_over = service_variables(os.environ)
+    return {name: value for name, value in os.environ.items() if name not in passed_over}
+
+
 def _refuse_unknown_variables() -> None:
     known = {f"{ENV_PREFIX}{name.upper()}" for name in Settings.model_fields} | OTHER_VARIABLES
-    unknown = [n for n in os.environ if n.upper().startswith(ENV_PREFIX) and n.upper() not in known]
+    given = [name for name in _variables() if name.upper().startswith(ENV_PREFIX)]
+    unknown = [name for name in given if name.upper() not in known]
     if unknown:
         lines = [
             f"{name}={os.environ[name]}: there is no such setting; "

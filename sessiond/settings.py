@@ -3,12 +3,14 @@
 import ipaddress
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_settings import (
     BaseSettings,
+    EnvSettingsSource,
     NoDecode,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
@@ -39,6 +41,37 @@ PING_TIMEOUT_S = 20.0
 def config_file() -> Path:
     """Path of the settings file, which may not exist."""
     return Path(os.environ.get(CONFIG_FILE_VARIABLE) or "sessiond.toml")
+
+
+# What Kubernetes sets in each pod for a Service named `sessiond` or `sessiond-…`.
+_SERVICE_VARIABLE = re.compile(
+    r"SESSIOND_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)",
+    re.IGNORECASE,
+)
+_SERVICE_PORT = re.compile(r"SESSIOND_(\w+_)?PORT", re.IGNORECASE)
+_SERVICE_ADDRESS = re.compile(r"(tcp|udp|sctp)://", re.IGNORECASE)
+
+
+def service_variables(environment: Mapping[str, str]) -> list[str]:
+    """Names of the variables that Kubernetes sets for a Service; they are no settings.
+
+    `SESSIOND_PORT` is one only if it holds an address, such as `tcp://10.96.0.1:8080`.
+    """
+    return sorted(
+        name
+        for name, value in environment.items()
+        if _SERVICE_VARIABLE.fullmatch(name)
+        or (_SERVICE_PORT.fullmatch(name) and _SERVICE_ADDRESS.match(value))
+    )
+
+
+class _OwnVariables(EnvSettingsSource):
+    """The environment without Kubernetes' service variables."""
+
+    def _load_env_vars(self) -> Mapping[str, str | None]:
+        passed_over = {name.lower() for name in service_variables(os.environ)}
+        variables = super()._load_env_vars()
+        return {name: value for name, value in variables.items() if name not in passed_over}
 
 
 def data_folder() -> Path:
@@ -348,12 +381,13 @@ class Settings(BaseSettings):
         cls,
         settings_cls: type[BaseSettings],
         init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 -- the base class's signature
+        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003 -- the base class's signature
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 -- the same
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 -- the same
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Sources in order of precedence: flags, environment, file."""
-        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, config_file())
+        variables = _OwnVariables(settings_cls)
+        return init_settings, variables, TomlConfigSettingsSource(settings_cls, config_file())
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

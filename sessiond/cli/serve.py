@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import os
 import re
 import resource
 import socket
@@ -20,7 +21,7 @@ from sessiond.cli.banner import Banner, program_name
 from sessiond.cli.fail import WRONG_USAGE, fail
 from sessiond.cli.model import pull_with_progress
 from sessiond.sessions.transcript import TextFormat
-from sessiond.settings import Settings
+from sessiond.settings import Settings, service_variables
 
 _FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 # uvicorn logs this for every denied upgrade, although the response was complete
@@ -68,6 +69,7 @@ def serve(settings: Settings) -> None:
     from sessiond.cli.server import PortTakenError, bind
 
     configure_logs()
+    _report_service_variables()
     console = Console(highlight=False)
     banner = Banner(console, program=program_name(sys.argv[0]))
     banner.greet()
@@ -168,6 +170,15 @@ def _warn_without_keys(db: str) -> None:
         logger.warning(
             "no user has a key, so every request is refused; "
             "create one: `sessiond user add NAME --role admin`"
+        )
+
+
+def _report_service_variables() -> None:
+    if names := service_variables(os.environ):
+        logger.info(
+            "Kubernetes set %s for a Service named like this program; these variables are no "
+            "settings and are passed over (enableServiceLinks: false avoids them)",
+            ", ".join(names),
         )
 
 

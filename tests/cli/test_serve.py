@@ -1,5 +1,6 @@
 """What `sessiond serve` refuses before a model is loaded. The rest: tests/e2e/test_serve.py."""
 
+import logging
 import socket
 
 import pytest
@@ -47,3 +48,18 @@ def test_a_database_that_is_not_known_is_wrong_usage(tmp_path):
     result = serve("--model", "m.gguf", "--db", "mysql://x/y")
     assert result.exit_code == 2
     assert "mysql" in result.output
+
+
+def test_n02_service_variables_are_passed_over_with_one_line_that_names_kubernetes(
+    monkeypatch, caplog
+):
+    monkeypatch.setenv("SESSIOND_SERVICE_HOST", "10.96.0.1")
+    monkeypatch.setenv("SESSIOND_PORT", "tcp://10.96.0.1:8080")
+    caplog.set_level(logging.INFO, "sessiond")
+    assert "there is no such setting" not in serve("--model", "gpt-17").output
+    (line,) = [record.getMessage() for record in caplog.records if "Kubernetes" in record.message]
+    assert "SESSIOND_PORT, SESSIOND_SERVICE_HOST" in line
+    monkeypatch.setenv("SESSIOND_PROT", "1")
+    refused = serve("--model", "gpt-17")
+    assert refused.exit_code == 2
+    assert "SESSIOND_PROT=1: there is no such setting; did you mean port?\n" in refused.output

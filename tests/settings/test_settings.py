@@ -4,7 +4,7 @@ import pytest
 
 from engine.config import EngineConfig
 from sessiond.setting_errors import SettingError, allowed_values, load_settings
-from sessiond.settings import Settings
+from sessiond.settings import Settings, service_variables
 
 
 @pytest.fixture(autouse=True)
@@ -240,3 +240,70 @@ def test_every_engine_setting_reaches_the_engine():
     expected = {("max_num_waiting" if k == "max_queue" else k): v for k, v in changed.items()}
     assert config == EngineConfig(**expected)
     assert set(expected) == set(EngineConfig.__struct_fields__)
+
+
+def pod(service="SESSIOND", port="8080", address="10.96.0.1"):
+    """The variables that Kubernetes sets for a Service in each pod of its namespace."""
+    one = f"{service}_PORT_{port}_TCP"
+    return {
+        f"{service}_SERVICE_HOST": address,
+        f"{service}_SERVICE_PORT": port,
+        f"{service}_SERVICE_PORT_HTTP": port,
+        f"{service}_PORT": f"tcp://{address}:{port}",
+        one: f"tcp://{address}:{port}",
+        f"{one}_PROTO": "tcp",
+        f"{one}_PORT": port,
+        f"{one}_ADDR": address,
+    }
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        pod(),
+        pod(address="[fd00::1]"),
+        pod("SESSIOND_METRICS", "9090"),  # a Service named `sessiond-metrics`
+        pod() | pod("SESSIOND_2"),
+        {"SESSIOND_PORT_53_UDP": "udp://10.96.0.1:53", "SESSIOND_PORT": "udp://10.96.0.1:53"},
+    ],
+)
+def test_n02_service_variables_of_kubernetes_are_no_settings(variables, tmp_path, monkeypatch):
+    (tmp_path / "sessiond.toml").write_text("port = 9\n")
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert load_settings({}).port == 9
+    assert load_settings({"port": "7"}).port == 7
+    assert service_variables(variables | {"SESSIOND_HOST": "::1"}) == sorted(variables)
+
+
+def test_n02_a_port_and_a_misspelling_beside_service_variables_are_as_ever(tmp_path, monkeypatch):
+    for name, value in pod().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("SESSIOND_PROT", "1")
+    assert refusal() == "SESSIOND_PROT=1: there is no such setting; did you mean port?"
+    monkeypatch.delenv("SESSIOND_PROT")
+    (tmp_path / "sessiond.toml").write_text("port = -1\n")
+    assert refusal().startswith("sessiond.toml: port must be ")
+    monkeypatch.setenv("SESSIOND_PORT", "8081")
+    assert load_settings({}).port == 8081
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("SESSIOND_SERVICE_HOSTS", "10.0.0.1"),
+        ("SESSIOND_SERVICES_PORT", "1"),
+        ("SESSIOND_PORT_X_TCP", "tcp://10.0.0.1:1"),
+        ("SESSIOND_PORT_8080", "1"),
+        ("SESSIOND_METRICS_PORT", "1"),
+        ("SESSIOND_HOST_NAME", "tcp://10.0.0.1:1"),
+    ],
+)
+def test_n02_what_only_looks_like_a_service_variable_is_refused(name, value, monkeypatch):
+    monkeypatch.setenv(name, value)
+    assert refusal().startswith(f"{name}={value}: there is no such setting")
+
+
+def test_n02_an_address_in_another_form_is_no_port(monkeypatch):
+    monkeypatch.setenv("SESSIOND_PORT", "http://10.96.0.1:8080")
+    assert refusal().startswith("SESSIOND_PORT must be a whole number from 0 to 65535")
