@@ -80,6 +80,12 @@ def data_folder() -> Path:
     return Path(base) / "sessiond"
 
 
+def config_folder() -> Path:
+    """The user's folder for what the commands keep between starts."""
+    base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    return Path(base) / "sessiond"
+
+
 def _default_db() -> str:
     return f"sqlite+aiosqlite:///{data_folder() / 'sessiond.db'}"
 

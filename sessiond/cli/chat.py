@@ -48,8 +48,12 @@ _COMMANDS = {
     "fidelity=shifted; /policy default uses the server's",
     "/reset": "empty the conversation but keep the system prompt",
     "/help": "show this list",
-    "/quit": "leave (like Ctrl-D or Ctrl-C twice); lines typed during a reply are sent after it",
+    "/quit": "leave (like Ctrl-D or Ctrl-C twice); what is typed during a reply is sent after it",
 }
+_KEYS = (
+    "Alt-Enter (or Esc, Enter) begins a new line; a pasted text is one message. "
+    "Tab completes a command; the arrow keys bring back earlier messages."
+)
 
 
 def chat(  # noqa: PLR0913, PLR0917 -- one parameter per option
@@ -84,7 +88,7 @@ def chat(  # noqa: PLR0913, PLR0917 -- one parameter per option
     options = TurnOptions(
         instructions=system, max_output_tokens=max_output_tokens, temperature=temperature
     )
-    keyboard = Keyboard()
+    keyboard = Keyboard(tuple(_COMMANDS))
     screen = Screen(interactive=keyboard.interactive and once is None)
     client = ChatClient(address, options, session_id=conversation)
     session = ChatSession(client, ServerApi(address), screen, keyboard)
@@ -127,7 +131,7 @@ class ChatSession:
         }
 
     def run(self) -> bool:
-        """Read and run lines until the end of input or `/quit`.
+        """Read and run messages and commands until the end of input or `/quit`.
 
         Returns:
             False if a turn failed in a script.
@@ -135,13 +139,13 @@ class ChatSession:
         interactive = self._keyboard.interactive
         self._greet()
         all_good = True
-        while (line := self._keyboard.read_line("> ")) is not None:
-            if line.strip() == "/quit":
+        while (text := self._keyboard.read_message("> ")) is not None:
+            if text.strip() == "/quit":
                 break
-            if line.startswith("/"):
-                self._command(line.strip())
-            elif line.strip():
-                all_good &= self.run_once(line)
+            if text.startswith("/") and "\n" not in text.strip():
+                self._command(text.strip())
+            elif text.strip():
+                all_good &= self.run_once(text)
         return all_good or interactive
 
     def run_once(self, text: str) -> bool:
@@ -190,6 +194,7 @@ class ChatSession:
     def _help(self) -> None:
         for name, meaning in _COMMANDS.items():
             self._screen.remark(f"{name:10}{meaning}")
+        self._screen.remark(_KEYS)
 
     def _fork(self) -> None:
         if (session_id := self._session()) is not None:

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sessiond.cli.chat_turn import TurnEnd, TurnStats
+from sessiond.cli.word_wrap import WordWrap
 
 # a reply is untrusted text: none of its escape sequences may reach the terminal
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -21,6 +22,7 @@ class Screen:
         self._interactive = interactive
         self._replies = Console(highlight=False, soft_wrap=True)
         self._remarks = self._replies if interactive else Console(stderr=True, highlight=False)
+        self._wrap = WordWrap() if interactive and self._replies.is_terminal else None
         self._at_line_start = True
 
     def reply(self, text: str) -> None:
@@ -29,7 +31,8 @@ class Screen:
         if not clean:
             return
         replies = self._replies
-        replies.out(clean, end="", highlight=False)
+        shown = self._wrap.feed(clean, replies.width) if self._wrap else clean
+        replies.out(shown, end="", highlight=False)
         replies.file.flush()
         self._at_line_start = clean.endswith("\n")
 
@@ -67,8 +70,7 @@ class Screen:
 
     def _end_line(self) -> None:
         if not self._at_line_start:
-            self._replies.out("")
-            self._at_line_start = True
+            self.reply("\n")
 
 
 def printable(text: str) -> str:

@@ -1,44 +1,67 @@
-"""Owns standard input and Ctrl-C of a chat: lines at the prompt, cancels during a reply."""
+"""Owns standard input and Ctrl-C of a chat: messages at the prompt, cancels during a reply."""
 
 import contextlib
 import os
 import select
 import signal
 import sys
+import termios
+import tty
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
+
+from sessiond.cli.chat_history import ChatHistory, history_file
+from sessiond.cli.typed_ahead import PASTES_MARKED, PASTES_UNMARKED, TypedAhead
+
+try:
+    import readline
+except ImportError:  # a Python without it: no editing, no history
+    readline = None  # type: ignore[assignment]
 
 # `readline` checks for signals only when one interrupts its wait: a Ctrl-C between the prompt and
 # that wait would be unseen until the line is entered. A timer interrupts the wait this often.
 _SIGNAL_CHECK_S = 0.25
+_PASTE_LIMIT_S = 1.0  # for the rest of a paste that began before the reply ended
+_READ_BYTES = 65536
 
 
 class Keyboard:
-    """Reads lines. While a reply streams, Ctrl-C or a typed `/cancel` requests a cancel.
+    """Reads messages. While a reply streams, Ctrl-C or a typed `/cancel` requests a cancel.
 
-    Other lines typed during a reply wait for the next prompt. Main thread only (signals).
+    What else is typed during a reply is not echoed and waits for the next prompt. A pasted text is
+    one message, whatever its lines. Main thread only (signals). `commands`: completed by Tab.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, commands: Sequence[str] = ()) -> None:
         self.interactive = sys.stdin.isatty()
         self._ahead: deque[str] = deque()
+        self._typing = TypedAhead()
         self._cancel_wanted = False
-        if self.interactive:
-            with contextlib.suppress(ImportError):
-                import readline  # noqa: F401 -- gives `input` editing and history
+        self._history: ChatHistory | None = None
+        if self.interactive and readline is not None:
+            self._history = ChatHistory(history_file())
+            _prepare_prompt(commands, self._history.load())
 
-    def read_line(self, prompt: str) -> str | None:
-        """Return the next line, None at the end of input.
+    def read_message(self, prompt: str) -> str | None:
+        """Return the next message, None at the end of input.
 
         One Ctrl-C clears the input, since it may have been meant for a reply that has just ended;
         a second one in a row raises KeyboardInterrupt.
         """
-        if self._ahead:
-            line = self._ahead.popleft()
-            if self.interactive:
-                sys.stdout.write(prompt + line + "\n")
-            return line
+        message = self._show_ahead(prompt) if self._ahead else self._ask(prompt)
+        if message and message.strip() and self._history:
+            self._history.add(message)
+        return message
+
+    def _show_ahead(self, prompt: str) -> str:
+        message = self._ahead.popleft()
+        sys.stdout.write(f"{prompt}{message}\n")
+        if self._history:
+            readline.add_history(message)
+        return message
+
+    def _ask(self, prompt: str) -> str | None:
         try:
             return self._input(prompt)
         except KeyboardInterrupt:
@@ -49,8 +72,10 @@ class Keyboard:
 
     def _input(self, prompt: str) -> str | None:
         try:
-            with _signals_seen() if self.interactive else contextlib.nullcontext():
-                return input(prompt if self.interactive else "")
+            if not self.interactive:
+                return input()
+            with _signals_seen(), _written_already(self._typing.take_draft()):
+                return input(prompt)
         except EOFError:
             return None
 
@@ -60,30 +85,96 @@ class Keyboard:
         self._cancel_wanted = False
         before = signal.signal(signal.SIGINT, self._on_interrupt)
         try:
-            yield
+            with _keys_unechoed(self._finish_typing) if self.interactive else _NOTHING:
+                yield
         finally:
             signal.signal(signal.SIGINT, before)
 
     def cancel_wanted(self) -> bool:
         """Return whether the user requested a cancel since `streaming` began. Never blocks."""
-        while self.interactive and select.select([sys.stdin], [], [], 0)[0]:
-            typed = os.read(sys.stdin.fileno(), 65536)  # a terminal returns one line at a time
-            if not typed:
-                break
-            self._take(typed.decode(errors="replace"))
+        while self.interactive and self._take_keys(0):
+            pass
         return self._cancel_wanted
 
-    def _take(self, typed: str) -> None:
-        for line in typed.splitlines():
-            if line.strip() == "/cancel":
+    def _finish_typing(self) -> None:
+        """Take what was typed until the reply's end, and the rest of a paste."""
+        while self._take_keys(_PASTE_LIMIT_S if self._typing.pasting else 0):
+            pass
+        self._typing.pasting = False
+
+    def _take_keys(self, timeout_s: float) -> bool:
+        if not select.select([sys.stdin], [], [], timeout_s)[0]:
+            return False
+        keys = os.read(sys.stdin.fileno(), _READ_BYTES)
+        for message in self._typing.feed(keys):
+            if message.strip() == "/cancel":
                 self._cancel_wanted = True
             else:
-                self._ahead.append(line)
+                self._ahead.append(message)
+        return bool(keys)
 
     def _on_interrupt(self, _signal: int, _frame: FrameType | None) -> None:
         if self._cancel_wanted:
             raise KeyboardInterrupt
         self._cancel_wanted = True
+
+
+_NOTHING: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+
+
+def _prepare_prompt(commands: Sequence[str], history: Sequence[str]) -> None:
+    """Set up `input`: marked pastes, Alt-Enter for a new line, Tab for commands, history."""
+    readline.parse_and_bind("set enable-bracketed-paste on")
+    readline.parse_and_bind(r'"\e\C-m": "\C-q\C-j"')
+    readline.parse_and_bind("tab: complete")
+    readline.set_completer_delims(" \n")
+    readline.set_completer(_completer(commands))
+    for message in history:
+        readline.add_history(message)
+
+
+def _completer(commands: Sequence[str]) -> Callable[[str, int], str | None]:
+    def complete(start: str, state: int) -> str | None:
+        found = [name for name in commands if start and name.startswith(start)]
+        at_start = readline.get_begidx() == 0
+        return found[state] if at_start and state < len(found) else None
+
+    return complete
+
+
+@contextlib.contextmanager
+def _written_already(draft: str) -> Iterator[None]:
+    """Let the next `input` begin with a text that can be edited."""
+    if draft and readline is not None:
+        readline.set_startup_hook(lambda: readline.insert_text(draft))
+    try:
+        yield
+    finally:
+        if draft and readline is not None:
+            readline.set_startup_hook()
+
+
+@contextlib.contextmanager
+def _keys_unechoed(at_end: Callable[[], None]) -> Iterator[None]:
+    """Keep typed keys out of a reply and in order; `at_end` runs before the terminal is as before.
+
+    Control characters still make signals.
+    """
+    keys = sys.stdin.fileno()
+    before = termios.tcgetattr(keys)
+    marks = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+    tty.setcbreak(keys, termios.TCSADRAIN)
+    try:
+        if marks:
+            sys.stdout.write(PASTES_MARKED)
+            sys.stdout.flush()
+        yield
+    finally:
+        at_end()
+        if marks:
+            sys.stdout.write(PASTES_UNMARKED)
+            sys.stdout.flush()
+        termios.tcsetattr(keys, termios.TCSADRAIN, before)
 
 
 @contextlib.contextmanager

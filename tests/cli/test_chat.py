@@ -125,6 +125,12 @@ class Terminal:
     def type(self, keys):
         os.write(self._master, keys.encode())
 
+    def paste(self, text):
+        """Like a terminal: marked only if the program has asked for that."""
+        keys = text.replace("\n", "\r")
+        marks = self.shown.rfind("\x1b[?2004h") > self.shown.rfind("\x1b[?2004l")
+        self.type(f"\x1b[200~{keys}\x1b[201~" if marks else keys)
+
     def wait_for(self, text, limit_s=60.0, times=1):
         deadline = time.monotonic() + limit_s
         while self.shown.count(text) < times:
@@ -141,11 +147,11 @@ class Terminal:
 
 
 @pytest.fixture
-def terminal():
+def terminal(tmp_path):
     opened = []
 
     def start(url, **environment):
-        opened.append(Terminal(url, **environment))
+        opened.append(Terminal(url, XDG_CONFIG_HOME=str(tmp_path), **environment))
         return opened[-1]
 
     yield start
@@ -247,3 +253,90 @@ def test_ctrl_d_leaves(terminal):
         screen.wait_for("> ")  # typed before the prompt it would be the terminal's, not the chat's
         screen.type("\x04")
         assert screen.process.wait(timeout=60) == 0
+
+
+PASTE = "def add(a, b):\n\n    return a + b\n\nwhat is this?"
+
+
+def inputs(server):
+    return [message["input"] for message in server.creates]
+
+
+def test_u01_a_pasted_text_of_five_lines_is_one_message(terminal):
+    with ScriptedServer([Play(frames=reply("one"))], MODELS).running() as server:
+        screen = terminal(server.url)
+        screen.wait_for("> ")
+        screen.paste(PASTE)
+        screen.wait_for("what is this?")
+        screen.type("\r")
+        screen.wait_for("tokens/s]")
+    assert inputs(server) == [PASTE]
+
+
+def test_u01_what_is_typed_and_pasted_during_a_reply_waits_whole_and_unseen(terminal):
+    plays = [
+        Play(frames=CUT[:-1], after_cancel=CUT[-1:]),
+        Play(frames=reply("two")),
+        Play(frames=reply("three")),
+    ]
+    with ScriptedServer(plays, MODELS).running() as server:
+        screen = terminal(server.url)
+        screen.wait_for("> ")
+        screen.type("count\r")
+        screen.wait_for("counting")
+        shown = len(screen.shown)
+        screen.paste(PASTE)
+        screen.type("\r/cancel\rhalf a wo")
+        screen.wait_for("half a wo")
+        assert "def add" not in screen.shown[shown : screen.shown.index("reply 5 tokens")]
+        screen.type("rd\r")
+        screen.wait_for("three")
+    assert inputs(server) == ["count", PASTE, "half a word"]
+
+
+def test_u01_alt_enter_begins_a_new_line(terminal):
+    with ScriptedServer([Play(frames=reply("one"))], MODELS).running() as server:
+        screen = terminal(server.url)
+        screen.wait_for("> ")
+        screen.type("first\x1b\rsecond\r")
+        screen.wait_for("tokens/s]")
+    assert inputs(server) == ["first\nsecond"]
+
+
+def test_u01_history_stays_between_starts_for_the_user_alone(terminal, tmp_path):
+    plays = [Play(frames=reply("one")), Play(frames=reply("two"))]
+    with ScriptedServer(plays, MODELS).running() as server:
+        first = terminal(server.url)
+        first.wait_for("> ")
+        first.paste(PASTE)
+        first.type("\r")
+        first.wait_for("tokens/s]")
+        first.type("/quit\r")
+        assert first.process.wait(timeout=60) == 0
+        second = terminal(server.url)
+        second.wait_for("> ")
+        second.type("\x1b[A\x1b[A")
+        second.wait_for("what is this?")
+        second.type(" Say.\r")
+        second.wait_for("tokens/s]")
+    assert inputs(server) == [PASTE, f"{PASTE} Say."]
+    history = tmp_path / "sessiond" / "chat_history"
+    assert history.stat().st_mode & 0o777 == 0o600
+
+
+def test_u01_tab_completes_a_command(terminal):
+    with ScriptedServer([], MODELS).running() as server:
+        screen = terminal(server.url)
+        screen.wait_for("> ")
+        screen.type("/qu\t\r")
+        assert screen.process.wait(timeout=60) == 0
+
+
+def test_u01_a_pasted_path_and_more_is_no_command(terminal):
+    with ScriptedServer([Play(frames=reply("one"))], MODELS).running() as server:
+        screen = terminal(server.url)
+        screen.wait_for("> ")
+        screen.paste("/etc/hosts\nis what?")
+        screen.type("\r")
+        screen.wait_for("tokens/s]")
+    assert inputs(server) == ["/etc/hosts\nis what?"]
