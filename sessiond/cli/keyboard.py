@@ -11,8 +11,13 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 
-from sessiond.cli.chat_history import ChatHistory, history_file
-from sessiond.cli.typed_ahead import PASTES_MARKED, PASTES_UNMARKED, TypedAhead
+from sessiond.cli.typed import (
+    PASTES_MARKED,
+    PASTES_UNMARKED,
+    ChatHistory,
+    TypedAhead,
+    history_file,
+)
 
 try:
     import readline

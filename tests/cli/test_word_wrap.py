@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from sessiond.cli.word_wrap import WordWrap
+from sessiond.cli.chat_screen import WordWrap
 
 
 def seen(written):

@@ -1,5 +1,33 @@
-from sessiond.cli import chat_history
-from sessiond.cli.chat_history import ChatHistory, history_file
+import pytest
+
+from sessiond.cli import typed
+from sessiond.cli.typed import ChatHistory, TypedAhead, history_file
+
+PASTE = b"\x1b[200~one\r\rtwo \xc3\xa9\x1b[201~"
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 100])
+def test_a_paste_is_one_message_however_its_bytes_arrive(size):
+    typing, ended = TypedAhead(), []
+    keys = PASTE + b"!\rnext\rha"
+    for start in range(0, len(keys), size):
+        ended += typing.feed(keys[start : start + size])
+    assert ended == ["one\n\ntwo é!", "next"]
+    assert typing.take_draft() == "ha"
+    assert typing.take_draft() == ""
+
+
+def test_keys_edit_and_others_do_nothing():
+    typing = TypedAhead()
+    assert typing.feed(b"gone\x15ab\x7fc\x1b[A\x1bOB\x04\x01\x1b\rd\n") == ["ac\nd"]
+
+
+def test_an_unfinished_paste_is_known():
+    typing = TypedAhead()
+    typing.feed(PASTE[:9])
+    assert typing.pasting
+    typing.feed(PASTE[9:])
+    assert not typing.pasting
 
 
 def test_messages_of_several_lines_come_back_and_bad_lines_do_not(tmp_path):
@@ -16,7 +44,7 @@ def test_messages_of_several_lines_come_back_and_bad_lines_do_not(tmp_path):
 
 
 def test_the_file_keeps_the_latest(tmp_path, monkeypatch):
-    monkeypatch.setattr(chat_history, "MAX_ENTRIES", 2)
+    monkeypatch.setattr(typed, "MAX_ENTRIES", 2)
     history = ChatHistory(tmp_path / "history")
     for text in ("one", "two", "three"):
         history.add(text)
