@@ -1,5 +1,7 @@
 """The sessiond command."""
 
+import io
+import sys
 from typing import Annotated
 
 import typer
@@ -43,6 +45,8 @@ def build_cli() -> typer.Typer:
 
 def main() -> None:
     """Run the command; exit codes: 0 success, 1 failure, 2 usage error."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # the locale may lack a character of a reply
     build_cli()()
 
 

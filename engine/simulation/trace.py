@@ -3,6 +3,7 @@
 import csv
 import gzip
 import json
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -62,15 +63,18 @@ def read_trace(path: Path) -> Trace:
     except OSError as error:
         raise TraceError(f"{path}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
-        raise TraceError(f"{path}: text must be UTF-8 ({error.reason})") from error
+        byte = error.object[error.start]
+        raise TraceError(f"{path}: the trace must be UTF-8 (got byte 0x{byte:02x})") from error
+    except (EOFError, zlib.error, csv.Error) as error:
+        raise TraceError(f"{path}: {error}") from error
     tokens = MOONCAKE_BLOCK_TOKENS if has_blocks else CHAT_BLOCK_TOKENS
     return Trace(name=path.name.split(".")[0], block_tokens=tokens, requests=requests)
 
 
 def _open(path: Path) -> IO[str]:
     if path.suffix == ".gz":
-        return gzip.open(path, "rt", encoding="utf-8")
-    return path.open(encoding="utf-8")
+        return gzip.open(path, "rt", encoding="utf-8-sig")
+    return path.open(encoding="utf-8-sig")
 
 
 class _Sessions:

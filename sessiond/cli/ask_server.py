@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from sessiond.cli.fail import fail
 from sessiond.cli.server_api import ServerAddress, ServerApi, ServerError
 from sessiond.settings import Settings
 
@@ -17,7 +18,22 @@ _HOST, _PORT = (Settings.model_fields[name].default for name in ("host", "port")
 DEFAULT_URL = f"http://{_HOST}:{_PORT}"
 _KEY = re.compile(r"[!-~]*")
 
-UrlOption = Annotated[str, typer.Option("--url", envvar="SESSIOND_URL", help="URL of the server.")]
+
+def not_utf8(what: str, byte: int, where: str = "") -> str:
+    """Return the words for a byte that is not UTF-8."""
+    return (
+        f"{what} must be UTF-8 (got byte 0x{byte:02x}{where}); `iconv -f LATIN1 -t UTF-8` converts "
+        "text of an older encoding"
+    )
+
+
+def utf8(parameter: typer.CallbackParam, text: str | None) -> str | None:
+    """Refuse a text that is not UTF-8: Python passes its other bytes as lone surrogates."""
+    try:
+        (text or "").encode()
+    except UnicodeEncodeError as error:
+        fail(not_utf8(parameter.opts[0], ord(error.object[error.start]) & 0xFF))
+    return text
 
 
 def _sendable(key: str | None) -> str | None:
@@ -27,6 +43,10 @@ def _sendable(key: str | None) -> str | None:
     return key
 
 
+UrlOption = Annotated[
+    str,
+    typer.Option("--url", callback=utf8, envvar="SESSIOND_URL", help="URL of the server."),
+]
 KeyOption = Annotated[
     str | None,
     typer.Option(

@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from sessiond.cli.ask_server import DEFAULT_URL, KeyOption, UrlOption, hint_for
+from sessiond.cli.ask_server import DEFAULT_URL, KeyOption, UrlOption, hint_for, utf8
 from sessiond.cli.chat_client import ChatClient, TurnOptions
 from sessiond.cli.chat_screen import Screen
 from sessiond.cli.chat_turn import Notice, ReplyText, TurnEnd
-from sessiond.cli.keyboard import Keyboard
+from sessiond.cli.keyboard import InputError, Keyboard
 from sessiond.cli.server_api import ServerAddress, ServerApi, ServerError
 
 
@@ -59,7 +59,9 @@ _KEYS = (
 def chat(  # noqa: PLR0913, PLR0917 -- one parameter per option
     url: UrlOption = DEFAULT_URL,
     api_key: KeyOption = None,
-    system: Annotated[str | None, typer.Option(help="System prompt of the conversation.")] = None,
+    system: Annotated[
+        str | None, typer.Option(callback=utf8, help="System prompt of the conversation.")
+    ] = None,
     max_output_tokens: Annotated[
         int | None, typer.Option(min=1, help="Maximum reply length in tokens.")
     ] = None,
@@ -70,10 +72,12 @@ def chat(  # noqa: PLR0913, PLR0917 -- one parameter per option
         ),
     ] = 0.2,
     conversation: Annotated[
-        str | None, typer.Option(help="Id of a conversation to continue (conv_...).")
+        str | None,
+        typer.Option(callback=utf8, help="Id of a conversation to continue (conv_...)."),
     ] = None,
     once: Annotated[
-        str | None, typer.Option(help="Send one message, print the reply, exit.")
+        str | None,
+        typer.Option(callback=utf8, help="Send one message, print the reply, exit."),
     ] = None,
 ) -> None:
     """Chat with a running server.
@@ -102,6 +106,9 @@ def _converse(client: ChatClient, session: "ChatSession", screen: Screen, once: 
         good = session.run_once(once) if once is not None else session.run()
     except ServerError as error:
         screen.problem(f"{error}{hint_for(error)}")
+        return 1
+    except InputError as error:
+        screen.problem(f"sessiond: {error}")
         return 1
     except KeyboardInterrupt:
         return 130

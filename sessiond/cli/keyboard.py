@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 
+from sessiond.cli.ask_server import not_utf8
 from sessiond.cli.typed import (
     PASTES_MARKED,
     PASTES_UNMARKED,
@@ -31,6 +32,10 @@ _PASTE_LIMIT_S = 1.0  # for the rest of a paste that began before the reply ende
 _READ_BYTES = 65536
 
 
+class InputError(Exception):
+    """Standard input is not text; the message says what is wrong with it."""
+
+
 class Keyboard:
     """Reads messages. While a reply streams, Ctrl-C or a typed `/cancel` requests a cancel.
 
@@ -43,7 +48,10 @@ class Keyboard:
         self._ahead: deque[str] = deque()
         self._typing = TypedAhead()
         self._cancel_wanted = False
+        self._lines = 0  # of a pipe
         self._history: ChatHistory | None = None
+        if self.interactive:
+            sys.stdin.reconfigure(errors="surrogateescape")  # type: ignore[union-attr]  # a terminal
         if self.interactive and readline is not None:
             self._history = ChatHistory(history_file())
             _prepare_prompt(commands, self._history.load())
@@ -53,7 +61,12 @@ class Keyboard:
 
         One Ctrl-C clears the input, since it may have been meant for a reply that has just ended;
         a second one in a row raises KeyboardInterrupt.
+
+        Raises:
+            InputError: a pipe has bytes that are not UTF-8. Those of a terminal become U+FFFD.
         """
+        if not self.interactive:
+            return self._read_line()
         message = self._show_ahead(prompt) if self._ahead else self._ask(prompt)
         if message and message.strip() and self._history:
             self._history.add(message)
@@ -66,23 +79,35 @@ class Keyboard:
             readline.add_history(message)
         return message
 
+    def _read_line(self) -> str | None:
+        """Return a pipe's next line, without a byte order mark."""
+        line = sys.stdin.buffer.readline()
+        self._lines += 1
+        try:
+            text = line.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            where = f" in line {self._lines}"
+            raise InputError(not_utf8("standard input", line[error.start], where)) from error
+        return text.rstrip("\r\n") if line else None
+
     def _ask(self, prompt: str) -> str | None:
         try:
             return self._input(prompt)
         except KeyboardInterrupt:
-            if not self.interactive:
-                raise
+            pass
         sys.stdout.write("\n(Ctrl-C again leaves)\n")
         return self._input(prompt)
 
     def _input(self, prompt: str) -> str | None:
         try:
-            if not self.interactive:
-                return input()
             with _signals_seen(), _written_already(self._typing.take_draft()):
-                return input(prompt)
+                text = input(prompt)
         except EOFError:
             return None
+        clean = text.encode(errors="surrogateescape").decode(errors="replace")
+        if clean != text:
+            sys.stdout.write("(What is not UTF-8 was replaced by \ufffd.)\n")
+        return clean
 
     @contextlib.contextmanager
     def streaming(self) -> Iterator[None]:

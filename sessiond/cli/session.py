@@ -12,12 +12,16 @@ from sessiond.cli.ask_server import (
     UrlOption,
     print_json,
     server_at,
+    utf8,
 )
 from sessiond.cli.tables import ago, kv_text, plain_table, print_plain
 
 app = typer.Typer(help="Inspect, reset and close a server's sessions.", no_args_is_help=True)
 
-SessionId = Annotated[str, typer.Argument(metavar="SESSION", help="Id of the session (conv_...).")]
+SessionId = Annotated[
+    str,
+    typer.Argument(metavar="SESSION", callback=utf8, help="Id of the session (conv_...)."),
+]
 
 
 @app.command("list")
@@ -27,12 +31,16 @@ def list_sessions(
     state: Annotated[
         str | None,
         typer.Option(
-            help="State of the listed sessions: new, idle, running, parked, cold or closed."
+            callback=utf8,
+            help="State of the listed sessions: new, idle, running, parked, cold or closed.",
         ),
     ] = None,
     user: Annotated[
         str | None,
-        typer.Option(help="User whose sessions are listed (admins only; '*' = all users)."),
+        typer.Option(
+            callback=utf8,
+            help="User whose sessions are listed (admins only; '*' = all users).",
+        ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sessiond.api.protocol.quotas import decode_limits, quota_object
-from sessiond.cli.ask_server import JsonOption, KeyOption, print_json, server_at
+from sessiond.cli.ask_server import JsonOption, KeyOption, print_json, server_at, utf8
 from sessiond.cli.database import DbOption, on_store
 from sessiond.cli.fail import WRONG_USAGE, fail
 from sessiond.errors import RequestError
@@ -22,11 +22,16 @@ _LOCAL = "local"  # the only user without --auth keys; exists from its first tur
 _NONE = "none"
 
 UserName = Annotated[
-    str, typer.Argument(metavar="NAME", help="Name or id of the user; with --url the id.")
+    str,
+    typer.Argument(
+        metavar="NAME", callback=utf8, help="Name or id of the user; with --url the id."
+    ),
 ]
 ServerOption = Annotated[
     str | None,
-    typer.Option("--url", help="URL of a running server to use instead of the database."),
+    typer.Option(
+        "--url", callback=utf8, help="URL of a running server to use instead of the database."
+    ),
 ]
 
 

@@ -100,6 +100,45 @@ def test_a_bad_url_is_wrong_usage():
     assert CliRunner().invoke(app, ["--url", "nonsense"]).exit_code == 2
 
 
+def test_u02_bytes_that_are_not_utf8_in_a_pipe_are_one_line_and_exit_1():
+    with ScriptedServer([Play(frames=reply("one"))]).running() as server:
+        result = run(server, piped=b"first\ncaf\xe9\nthird\n")
+    assert (result.exit_code, result.stdout) == (1, "one\n")
+    assert "sessiond: standard input must be UTF-8 (got byte 0xe9 in line 2)" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert inputs(server) == ["first"]
+
+
+@pytest.mark.parametrize("option", ["--once", "--system", "--conversation", "--url"])
+def test_u02_options_that_are_not_utf8_are_one_line_and_exit_1(option):
+    with ScriptedServer([]).running() as server:
+        result = run(server, option, os.fsdecode(b"caf\xe9"), piped="hi\n")
+    assert result.exit_code == 1
+    assert result.stderr.count("\n") == 1
+    assert f"sessiond: {option} must be UTF-8 (got byte 0xe9)" in result.stderr
+
+
+def test_u02_a_byte_order_mark_is_no_part_of_a_line():
+    with ScriptedServer([Play(frames=reply("one"))]).running() as server:
+        result = run(server, piped=b"\xef\xbb\xbf/help\r\nhello\r\n")
+    assert "empty the conversation" in result.stderr
+    assert inputs(server) == ["hello"]
+
+
+def test_u02_a_paste_that_is_not_utf8_has_a_replacement_with_a_notice(terminal):
+    with ScriptedServer([Play(frames=reply("one"))], MODELS).running() as server:
+        screen = terminal(server.url)
+        screen.wait_for("> ")
+        screen.press(b"\x1b[200~caf\xe9s\x1b[201~\r")
+        screen.wait_for("tokens/s]")
+    assert inputs(server) == ["caf\ufffds"]
+    assert "not UTF-8 was replaced" in screen.shown
+
+
+def inputs(server):
+    return [message["input"] for message in server.creates]
+
+
 class Terminal:
     """The chat in a process of its own behind a pseudo terminal."""
 
@@ -123,7 +162,10 @@ class Terminal:
         self.shown = ""
 
     def type(self, keys):
-        os.write(self._master, keys.encode())
+        self.press(keys.encode())
+
+    def press(self, keys):
+        os.write(self._master, keys)
 
     def paste(self, text):
         """Like a terminal: marked only if the program has asked for that."""
@@ -256,10 +298,6 @@ def test_ctrl_d_leaves(terminal):
 
 
 PASTE = "def add(a, b):\n\n    return a + b\n\nwhat is this?"
-
-
-def inputs(server):
-    return [message["input"] for message in server.creates]
 
 
 def test_u01_a_pasted_text_of_five_lines_is_one_message(terminal):

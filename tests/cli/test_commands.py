@@ -1,7 +1,10 @@
 """`sessiond session`, `doctor` and `db`, against a server that answers from a table."""
 
 import json
+import os
 import sqlite3
+import subprocess
+import sys
 import threading
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -152,6 +155,36 @@ def test_a_refusal_of_the_server_is_exit_code_1_in_its_words():
         result = run("session", "show", "conv_x", "--url", url)
     assert result.exit_code == 1
     assert "no such session" in result.output
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["session", "show", "caf\udce9"],
+        ["session", "close", "caf\udce9"],
+        ["session", "list", "--state", "caf\udce9"],
+        ["session", "list", "--user", "caf\udce9"],
+        ["user", "quota", "caf\udce9"],
+    ],
+)
+def test_u02_words_that_are_not_utf8_are_one_line_and_exit_1(words):
+    with server({}) as (url, asked):
+        result = run(*words, "--url", url)
+    assert (result.exit_code, asked) == (1, [])
+    assert "must be UTF-8 (got byte 0xe9)" in result.output
+    assert result.output.count("\n") == 1
+
+
+def test_u02_a_reply_that_the_locale_cannot_show_is_no_fault():
+    program = "import sys; from sessiond.__main__ import main; sys.argv[1:] = ['--help']\n"
+    program += "try: main()\nexcept SystemExit: print('\\u4f60')"
+    result = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | {"PYTHONIOENCODING": "latin-1"},
+        capture_output=True,
+        check=True,
+    )
+    assert result.stdout.endswith(b"?\n")
 
 
 def test_no_server_is_exit_code_1_with_a_hint():

@@ -77,3 +77,25 @@ def test_what_can_not_be_read_is_named(tmp_path: Path, name, text, words) -> Non
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="No such file"):
         read_trace(tmp_path / "a.csv")
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.csv"])
+def test_u02_a_trace_that_is_not_utf8_is_refused(tmp_path, name):
+    (tmp_path / name).write_bytes(b"t,session,caf\xe9\n")
+    with pytest.raises(TraceError, match=r"the trace must be UTF-8 \(got byte 0xe9\)"):
+        read_trace(tmp_path / name)
+
+
+def test_a_trace_whose_archive_was_cut_is_refused(tmp_path):
+    whole = gzip.compress(ROW.encode() * 1000)
+    (tmp_path / "a.jsonl.gz").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(TraceError, match="Compressed file ended"):
+        read_trace(tmp_path / "a.jsonl.gz")
+
+
+def test_u02_a_byte_order_mark_is_no_part_of_a_trace(tmp_path):
+    (tmp_path / "a.jsonl").write_text(ROW, encoding="utf-8-sig")
+    assert len(read_trace(tmp_path / "a.jsonl").requests) == 1
+
+
+ROW = '{"t": 0, "session": "a", "input_len": 1, "output_len": 1, "blocks": []}\n'
