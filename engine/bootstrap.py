@@ -3,7 +3,6 @@
 import os
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -11,7 +10,7 @@ import msgspec
 from engine.config import EngineConfig
 from engine.core.loop import EngineLoop, TokenText
 from engine.device.cuda import CudaDevice
-from engine.device.limits import CONTEXT_BYTES, LIMIT_VARIABLE, Free, free_within, memory_limit
+from engine.device.limits import CONTEXT_BYTES, LIMIT_VARIABLE, Free, memory_limit
 from engine.errors import ConfigError, ModelFileError
 from engine.files.catalog import CATALOG, resolve_model
 from engine.files.model_spec import ModelSpec
@@ -20,7 +19,7 @@ from engine.ipc.messages import EngineInfo, TurnEvent
 from engine.ipc.queries import TierInfo
 from engine.kv.tiers.build import open_tiers
 from engine.model.choice import AnyModel, prepare
-from engine.planning.pool_size import Measured, PoolPlan, plan_pool
+from engine.planning.pool_size import Measured, PoolPlan, free_on_gpu, plan_pool
 from engine.system.byte_size import format_bytes
 from engine.system.limits import free_host_bytes, usable_processors
 from engine.text.tokenizer import load_tokenizer
@@ -156,9 +155,8 @@ def _free(loaded: AnyModel) -> Free:
             f"itself takes, about {format_bytes(CONTEXT_BYTES)}: {error}"
         )
         raise ConfigError("device", loaded.device, allowed) from error
-    free = free_within(memory_state, memory_limit(os.environ, device.index))
-    # the pool allocates one block more than planned, which has no owner
-    return replace(free, free_bytes=max(0, free.free_bytes - loaded.kv_bytes_per_block))
+    limit = memory_limit(os.environ, device.index)
+    return free_on_gpu(memory_state, limit, loaded.kv_bytes_per_block)
 
 
 def _info(

@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from engine.device.protocol import DeviceEvent, DeviceMemoryState, Graph, Stream
+from engine.device.limits import DeviceMemoryState
+from engine.device.protocol import DeviceEvent, Graph, Stream
 from engine.system.limits import free_host_bytes
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from engine.device.faults import is_shortage
-from engine.device.protocol import DeviceEvent, DeviceMemoryState, Graph, Stream
+from engine.device.limits import DeviceMemoryState
+from engine.device.protocol import DeviceEvent, Graph, Stream
 
 if TYPE_CHECKING:
     import torch

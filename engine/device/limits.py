@@ -9,7 +9,6 @@ variables are read, too.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from engine.device.protocol import DeviceMemoryState
 from engine.system.byte_size import format_bytes
 
 LIMIT_VARIABLE = "CUDA_DEVICE_MEMORY_LIMIT"
@@ -19,6 +18,18 @@ CONTEXT_BYTES = 512 * 2**20
 """Approximate memory of a CUDA context and its libraries; the driver does not report it."""
 
 _UNITS = {"k": 2**10, "m": 2**20, "g": 2**30}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceMemoryState:
+    """Bytes. `free` and `total` are the driver's, for the device or instance in use.
+
+    `reserved` is held by this process's allocator: tensors, and memory kept for later ones.
+    """
+
+    free: int
+    total: int
+    reserved: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

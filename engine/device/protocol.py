@@ -5,23 +5,12 @@ waits for an event of the other, or the host has seen the event.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
+
+from engine.device.limits import DeviceMemoryState
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceMemoryState:
-    """Bytes. `free` and `total` are the driver's, for the device or instance in use.
-
-    `reserved` is held by this process's allocator: tensors, and memory kept for later ones.
-    """
-
-    free: int
-    total: int
-    reserved: int
 
 
 class DeviceEvent(Protocol):

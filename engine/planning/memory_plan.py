@@ -5,12 +5,15 @@ from dataclasses import dataclass
 from msgspec import structs
 
 from engine.config import EngineConfig
+from engine.device.limits import DeviceMemoryState
 from engine.errors import ConfigError
 from engine.planning.device_sizes import DeviceSizes, vision_activation_bytes
-from engine.planning.pool_size import Measured, PoolPlan, plan_pool
+from engine.planning.pool_size import Measured, PoolPlan, free_on_gpu, plan_pool
 from engine.planning.shape import DecoderShape
 from engine.planning.shape_reader import PlannedModel
 from engine.system.limits import free_host_bytes
+
+SPARE_BYTES = 2 * 2**30  # what a GPU's libraries, attention workspaces and fragmentation may take
 
 
 def free_bytes() -> int:
@@ -22,13 +25,11 @@ def free_bytes() -> int:
 class DeviceMemory:
     """One device. `num_bytes`: a GPU's whole memory, or a CPU's free memory before the start.
 
-    `overhead_bytes` is reserved for driver, runtime and fragmentation. `utilization` is
-    `gpu_memory_utilization`; None: all but the overhead is used.
+    `overhead_bytes` of it are taken by others before the server looks: driver, runtime, neighbours.
     """
 
     num_bytes: int
-    overhead_bytes: int
-    utilization: float | None = None
+    overhead_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +45,10 @@ class Load:
 class MemoryPlan:
     """Memory of one device by use, and the capacity of its pool.
 
-    `pool` is None when no pool fits beside the weights, and `refusal` says why. `utilization` is
-    the best `gpu_memory_utilization`, None on a CPU. `load_bytes` is the KV of one conversation.
+    `pool` is None when no pool fits beside the weights, and `refusal` says why. `usable_bytes` is
+    the server's share of the memory, weights included. `utilization` is `gpu_memory_utilization`,
+    None on a CPU; `widest` is the share that leaves `SPARE_BYTES`, and its blocks. `load_bytes` is
+    the KV of one conversation.
     """
 
     model: PlannedModel
@@ -55,7 +58,9 @@ class MemoryPlan:
     vision_activation_bytes: int
     pool: PoolPlan | None
     refusal: str
+    usable_bytes: int
     utilization: float | None
+    widest: tuple[float, int] | None
     load_tokens: int
     load_bytes: int
 
@@ -113,19 +118,16 @@ def plan_memory(
     tokens_per_image = 0 if model.vision is None else model.vision.tokens_per_image
     load_tokens = load.text_tokens + load.images * tokens_per_image + load.generated_tokens
     encoding_bytes = vision_activation_bytes(model, load.images, sizes)
-    spare = max(0, memory.num_bytes - memory.overhead_bytes)
-    best = int(100 * spare / max(1, memory.num_bytes)) / 100
-    pool, refusal = _pool(
-        config,
-        Measured(
-            device=sizes.device,
-            free_bytes=max(0, _usable(memory) - _weights(sizes)),
-            weights_bytes=_weights(sizes),
-            activation_bytes=sizes.activation_bytes + encoding_bytes,
-            kv_bytes_per_block=sizes.kv_bytes_per_block,
-            model_max_len=model.language.max_position,
-        ),
+    measured = Measured(
+        device=sizes.device,
+        free_bytes=_free(memory, sizes),
+        weights_bytes=_weights(sizes),
+        activation_bytes=sizes.activation_bytes + encoding_bytes,
+        kv_bytes_per_block=sizes.kv_bytes_per_block,
+        model_max_len=model.language.max_position,
     )
+    is_gpu = sizes.device == "cuda"
+    pool, refusal = _pool(config, measured)
     return MemoryPlan(
         model=model,
         sizes=sizes,
@@ -134,7 +136,9 @@ def plan_memory(
         vision_activation_bytes=encoding_bytes,
         pool=pool,
         refusal=refusal,
-        utilization=best if sizes.device == "cuda" else None,
+        usable_bytes=_usable(memory, config.gpu_memory_utilization if is_gpu else 1.0),
+        utilization=config.gpu_memory_utilization if is_gpu else None,
+        widest=_widest(config, measured, memory) if is_gpu else None,
         load_tokens=load_tokens,
         load_bytes=held_tokens(load_tokens, model.language)
         * sizes.kv_bytes_per_block
@@ -142,10 +146,30 @@ def plan_memory(
     )
 
 
-def _usable(memory: DeviceMemory) -> int:
-    if memory.utilization is None:
-        return memory.num_bytes - memory.overhead_bytes
-    return int(memory.num_bytes * memory.utilization)
+def _free(memory: DeviceMemory, sizes: DeviceSizes) -> int:
+    """Bytes that the server finds free once the weights are loaded."""
+    weights = _weights(sizes)
+    free = max(0, memory.num_bytes - memory.overhead_bytes - weights)
+    if sizes.device != "cuda":
+        return free
+    state = DeviceMemoryState(free=free, total=memory.num_bytes, reserved=weights)
+    return free_on_gpu(state, None, sizes.kv_bytes_per_block).free_bytes
+
+
+def _usable(memory: DeviceMemory, share: float) -> int:
+    return int(max(0, memory.num_bytes - memory.overhead_bytes) * share)
+
+
+def _widest(
+    config: EngineConfig, measured: Measured, memory: DeviceMemory
+) -> tuple[float, int] | None:
+    """The largest share, in hundredths, that leaves `SPARE_BYTES`, and its blocks, if any fit."""
+    found = _usable(memory, 1.0)
+    share = int(100 * max(0, found - SPARE_BYTES) / max(1, found)) / 100
+    if share <= 0:
+        return None
+    pool, _ = _pool(structs.replace(config, gpu_memory_utilization=share), measured)
+    return None if pool is None else (share, pool.num_blocks)
 
 
 def _weights(sizes: DeviceSizes) -> int:
@@ -155,8 +179,6 @@ def _weights(sizes: DeviceSizes) -> int:
 def _pool(config: EngineConfig, measured: Measured) -> tuple[PoolPlan | None, str]:
     """The pool by the server's rule, or why there is none."""
     try:
-        # `free_bytes` is within the share of the GPU already
-        whole = structs.replace(config, gpu_memory_utilization=1.0)
-        return plan_pool(whole, measured), ""
+        return plan_pool(config, measured), ""
     except ConfigError as error:
         return None, str(error)

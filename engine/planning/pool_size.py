@@ -1,8 +1,9 @@
 """Sizes the pool, and explains its size. Pure."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from engine.config import EngineConfig
+from engine.device.limits import DeviceMemoryState, Free, free_within
 from engine.errors import ConfigError
 from engine.system.byte_size import format_bytes
 
@@ -37,6 +38,16 @@ class PoolPlan:
     num_blocks: int
     max_model_len: int
     reason: str
+
+
+def free_on_gpu(memory_state: DeviceMemoryState, limit: int | None, block_bytes: int) -> Free:
+    """Return what the pool and the steps of a GPU may take, beside the loaded weights.
+
+    `limit`: that of a sharing layer, in bytes. The pool allocates one block of `block_bytes` more
+    than planned, which has no owner.
+    """
+    free = free_within(memory_state, limit)
+    return replace(free, free_bytes=max(0, free.free_bytes - block_bytes))
 
 
 def plan_pool(config: EngineConfig, measured: Measured) -> PoolPlan:

@@ -37,7 +37,6 @@ PLANNED_SETTINGS = frozenset(
     }
 )
 MOST_APART = 0.02  # relative difference of a prediction and a running server
-_GPU_OVERHEAD = 2 * 10**9  # driver, runtime, attention workspaces, fragmentation
 
 
 def plan(  # noqa: PLR0913, PLR0917 -- one per flag
@@ -47,8 +46,8 @@ def plan(  # noqa: PLR0913, PLR0917 -- one per flag
         typer.Option(
             metavar="SIZE",
             show_default=False,
-            help="Memory of one device, such as 24GB: the total of a GPU, or the free memory of a "
-            "CPU (default: this machine's).",
+            help="Memory that is free on one device before the start, such as 24GB: the total of "
+            "an empty GPU, or the free memory of a CPU (default: this machine's).",
         ),
     ] = None,
     overhead: Annotated[
@@ -56,8 +55,8 @@ def plan(  # noqa: PLR0913, PLR0917 -- one per flag
         typer.Option(
             metavar="SIZE",
             show_default=False,
-            help="Memory for driver, runtime, attention workspaces and fragmentation "
-            "(default: 2GB on a GPU).",
+            help="Memory of it that driver, runtime or others take before the pool is sized "
+            "(default: 0).",
         ),
     ] = None,
     devices: Annotated[
@@ -121,7 +120,7 @@ def plan(  # noqa: PLR0913, PLR0917 -- one per flag
             config,
             model,
             sizes,
-            _memory(settings, device, _size("memory", memory), _size("overhead", overhead), server),
+            _memory(device, _size("memory", memory), _size("overhead", overhead), server),
             Load(text_tokens=text_tokens, images=images, generated_tokens=generated_tokens),
         )
     except ConfigError as error:
@@ -191,23 +190,15 @@ def _size(flag: str, text: str | None) -> int | None:
 
 
 def _memory(
-    settings: Settings,
     device: str,
     given: int | None,
     overhead: int | None,
     server: Mapping[str, Any] | None,
 ) -> DeviceMemory:
-    if device == "cuda":
-        if given is None:
-            fail(f"--memory must be {BYTE_SIZES} with --device cuda (got none)", WRONG_USAGE)
-        chosen = "gpu_memory_utilization" in settings.model_fields_set
-        return DeviceMemory(
-            num_bytes=given,
-            overhead_bytes=_GPU_OVERHEAD if overhead is None else overhead,
-            utilization=settings.gpu_memory_utilization if chosen else None,
-        )
     if given is None and server is not None:
         given = int(server["memory"]["free_bytes"]) + int(server["memory"]["weights_bytes"])
+    if given is None and device == "cuda":
+        fail(f"--memory must be {BYTE_SIZES} with --device cuda (got none)", WRONG_USAGE)
     return DeviceMemory(
         num_bytes=free_bytes() if given is None else given, overhead_bytes=overhead or 0
     )

@@ -7,7 +7,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from engine.planning.memory_plan import MemoryPlan
+from engine.planning.memory_plan import SPARE_BYTES, MemoryPlan
 from engine.planning.shape import num_parameters
 from engine.system.byte_size import format_bytes
 
@@ -51,15 +51,16 @@ def _bytes_table(plan: MemoryPlan) -> Table:
     table.add_column(justify="right", no_wrap=True)
     table.add_column(style="dim")
     memory = plan.memory
-    free = "free before the start" if plan.sizes.device == "cpu" else "of the GPU"
-    table.add_row("memory", format_bytes(memory.num_bytes), free)
+    table.add_row("memory", format_bytes(memory.num_bytes), "free before the start")
+    outside = memory.num_bytes - memory.overhead_bytes - plan.usable_bytes
     for name, size, note in (
         ("weights", plan.sizes.weights_bytes, ""),
         ("vision encoder", plan.sizes.vision_bytes, ""),
         ("LoRA slots", plan.sizes.lora_bytes, ""),
         ("activations", plan.sizes.activation_bytes, "of the largest step"),
         ("images", plan.vision_activation_bytes, "while they are encoded"),
-        ("overhead", memory.overhead_bytes, "driver, runtime, fragmentation"),
+        ("overhead", memory.overhead_bytes, "taken before the pool is sized"),
+        ("unused", outside, f"beside --gpu-memory-utilization {plan.utilization}"),
     ):
         if size:
             table.add_row(f"- {name}", format_bytes(size), note)
@@ -77,10 +78,18 @@ def _verdict(plan: MemoryPlan, lengths: Sequence[int]) -> list[str]:
         f"{plan.num_blocks} blocks of {plan.block_size} tokens: {plan.total_tokens} tokens, "
         f"{per_token / 1024:.1f} KiB each"
     )
-    best = f"--max-model-len {plan.pool.max_model_len}"
-    if plan.utilization is not None:
-        best = f"--gpu-memory-utilization {plan.utilization:g} {best}"
-    return [blocks, f"sessions at once: {_sessions(plan, lengths)}", f"best: {best}"]
+    longest = f"longest context: {plan.pool.max_model_len} tokens"
+    lines = [blocks, f"sessions at once: {_sessions(plan, lengths)}", longest]
+    return [*lines, *_widest_line(plan)]
+
+
+def _widest_line(plan: MemoryPlan) -> list[str]:
+    """Return what another share would give, if it leaves room for the GPU's libraries."""
+    if plan.widest is None or plan.widest[0] == plan.utilization:
+        return []
+    share, num_blocks = plan.widest
+    room = f"leaves {format_bytes(SPARE_BYTES)} for libraries and fragmentation"
+    return [f"--gpu-memory-utilization {share:g} {room}: {num_blocks} blocks"]
 
 
 def _sessions(plan: MemoryPlan, lengths: Sequence[int]) -> str:
@@ -99,7 +108,7 @@ def _lengths(plan: MemoryPlan, lengths: Sequence[int]) -> list[int]:
 def _load_lines(plan: MemoryPlan) -> list[str]:
     if not plan.load_tokens:
         return []
-    spare = plan.memory.num_bytes - plan.needed_bytes
+    spare = plan.usable_bytes + plan.memory.overhead_bytes - plan.needed_bytes
     fits = (
         f"{format_bytes(spare)} are left" if spare >= 0 else f"{format_bytes(-spare)} are missing"
     )
@@ -136,6 +145,7 @@ def plan_object(
         "total_tokens": plan.total_tokens,
         "max_model_len": None if plan.pool is None else plan.pool.max_model_len,
         "gpu_memory_utilization": plan.utilization,
+        "usable_bytes": plan.usable_bytes,
         "sessions": {str(tokens): plan.sessions_of(tokens) for tokens in _lengths(plan, lengths)},
         "load": {
             "tokens": plan.load_tokens,

@@ -33,9 +33,10 @@ def test_the_page_says_where_the_bytes_go_and_what_fits(model):
         "seven: 6.74 billion weights in float16",
         "- weights",
         "12.6 GiB",
-        "16176 tokens, 512.0 KiB each",
+        "15392 tokens, 512.0 KiB each",
         "sessions at once: 15 of 1024, 3 of 4096",
-        "--gpu-memory-utilization 0.91 --max-model-len 16160",
+        "longest context: 15376 tokens",
+        "--gpu-memory-utilization 0.91 leaves 2.0 GiB for libraries and fragmentation: 991 blocks",
         "one conversation of 700 tokens: 350 MiB of KV",
     ):
         assert said in " ".join(result.stdout.split()), result.stdout
@@ -43,10 +44,10 @@ def test_the_page_says_where_the_bytes_go_and_what_fits(model):
 
 def test_json_has_the_same_for_scripts(model):
     found = json.loads(on_card(model, "--json", "--session-tokens", "8000").stdout)
-    assert found["total_tokens"] == found["total_blocks"] * 16 == 16176
+    assert found["total_tokens"] == found["total_blocks"] * 16 == 15392
     assert found["kv_bytes_per_token"] == 524_288
-    assert found["sessions"] == {"8000": 2}
-    assert (found["refusal"], found["max_model_len"]) == (None, 16160)
+    assert found["sessions"] == {"8000": 1}
+    assert (found["refusal"], found["max_model_len"]) == (None, 15376)
 
 
 def test_an_adapter_and_images_have_their_lines(tmp_path):

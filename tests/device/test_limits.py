@@ -3,8 +3,7 @@
 import pytest
 
 from engine.config import EngineConfig
-from engine.device.limits import CONTEXT_BYTES, free_within, memory_limit
-from engine.device.protocol import DeviceMemoryState
+from engine.device.limits import CONTEXT_BYTES, DeviceMemoryState, free_within, memory_limit
 from engine.planning.pool_size import Measured, plan_pool
 
 GIB = 2**30

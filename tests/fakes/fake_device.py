@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from engine.device.protocol import DeviceEvent, DeviceMemoryState, Graph, Stream
+from engine.device.limits import DeviceMemoryState
+from engine.device.protocol import DeviceEvent, Graph, Stream
 
 LaunchWork = Callable[[], None]
 

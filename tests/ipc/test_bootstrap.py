@@ -7,7 +7,7 @@ import pytest
 from engine import bootstrap
 from engine.bootstrap import build_engine, served_name
 from engine.config import EngineConfig
-from engine.device.protocol import DeviceMemoryState
+from engine.device.limits import DeviceMemoryState
 from engine.errors import ConfigError, ModelFileError
 from engine.files.catalog import resolve_model
 from engine.ids import SessionId, TurnId

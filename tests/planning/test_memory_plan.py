@@ -47,7 +47,7 @@ def planned(tmp_path):
     def plan(values, memory=CARD, load=NOTHING, config=None, **placing):
         (tmp_path / "config.json").write_text(json.dumps(values))
         model = read_planned_model(tmp_path)
-        config = EngineConfig(model="m", **(config or {}))
+        config = EngineConfig(model="m", **{"gpu_memory_utilization": 1.0, **(config or {})})
         sizes = size_up(model, config, Placing(**{"device": "cuda", **placing}))
         return plan_memory(config, model, sizes, memory, load)
 
@@ -64,7 +64,7 @@ def test_seven_billion_weights_without_grouped_queries(planned):
     assert per_token(plan) == 2 * 32 * 4096 * 2 == 512 * 1024
     assert plan.total_tokens == pytest.approx(16_000, rel=0.02)
     assert 700 * per_token(plan) == 350 * 2**20
-    assert plan.utilization == 0.91  # 22 of 24 GB, and never more than is there
+    assert plan.widest[0] == 0.9  # 20 of the 22 GB that are free, and never more
 
 
 def test_grouped_queries_divide_the_kv_and_little_of_the_weights(planned):
@@ -139,10 +139,10 @@ def test_what_does_not_fit_is_said_with_numbers(planned):
 
 
 def test_a_share_that_was_given_is_kept_to(planned):
-    given = DeviceMemory(num_bytes=24 * GB, overhead_bytes=2 * GB, utilization=0.8)
-    plan = planned(SEVEN_B, memory=given)
+    plan = planned(SEVEN_B, config={"gpu_memory_utilization": 0.8})
     used = plan.num_blocks * plan.sizes.kv_bytes_per_block + plan.fixed_bytes - 2 * GB
-    assert 0 <= 0.8 * 24 * GB - used < plan.sizes.kv_bytes_per_block
+    assert 0 <= 0.8 * 22 * GB - used < 2 * plan.sizes.kv_bytes_per_block
+    assert plan.usable_bytes == pytest.approx(0.8 * 22 * GB)
 
 
 def test_a_context_that_cannot_be_held_is_shortened(planned):
