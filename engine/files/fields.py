@@ -64,6 +64,13 @@ class Fields:
             raise self.wrong(name, value, f"a whole number of 0 or more, up to {MAX_SIZE}")
         return value
 
+    def counts(self, name: str) -> tuple[int, ...]:
+        """Return a list of whole numbers from 0; empty when absent."""
+        value = self._get(name, [])
+        if not isinstance(value, list) or any(type(each) is not int or each < 0 for each in value):
+            raise self.wrong(name, value, "a list of whole numbers of 0 or more")
+        return tuple(value)
+
     def optional_size(self, name: str) -> int | None:
         """Return a whole number of 1 or more; None when absent or 0."""
         return self.count(name, 0) or None

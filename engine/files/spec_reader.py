@@ -29,7 +29,7 @@ def read_spec(path: Path) -> ModelSpec:
         ModelFileError: names the field, its value and the allowed values.
     """
     if path.is_dir():
-        return _spec_of_folder(path)
+        return read_config_spec(path / "config.json")
     if path.is_file() and path.suffix == ".gguf":
         return _spec_of_gguf(read_gguf_header(path))
     raise ModelFileError(
@@ -116,8 +116,13 @@ def _gguf_rope(header: GgufHeader, fields: Fields, head_dim: int) -> RopeSpec:
     return _rope(theta, divisors)
 
 
-def _spec_of_folder(folder: Path) -> ModelSpec:
-    fields = read_config_json(folder / "config.json")
+def read_config_spec(path: Path) -> ModelSpec:
+    """Read the spec in a config.json; the weights lie beside it, or are not there yet.
+
+    Raises:
+        ModelFileError: names the field, its value and the allowed values.
+    """
+    fields, folder = read_config_json(path), path.parent
     architecture = _HF_ARCHITECTURES[fields.only("architectures", tuple(_HF_ARCHITECTURES))]
     fields.require("hidden_act", "silu", default="silu")
     fields.require("mlp_bias", False, default=False)

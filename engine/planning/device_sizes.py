@@ -1,10 +1,19 @@
 """Memory of a model on each of its devices: weights, a step, a block of KV. Pure."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engine.config import EngineConfig
 from engine.errors import ConfigError
-from engine.planning.formats import FLOAT_FORMATS, KV_ALIASES, KV_BYTES, LAYERS_ONLY, WEIGHT_BITS
+from engine.planning.formats import (
+    EXPERTS_ONLY,
+    FLOAT_FORMATS,
+    KV_ALIASES,
+    KV_BYTES,
+    LAYERS_ONLY,
+    WEIGHT_BITS,
+)
+from engine.planning.layers import SEVERAL, LayerShape, kv_values, part_of_layers
 from engine.planning.native_sizes import (
     native_activation_bytes,
     native_kv_bytes_per_block,
@@ -49,7 +58,12 @@ class Placing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSizes:
-    """Bytes on one device."""
+    """Bytes on one device.
+
+    A model with full and sliding layers that this server does not run has the KV of its full layers
+    in `kv_bytes_per_block`, and that of the sliding ones, up to their window, in
+    `window_bytes_per_block`.
+    """
 
     device: str
     weights_format: str
@@ -59,6 +73,7 @@ class DeviceSizes:
     lora_bytes: int
     activation_bytes: int
     kv_bytes_per_block: int
+    window_bytes_per_block: int = 0
 
 
 def size_up(model: PlannedModel, config: EngineConfig, placing: Placing) -> DeviceSizes:
@@ -68,6 +83,8 @@ def size_up(model: PlannedModel, config: EngineConfig, placing: Placing) -> Devi
         ConfigError: a setting can't work with this model.
     """
     shape = _part_of(model.language, placing.devices)
+    if model.layers:
+        return _layered(model, shape, config, placing)
     if placing.device == "cpu" and why_not_native(shape, config) is None:
         offload_is_torchs(config.weights_offload_layers)
         sizes = _native(model, shape, config, placing)
@@ -109,18 +126,7 @@ def _native(
 def _torch(
     model: PlannedModel, shape: DecoderShape, config: EngineConfig, placing: Placing
 ) -> DeviceSizes:
-    automatic = "float32"
-    if placing.device == "cuda":
-        automatic = "float16" if model.stored_format == "float16" else "bfloat16"
-    dtype = automatic if config.dtype == "auto" else config.dtype
-    kv_dtype = dtype if config.kv_cache_dtype == "auto" else config.kv_cache_dtype
-    kv_dtype = KV_ALIASES.get(kv_dtype, kv_dtype)
-    if kv_dtype not in KV_BYTES:
-        raise ConfigError(
-            "kv_cache_dtype",
-            kv_dtype,
-            "auto, float32, bfloat16, float16 or fp8 where torch runs the model",
-        )
+    dtype, kv_dtype = _torch_types(model, config, placing)
     check_offload(shape.num_layers, config.weights_offload_layers)
     values = kv_values_per_token(shape) * config.block_size
     kept = model.stored if config.weights == "native" else None
@@ -147,6 +153,61 @@ def _torch(
         activation_bytes=activation_bytes,
         kv_bytes_per_block=values * KV_BYTES[kv_dtype],
     )
+
+
+def _torch_types(model: PlannedModel, config: EngineConfig, placing: Placing) -> tuple[str, str]:
+    """The types of the arithmetic and of KV."""
+    automatic = "float32"
+    if placing.device == "cuda":
+        automatic = "float16" if model.stored_format == "float16" else "bfloat16"
+    dtype = automatic if config.dtype == "auto" else config.dtype
+    kv_dtype = dtype if config.kv_cache_dtype == "auto" else config.kv_cache_dtype
+    kv_dtype = KV_ALIASES.get(kv_dtype, kv_dtype)
+    if kv_dtype not in KV_BYTES:
+        raise ConfigError(
+            "kv_cache_dtype",
+            kv_dtype,
+            "auto, float32, bfloat16, float16 or fp8 where torch runs the model",
+        )
+    return dtype, kv_dtype
+
+
+def _layered(
+    model: PlannedModel, shape: DecoderShape, config: EngineConfig, placing: Placing
+) -> DeviceSizes:
+    """Sizes of a model that other servers run."""
+    dtype, kv_dtype = _torch_types(model, config, placing)
+    layers = part_of_layers(model.layers, placing.devices)
+    weights_format = placing.weights_format or dtype
+    per_value = KV_BYTES[kv_dtype] * config.block_size
+    full, sliding = kv_values(layers, windowed=False), kv_values(layers, windowed=True)
+    thin = sum(n * (rows + columns) for each in layers for n, rows, columns in each.matrices)
+    return DeviceSizes(
+        device=placing.device,
+        weights_format=weights_format,
+        kv_dtype=kv_dtype,
+        weights_bytes=_layered_weights(layers, shape, weights_format),
+        vision_bytes=_vision_bytes(model, KV_BYTES[dtype]),
+        lora_bytes=placing.lora_slots * thin * placing.lora_rank * 2,
+        activation_bytes=_torch_activation_bytes(
+            shape, config, placing.device, KV_BYTES[dtype], is_kept=False
+        ),
+        kv_bytes_per_block=(full or sliding) * per_value,
+        window_bytes_per_block=sliding * per_value if full else 0,
+    )
+
+
+def _layered_weights(layers: Sequence[LayerShape], shape: DecoderShape, weights_format: str) -> int:
+    bits = WEIGHT_BITS[weights_format]
+    wide = max(16.0, bits)  # vectors, and what the format leaves out
+    outside = wide if weights_format in LAYERS_ONLY else bits
+    dense = wide if weights_format in EXPERTS_ONLY else bits
+    total = (1 if shape.tied_embeddings else 2) * shape.vocab_size * shape.hidden_size * outside
+    total += (sum(each.vector_values for each in layers) + shape.hidden_size) * wide
+    for each in layers:
+        for count, rows, columns in each.matrices:
+            total += count * rows * columns * (bits if count > SEVERAL else dense)
+    return round(total / 8)
 
 
 def _weights_bytes(shape: DecoderShape, weights_format: str, offloaded: int) -> int:
@@ -237,9 +298,11 @@ def _part_of(shape: DecoderShape, devices: int) -> DecoderShape:
     )
 
 
-def vision_activation_bytes(model: PlannedModel, images: int, sizes: DeviceSizes) -> int:
+def vision_activation_bytes(
+    model: PlannedModel, images: int, pixels: tuple[int, int], sizes: DeviceSizes
+) -> int:
     """Bytes held while the images of one request are encoded, with values of 32 or 16 bits."""
     if model.vision is None:
         return 0
     value_bytes = 4 if sizes.weights_format == "float32" else 2
-    return model.vision.activation_bytes(images, value_bytes)
+    return model.vision.activation_bytes(images, value_bytes, pixels)

@@ -27,17 +27,19 @@ GGML_TYPES: Mapping[int, GgmlType] = {
 FLOAT_FORMATS = frozenset({"float32", "float16", "bfloat16"})
 
 # Bits per weight, with scales and minima. 4-bit GPTQ and AWQ in groups of 128 have a half-precision
-# scale and a 4-bit zero point.
+# scale and a 4-bit zero point, MXFP4 (OCP Microscaling 1.0) an 8-bit scale for 32 values.
 WEIGHT_BITS: Mapping[str, float] = {
     **{kind.name: 8 * kind.num_bytes / kind.values for kind in GGML_TYPES.values()},
     "float8": 8.0,
     "int8": 8.0,
     "gptq": 4 + 20 / 128,
     "awq": 4 + 20 / 128,
+    "mxfp4": 4 + 8 / 32,
 }
 
 # These leave embedding, head and vectors in 16 bits.
-LAYERS_ONLY = frozenset({"float8", "int8", "gptq", "awq"})
+LAYERS_ONLY = frozenset({"float8", "int8", "gptq", "awq", "mxfp4"})
+EXPERTS_ONLY = frozenset({"mxfp4"})  # and these leave attention in 16 bits, too
 
 KV_BYTES: Mapping[str, int] = {"float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1}
 

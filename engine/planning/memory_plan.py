@@ -11,6 +11,7 @@ from engine.planning.device_sizes import DeviceSizes, vision_activation_bytes
 from engine.planning.pool_size import Measured, PoolPlan, free_on_gpu, plan_pool
 from engine.planning.shape import DecoderShape
 from engine.planning.shape_reader import PlannedModel
+from engine.planning.vision import USUAL_IMAGE
 from engine.system.limits import free_host_bytes
 
 SPARE_BYTES = 2 * 2**30  # what a GPU's libraries, attention workspaces and fragmentation may take
@@ -34,11 +35,12 @@ class DeviceMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """The context of one conversation. Its images are encoded together."""
+    """The context of one conversation. Its images, of `pixels` each, are encoded together."""
 
     text_tokens: int = 0
     images: int = 0
     generated_tokens: int = 0
+    pixels: tuple[int, int] = USUAL_IMAGE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,13 +94,46 @@ class MemoryPlan:
 
     def sessions_of(self, tokens: int) -> int:
         """Number of conversations of this many tokens that fit at once."""
-        return self.num_blocks // -(-held_tokens(tokens, self.model.language) // self.block_size)
+        blocks = -(-held_tokens(tokens, self.model.language) // self.block_size)
+        needed = blocks * self.sizes.kv_bytes_per_block
+        return self.kv_bytes // (
+            needed + window_bytes(tokens, self.model, self.sizes, self.block_size)
+        )
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """KV of a token in all layers."""
+        sizes = self.sizes
+        return (sizes.kv_bytes_per_block + sizes.window_bytes_per_block) // self.block_size
+
+    @property
+    def kv_bytes_per_token_beyond_window(self) -> int:
+        """KV that each further token of a context adds, once it is longer than the window."""
+        shape = self.model.language
+        if shape.sliding_window is not None and all(shape.window_layers):
+            return 0
+        return self.sizes.kv_bytes_per_block // self.block_size
+
+    @property
+    def kv_bytes(self) -> int:
+        """Bytes of the pool."""
+        if self.pool is None:
+            return 0
+        window = self.model.language.sliding_window or 0
+        reserved = window_bytes(window, self.model, self.sizes, self.block_size)
+        return self.num_blocks * self.sizes.kv_bytes_per_block + reserved
 
 
 def held_tokens(tokens: int, shape: DecoderShape) -> int:
     """Tokens of a context whose KV is kept: blocks outside the window of every layer are freed."""
     window = shape.sliding_window
     return tokens if window is None or not all(shape.window_layers) else min(tokens, window)
+
+
+def window_bytes(tokens: int, model: PlannedModel, sizes: DeviceSizes, block_size: int) -> int:
+    """KV of a context in sliding layers that are counted apart, in whole blocks."""
+    held = min(tokens, model.language.sliding_window or 0)
+    return -(-held // block_size) * sizes.window_bytes_per_block
 
 
 def plan_memory(
@@ -115,14 +150,16 @@ def plan_memory(
     """
     if load.images and model.vision is None:
         raise ConfigError("images", load.images, "0, as the model accepts no images")
-    tokens_per_image = 0 if model.vision is None else model.vision.tokens_per_image
+    tokens_per_image = 0 if model.vision is None else model.vision.tokens(load.pixels)
     load_tokens = load.text_tokens + load.images * tokens_per_image + load.generated_tokens
-    encoding_bytes = vision_activation_bytes(model, load.images, sizes)
+    encoding_bytes = vision_activation_bytes(model, load.images, load.pixels, sizes)
+    window = model.language.sliding_window or 0
+    reserved = window_bytes(window, model, sizes, config.block_size)
     measured = Measured(
         device=sizes.device,
         free_bytes=_free(memory, sizes),
         weights_bytes=_weights(sizes),
-        activation_bytes=sizes.activation_bytes + encoding_bytes,
+        activation_bytes=sizes.activation_bytes + encoding_bytes + reserved,
         kv_bytes_per_block=sizes.kv_bytes_per_block,
         model_max_len=model.language.max_position,
     )
@@ -142,7 +179,8 @@ def plan_memory(
         load_tokens=load_tokens,
         load_bytes=held_tokens(load_tokens, model.language)
         * sizes.kv_bytes_per_block
-        // config.block_size,
+        // config.block_size
+        + window_bytes(load_tokens, model, sizes, config.block_size),
     )
 
 

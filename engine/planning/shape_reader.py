@@ -4,7 +4,7 @@ More lenient than `spec_reader`: a plan needs sizes only, so families that are n
 planned, and missing fields of a nested config have the defaults of `transformers`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,37 +12,70 @@ from engine.errors import ModelFileError
 from engine.files.fields import Fields, read_config_json
 from engine.files.gguf_header import GgufHeader, read_gguf_header
 from engine.files.gguf_names import gguf_name
-from engine.files.spec_reader import read_spec
+from engine.files.model_spec import ModelSpec
+from engine.files.spec_reader import read_config_spec, read_spec
+from engine.planning.families import (
+    LLAMA_LIKE,
+    TextFields,
+    family_of,
+    heads_of,
+    inner_size,
+    layers_of,
+    windows_of,
+)
 from engine.planning.formats import FLOAT_FORMATS, GGML_TYPES
-from engine.planning.shape import DecoderShape, LanguageShape, MatrixShape, matrices
-from engine.planning.vision import VisionShape
-
-# Defaults of transformers 5 for missing fields (LlamaConfig).
-_LLAMA: Mapping[str, int] = {
-    "hidden_size": 4096,
-    "intermediate_size": 11008,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "vocab_size": 32000,
-    "max_position_embeddings": 2048,
-}
-_TOWERS = ("clip_vision_model", "siglip_vision_model")
+from engine.planning.layers import LayerShape, kv_values, layer_values
+from engine.planning.shape import (
+    DecoderShape,
+    LanguageShape,
+    MatrixShape,
+    kv_values_per_token,
+    matrices,
+    num_parameters,
+)
+from engine.planning.vision import VisionShape, read_vision
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedModel:
     """A model's sizes. `stored` has the format of each matrix, if the file names it.
 
-    `stored_format` is the format of the weights by the config; `quantized` is the config's name of
-    the quantisation, empty if there is none.
+    `layers` is empty where the language model is a Llama by its sizes. `refusal` says why this
+    server can't run the model, empty if it can. `stored_format` is the format of the weights by the
+    config; `quantized` is the config's name of the quantisation, empty if there is none.
     """
 
     name: str
     language: DecoderShape
+    family: str = "llama"
+    layers: tuple[LayerShape, ...] = ()
+    refusal: str = ""
     vision: VisionShape | None = None
     stored: Mapping[str, str] | None = None
     stored_format: str = "float16"
     quantized: str = ""
+
+    @property
+    def num_parameters(self) -> int:
+        """All weights of the language model."""
+        shape = self.language
+        if not self.layers:
+            return num_parameters(shape)
+        tables = (1 if shape.tied_embeddings else 2) * shape.vocab_size * shape.hidden_size
+        return tables + layer_values(self.layers) + shape.hidden_size
+
+    @property
+    def kv_values_per_token(self) -> int:
+        """Values of K and V of one token in all layers."""
+        return kv_values(self.layers) if self.layers else kv_values_per_token(self.language)
+
+    @property
+    def kv_values_beyond_window(self) -> int:
+        """Values that each further token of a context adds, once it is longer than the window."""
+        if self.layers:
+            return kv_values(self.layers, windowed=False)
+        full = list(self.language.window_layers).count(False)
+        return self.kv_values_per_token // self.language.num_layers * full
 
 
 def read_planned_model(path: Path) -> PlannedModel:
@@ -65,7 +98,11 @@ def _of_gguf(path: Path) -> PlannedModel:
     stored = {each.name: _format_in(header, each) for each in matrices(spec)}
     kept = sorted(set(stored.values()) - FLOAT_FORMATS)
     return PlannedModel(
-        name=spec.name, language=spec, stored=stored, stored_format=kept[0] if kept else "float16"
+        name=spec.name,
+        family=spec.architecture,
+        language=spec,
+        stored=stored,
+        stored_format=kept[0] if kept else "float16",
     )
 
 
@@ -83,72 +120,52 @@ def _format_in(header: GgufHeader, matrix: MatrixShape) -> str:
 
 
 def _of_config(path: Path) -> PlannedModel:
-    fields = read_config_json(path)
-    text = fields.section("text_config")
-    language = _language(text or fields, _LLAMA if text is not None else {})
-    vision = fields.section("vision_config")
+    file = read_config_json(path)
+    text, vision = TextFields(file), file.section("vision_config")
+    layers = layers_of(text)
+    served, refusal = _served(path)
+    is_plain = text.name in LLAMA_LIKE and vision is None
+    language = served or _language(text, layers)
     return PlannedModel(
         name=path.resolve().parent.name,
+        family=text.name,
         language=language,
-        vision=None if vision is None else _vision(fields, vision, language.hidden_size),
-        stored_format=_stored_format(fields, text),
-        quantized=_quantized(fields, text),
+        layers=() if served or is_plain else layers,
+        vision=None if vision is None else read_vision(file, vision, language.hidden_size),
+        refusal=refusal,
+        stored_format=_stored_format(file, file.section("text_config")),
+        quantized=_quantized(file, file.section("text_config")),
     )
 
 
-def _language(fields: Fields, defaults: Mapping[str, int]) -> LanguageShape:
-    for name in ("num_local_experts", "num_experts", "n_routed_experts"):
-        if fields.has(name):
-            raise fields.wrong(name, fields.size(name), "absent, as only dense models are planned")
+def _served(path: Path) -> tuple[ModelSpec | None, str]:
+    """The model as the server reads it, or why it can't run it."""
+    try:
+        return read_config_spec(path), ""
+    except ModelFileError as error:
+        return None, str(error).removeprefix(f"{path}: ")
 
-    def size(name: str) -> int:
-        return fields.size(name, defaults[name]) if name in defaults else fields.size(name)
 
-    heads, hidden = size("num_attention_heads"), size("hidden_size")
-    layers = size("num_hidden_layers")
-    family = fields.word("model_type", "")
-    uses_window = family == "mistral" or fields.flag("use_sliding_window", default=False)
-    window = fields.optional_size("sliding_window") if uses_window else None
-    first = fields.count("max_window_layers", 0) if family.startswith("qwen") else 0
-    kv_heads = fields.size("num_key_value_heads", heads)
-    if heads % kv_heads:
-        raise fields.wrong("num_key_value_heads", kv_heads, f"a divisor of {heads} heads")
+def _language(text: TextFields, layers: Sequence[LayerShape]) -> LanguageShape:
+    heads, kv_heads, head_dim = heads_of(text)
+    fields, family = text.fields, family_of(text)
+    windows = windows_of(text)
+    if fields.has("kv_lora_rank"):
+        head_dim = fields.size("qk_nope_head_dim") + fields.size("qk_rope_head_dim")
     return LanguageShape(
-        vocab_size=size("vocab_size"),
-        hidden_size=hidden,
-        intermediate_size=size("intermediate_size"),
-        num_layers=layers,
+        vocab_size=text.size("vocab_size"),
+        hidden_size=text.size("hidden_size"),
+        intermediate_size=inner_size(text),
+        num_layers=len(layers),
         num_heads=heads,
         num_kv_heads=kv_heads,
-        head_dim=fields.size("head_dim", hidden // heads),
-        max_position=size("max_position_embeddings"),
-        tied_embeddings=fields.flag("tie_word_embeddings", default=False),
-        attention_bias=family == "qwen2" or fields.flag("attention_bias", default=False),
-        qk_norm=family == "qwen3",
-        sliding_window=window,
-        window_layers=tuple(window is not None and layer >= first for layer in range(layers)),
-    )
-
-
-def _vision(fields: Fields, vision: Fields, output_size: int) -> VisionShape:
-    tower = vision.one_of("model_type", _TOWERS)
-    has_class_token = tower == "clip_vision_model"
-    strategy = fields.one_of(
-        "vision_feature_select_strategy", ("default", "full"), default="default"
-    )
-    image, patch = vision.size("image_size"), vision.size("patch_size")
-    if patch > image:
-        raise vision.wrong("patch_size", patch, f"at most image_size={image}")
-    return VisionShape(
-        hidden_size=vision.size("hidden_size"),
-        intermediate_size=vision.size("intermediate_size"),
-        num_layers=vision.size("num_hidden_layers"),
-        num_heads=vision.size("num_attention_heads"),
-        image_size=image,
-        patch_size=patch,
-        output_size=output_size,
-        has_class_token=has_class_token,
-        keeps_class_token=has_class_token and strategy == "full",
+        head_dim=head_dim,
+        max_position=text.size("max_position_embeddings"),
+        tied_embeddings=text.is_tied,
+        attention_bias=family.bias != "flag" or fields.flag("attention_bias", default=False),
+        qk_norm=family.qk_norm == "head",
+        sliding_window=max((each for each in windows if each), default=None),
+        window_layers=tuple(each is not None for each in windows),
     )
 
 

@@ -8,7 +8,6 @@ from rich.table import Table
 from rich.text import Text
 
 from engine.planning.memory_plan import SPARE_BYTES, MemoryPlan
-from engine.planning.shape import num_parameters
 from engine.system.byte_size import format_bytes
 
 USUAL_LENGTHS = (1024, 4096, 16384)
@@ -29,7 +28,7 @@ def plan_page(plan: MemoryPlan, lengths: Sequence[int], devices: int) -> Group:
 def _headline(plan: MemoryPlan, devices: int) -> Text:
     shape = plan.model.language
     parts = [
-        f"{_count(num_parameters(shape))} weights in {plan.sizes.weights_format}",
+        f"{_count(plan.model.num_parameters)} weights in {plan.sizes.weights_format}",
         f"{shape.num_layers} layers",
         f"KV of {shape.num_kv_heads} heads for {shape.num_heads} in {plan.sizes.kv_dtype}",
     ]
@@ -64,9 +63,8 @@ def _bytes_table(plan: MemoryPlan) -> Table:
     ):
         if size:
             table.add_row(f"- {name}", format_bytes(size), note)
-    pool = plan.num_blocks * plan.sizes.kv_bytes_per_block
     note = plan.pool.reason if plan.pool is not None and plan.sizes.device == "cpu" else ""
-    table.add_row("KV", format_bytes(pool), note)
+    table.add_row("KV", format_bytes(plan.kv_bytes), note)
     return table
 
 
@@ -126,7 +124,7 @@ def plan_object(
     sizes = plan.sizes
     found: dict[str, Any] = {
         "model": plan.model.name,
-        "parameters": num_parameters(plan.model.language),
+        "parameters": plan.model.num_parameters,
         "device": sizes.device,
         "devices": devices,
         "weights_format": sizes.weights_format,
@@ -138,8 +136,9 @@ def plan_object(
         "activation_bytes": sizes.activation_bytes,
         "vision_activation_bytes": plan.vision_activation_bytes,
         "overhead_bytes": plan.memory.overhead_bytes,
-        "kv_bytes": plan.num_blocks * sizes.kv_bytes_per_block,
-        "kv_bytes_per_token": sizes.kv_bytes_per_block // plan.block_size,
+        "kv_bytes": plan.kv_bytes,
+        "kv_bytes_per_token": plan.kv_bytes_per_token,
+        "kv_bytes_per_token_beyond_window": plan.kv_bytes_per_token_beyond_window,
         "block_size": plan.block_size,
         "total_blocks": plan.num_blocks,
         "total_tokens": plan.total_tokens,
