@@ -1,13 +1,14 @@
 """Memory of a model on each of its devices: weights, a step, a block of KV. Pure."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from engine.config import EngineConfig
 from engine.errors import ConfigError
 from engine.planning.formats import (
     EXPERTS_ONLY,
     FLOAT_FORMATS,
+    GGML_TYPES,
     KV_ALIASES,
     KV_BYTES,
     LAYERS_ONLY,
@@ -62,7 +63,7 @@ class DeviceSizes:
 
     A model with full and sliding layers that this server does not run has the KV of its full layers
     in `kv_bytes_per_block`, and that of the sliding ones, up to their window, in
-    `window_bytes_per_block`.
+    `window_bytes_per_block`. `runner` is what runs it here: native, torch or none.
     """
 
     device: str
@@ -74,6 +75,8 @@ class DeviceSizes:
     activation_bytes: int
     kv_bytes_per_block: int
     window_bytes_per_block: int = 0
+    runner: str = "torch"
+    runner_reason: str = ""
 
 
 def size_up(model: PlannedModel, config: EngineConfig, placing: Placing) -> DeviceSizes:
@@ -83,14 +86,30 @@ def size_up(model: PlannedModel, config: EngineConfig, placing: Placing) -> Devi
         ConfigError: a setting can't work with this model.
     """
     shape = _part_of(model.language, placing.devices)
+    on_torch = why_not_native(shape, config) if placing.device == "cpu" else "the device is a GPU"
     if model.layers:
-        return _layered(model, shape, config, placing)
-    if placing.device == "cpu" and why_not_native(shape, config) is None:
+        sizes = _layered(model, shape, config, placing)
+    elif on_torch is None:
         offload_is_torchs(config.weights_offload_layers)
         sizes = _native(model, shape, config, placing)
     else:
         sizes = _torch(model, shape, config, placing)
-    return sizes
+    if reason := _why_not_here(model, placing):
+        return replace(sizes, runner="none", runner_reason=reason)
+    return replace(sizes, runner="torch" if on_torch else "native", runner_reason=on_torch or "")
+
+
+def _why_not_here(model: PlannedModel, placing: Placing) -> str:
+    """Why this server can't run a model so; empty if it can."""
+    formats = {kind.name for kind in GGML_TYPES.values()}
+    if model.refusal:
+        return model.refusal
+    if placing.weights_format is not None and placing.weights_format not in formats:
+        allowed = ", ".join(sorted(formats))
+        return f"weights_format must be one of {allowed} (got {placing.weights_format})"
+    if placing.devices > 1:
+        return f"devices must be 1, as an engine uses one device (got {placing.devices})"
+    return ""
 
 
 def _native(

@@ -1,20 +1,25 @@
 """Divides a device's memory into weights, activations, overhead and blocks of KV. Pure."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from msgspec import structs
 
 from engine.config import EngineConfig
 from engine.device.limits import DeviceMemoryState
 from engine.errors import ConfigError
-from engine.planning.device_sizes import DeviceSizes, vision_activation_bytes
+from engine.planning.device_sizes import DeviceSizes, Placing, size_up, vision_activation_bytes
+from engine.planning.formats import EXPERTS_ONLY, WEIGHT_BITS
+from engine.planning.layers import SEVERAL
 from engine.planning.pool_size import Measured, PoolPlan, free_on_gpu, plan_pool
 from engine.planning.shape import DecoderShape
 from engine.planning.shape_reader import PlannedModel
 from engine.planning.vision import USUAL_IMAGE
+from engine.system.byte_size import format_bytes
 from engine.system.limits import free_host_bytes
 
 SPARE_BYTES = 2 * 2**30  # what a GPU's libraries, attention workspaces and fragmentation may take
+
+_COUNTS = (2, 4, 8, 16, 32, 64)  # devices that share a model
 
 
 def free_bytes() -> int:
@@ -63,6 +68,7 @@ class MemoryPlan:
     usable_bytes: int
     utilization: float | None
     widest: tuple[float, int] | None
+    tokens_per_image: int
     load_tokens: int
     load_bytes: int
 
@@ -164,7 +170,10 @@ def plan_memory(
         model_max_len=model.language.max_position,
     )
     is_gpu = sizes.device == "cuda"
+    usable = _usable(memory, config.gpu_memory_utilization if is_gpu else 1.0)
     pool, refusal = _pool(config, measured)
+    if _weights(sizes) > usable:
+        pool, refusal = None, _too_heavy(sizes, usable, memory)
     return MemoryPlan(
         model=model,
         sizes=sizes,
@@ -173,14 +182,71 @@ def plan_memory(
         vision_activation_bytes=encoding_bytes,
         pool=pool,
         refusal=refusal,
-        usable_bytes=_usable(memory, config.gpu_memory_utilization if is_gpu else 1.0),
+        usable_bytes=usable,
         utilization=config.gpu_memory_utilization if is_gpu else None,
         widest=_widest(config, measured, memory) if is_gpu else None,
+        tokens_per_image=tokens_per_image,
         load_tokens=load_tokens,
         load_bytes=held_tokens(load_tokens, model.language)
         * sizes.kv_bytes_per_block
         // config.block_size
         + window_bytes(load_tokens, model, sizes, config.block_size),
+    )
+
+
+def _too_heavy(sizes: DeviceSizes, usable: int, memory: DeviceMemory) -> str:
+    weights, own = _weights(sizes), ""
+    if weights > sizes.weights_bytes:
+        own = f" ({format_bytes(weights - sizes.weights_bytes)} of vision encoder and adapters)"
+    return (
+        f"weights in {sizes.weights_format} take {format_bytes(weights)}{own}, which is more than "
+        f"the {format_bytes(usable)} that may be used of {format_bytes(memory.num_bytes)}"
+    )
+
+
+def ways_to_fit(
+    config: EngineConfig, model: PlannedModel, placing: Placing, memory: DeviceMemory, load: Load
+) -> tuple[tuple[Placing, MemoryPlan], ...]:
+    """Return what would fit where a plan does not: smaller formats, more devices, or both.
+
+    Formats go from the largest that fits to the smallest; devices are the fewest that suffice.
+    """
+
+    def fits(changed: Placing) -> tuple[tuple[Placing, MemoryPlan], ...]:
+        try:
+            plan = plan_memory(config, model, size_up(model, config, changed), memory, load)
+        except ConfigError:  # heads can't be divided among so many
+            return ()
+        return () if plan.pool is None else ((changed, plan),)
+
+    def on_more(start: Placing) -> list[tuple[Placing, MemoryPlan]]:
+        found = [
+            way
+            for count in _COUNTS
+            if count > placing.devices
+            for way in fits(replace(start, devices=count))
+        ]
+        return found[:1]
+
+    names = _smaller_formats(model, placing)
+    formats = [way for name in names for way in fits(replace(placing, weights_format=name))]
+    ways = [*formats, *on_more(placing)]
+    if not ways and names:
+        ways = on_more(replace(placing, weights_format=names[-1]))
+    return tuple(ways)
+
+
+def _smaller_formats(model: PlannedModel, placing: Placing) -> list[str]:
+    """Formats with fewer bits than the planned one, the largest first."""
+    most = min(16.0, WEIGHT_BITS.get(placing.weights_format or "", 16.0))
+    has_experts = any(count > SEVERAL for layer in model.layers for count, _, _ in layer.matrices)
+    return sorted(
+        (
+            name
+            for name, bits in WEIGHT_BITS.items()
+            if bits < most and (has_experts or name not in EXPERTS_ONLY)
+        ),
+        key=lambda name: -WEIGHT_BITS[name],
     )
 
 

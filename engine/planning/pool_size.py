@@ -1,5 +1,6 @@
 """Sizes the pool, and explains its size. Pure."""
 
+import math
 from dataclasses import dataclass, replace
 
 from engine.config import EngineConfig
@@ -127,6 +128,8 @@ def _too_small(
     )
     if config.kv_cache_memory:
         return ConfigError("kv_cache_memory", config.kv_cache_memory, need)
+    if measured.device.startswith("cuda") and not config.max_model_len:
+        return _too_little_share(config, measured, need_bytes)
     have = format_bytes(num_blocks * measured.kv_bytes_per_block)
     if config.max_model_len:
         fits = max(0, num_blocks - 1) * config.block_size
@@ -136,3 +139,20 @@ def _too_small(
             f"at most {fits}: memory for the pool is {have}, this needs {need}",
         )
     return ConfigError("kv_cache_memory", "auto", f"{need}; only {have} are available")
+
+
+def _too_little_share(config: EngineConfig, measured: Measured, need_bytes: int) -> ConfigError:
+    """The share of a GPU is too small for weights, a step and the least pool, or the GPU is."""
+    steps_bytes = measured.activation_bytes + measured.graph_bytes
+    all_bytes = measured.free_bytes + measured.weights_bytes
+    need_bytes += measured.weights_bytes + steps_bytes
+    parts = (
+        f"weights take {format_bytes(measured.weights_bytes)} and the largest step "
+        f"{format_bytes(steps_bytes)} of {format_bytes(all_bytes)}"
+    )
+    share = math.ceil(100 * need_bytes / max(1, all_bytes)) / 100
+    if share <= 1:
+        allowed = f"at least {share:g}: {parts}"
+        return ConfigError("gpu_memory_utilization", config.gpu_memory_utilization, allowed)
+    allowed = f"a model that leaves room for KV: {parts}; use a smaller format or another device"
+    return ConfigError("model", config.model, allowed)

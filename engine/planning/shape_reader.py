@@ -127,7 +127,7 @@ def _of_config(path: Path) -> PlannedModel:
     is_plain = text.name in LLAMA_LIKE and vision is None
     language = served or _language(text, layers)
     return PlannedModel(
-        name=path.resolve().parent.name,
+        name=path.resolve().parent.name if path.name == "config.json" else path.stem,
         family=text.name,
         language=language,
         layers=() if served or is_plain else layers,

@@ -14,19 +14,25 @@ _UNITS = {
     "GB": 10**9,
     "TB": 10**12,
 }
+_LEAST_BARE = 1000  # smaller numbers without a unit are rarely meant as bytes
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
-BYTE_SIZES = 'bytes, or a number with KiB, MiB, GiB, TiB, kB, MB, GB or TB, as in "2GiB"'
+BYTE_SIZES = (
+    "bytes, or a number with KiB, MiB, GiB, TiB, kB, MB, GB or TB, as in "
+    '"2GiB"; below 1000 with its unit'
+)
 
 
 def parse_bytes(text: str) -> int:
     """Return the number of bytes that `text` stands for.
 
     Raises:
-        ValueError: `text` is not a size; the message says what is allowed.
+        ValueError: `text` is not a size, or a small number without a unit; the message says what is
+            allowed.
     """
     match = _SIZE.fullmatch(text)
     unit = _UNITS.get(match[2].upper()) if match else None
-    if match is None or unit is None:
+    is_bare_few = match is not None and not match[2] and 0 < float(match[1]) < _LEAST_BARE
+    if match is None or unit is None or is_bare_few:
         raise ValueError(BYTE_SIZES)
     return int(float(match[1]) * unit)
 

@@ -1,5 +1,6 @@
 """`sessiond plan`: plans a model's memory and the sessions that fit, without a server."""
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -10,12 +11,12 @@ from engine.errors import ConfigError, EngineError
 from engine.files.catalog import UnknownModelError, resolve_config
 from engine.planning.device_sizes import Placing, size_up
 from engine.planning.formats import WEIGHT_BITS
-from engine.planning.memory_plan import DeviceMemory, Load, MemoryPlan, free_bytes, plan_memory
+from engine.planning.memory_plan import DeviceMemory, Load, free_bytes, plan_memory, ways_to_fit
 from engine.planning.shape_reader import PlannedModel, read_planned_model
 from engine.system.byte_size import BYTE_SIZES, parse_bytes
 from sessiond.cli.ask_server import JsonOption, KeyOption, print_json, server_at
 from sessiond.cli.fail import FAILED, WRONG_USAGE, fail
-from sessiond.cli.plan_page import comparison_line, plan_object, plan_page
+from sessiond.cli.plan_page import PlanPage, comparison_line, plan_object, plan_page
 from sessiond.settings import Settings
 
 PLANNED_SETTINGS = frozenset(
@@ -73,6 +74,13 @@ def plan(  # noqa: PLR0913, PLR0917 -- one per flag
     lora_rank: Annotated[int, typer.Option(min=1, help="Rank of a LoRA adapter.")] = 16,
     text_tokens: Annotated[int, typer.Option(min=0, help="Text tokens of one conversation.")] = 0,
     images: Annotated[int, typer.Option(min=0, help="Number of images in one conversation.")] = 0,
+    image_size: Annotated[
+        str,
+        typer.Option(
+            metavar="WIDTHxHEIGHT",
+            help="Size of an image in pixels, where the encoder accepts any size.",
+        ),
+    ] = "1024x1024",
     generated_tokens: Annotated[
         int, typer.Option(min=0, help="Reply tokens of one conversation.")
     ] = 0,
@@ -103,50 +111,48 @@ def plan(  # noqa: PLR0913, PLR0917 -- one per flag
     model = _model(settings.model)
     device = _device(settings)
     _known_format(weights_format, model)
+    found = _memory(device, _size("memory", memory), _size("overhead", overhead), server)
+    load = Load(
+        text_tokens=text_tokens,
+        images=images,
+        generated_tokens=generated_tokens,
+        pixels=_pixels(image_size),
+    )
     try:
         config = settings.engine_config()
-        sizes = size_up(
-            model,
-            config,
-            Placing(
-                device=device,
-                devices=devices,
-                weights_format=weights_format,
-                lora_slots=lora_slots,
-                lora_rank=lora_rank,
-            ),
+        placing = Placing(
+            device=device,
+            devices=devices,
+            weights_format=weights_format,
+            lora_slots=lora_slots,
+            lora_rank=lora_rank,
         )
-        planned = plan_memory(
-            config,
-            model,
-            sizes,
-            _memory(device, _size("memory", memory), _size("overhead", overhead), server),
-            Load(text_tokens=text_tokens, images=images, generated_tokens=generated_tokens),
-        )
+        sizes = size_up(model, config, placing)
+        planned = plan_memory(config, model, sizes, found, load)
+        ways = () if planned.pool else ways_to_fit(config, model, placing, found, load)
     except ConfigError as error:
         fail(f"--{error.name.replace('_', '-')} must be {error.allowed} (got {error.value})", 2)
-    _print(planned, tuple(session_tokens or ()), devices, server, as_json=as_json)
+    page = PlanPage(planned, tuple(session_tokens or ()), devices, ways)
+    _print(page, server, as_json=as_json)
 
 
 def _print(
-    planned: MemoryPlan,
-    lengths: tuple[int, ...],
-    devices: int,
+    page: PlanPage,
     server: Mapping[str, Any] | None,
     *,
     as_json: bool,
 ) -> None:
     console = Console(highlight=False)
     if as_json:
-        print_json(plan_object(planned, lengths, devices, server))
+        print_json(plan_object(page, server))
     else:
-        console.print(plan_page(planned, lengths, devices))
+        console.print(plan_page(page))
     apart = 0.0
     if server is not None:
-        line, apart = comparison_line(planned, server)
+        line, apart = comparison_line(page.plan, server)
         if not as_json:
             console.print(line, markup=False, soft_wrap=True)
-    raise typer.Exit(FAILED if planned.pool is None or apart > MOST_APART else 0)
+    raise typer.Exit(FAILED if page.plan.pool is None or apart > MOST_APART else 0)
 
 
 def _server(url: str, api_key: str | None) -> Mapping[str, Any]:
@@ -178,6 +184,15 @@ def _known_format(name: str | None, model: PlannedModel) -> None:
         )
     if name is not None and name not in WEIGHT_BITS:
         fail(f"{allowed} (got {name})", WRONG_USAGE)
+
+
+def _pixels(text: str) -> tuple[int, int]:
+    match = re.fullmatch(r"([1-9]\d{0,4})[xX]([1-9]\d{0,4})", text)
+    if match is None:
+        fail(
+            f"--image-size must be WIDTHxHEIGHT in pixels, as in 1024x768 (got {text})", WRONG_USAGE
+        )
+    return int(match[1]), int(match[2])
 
 
 def _size(flag: str, text: str | None) -> int | None:

@@ -1,43 +1,74 @@
 """Formats a memory plan for terminals and scripts. Pure."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from engine.planning.device_sizes import Placing
 from engine.planning.memory_plan import SPARE_BYTES, MemoryPlan
 from engine.system.byte_size import format_bytes
 
 USUAL_LENGTHS = (1024, 4096, 16384)
 
 
-def plan_page(plan: MemoryPlan, lengths: Sequence[int], devices: int) -> Group:
+@dataclass(frozen=True, slots=True)
+class PlanPage:
+    """A plan with what is asked of it: lengths of sessions in tokens, and ways to fit."""
+
+    plan: MemoryPlan
+    lengths: Sequence[int]
+    devices: int
+    ways: Sequence[tuple[Placing, MemoryPlan]] = ()
+
+
+def plan_page(page: PlanPage) -> Group:
     """Format the plan for a terminal."""
+    plan = page.plan
     return Group(
-        _headline(plan, devices),
+        _headline(plan, page.devices),
+        _runner_line(plan),
         "",
         _bytes_table(plan),
         "",
-        *_verdict(plan, lengths),
+        *_verdict(page),
         *_load_lines(plan),
     )
 
 
 def _headline(plan: MemoryPlan, devices: int) -> Text:
-    shape = plan.model.language
+    shape, model = plan.model.language, plan.model
+    heads = f"KV of {shape.num_kv_heads} heads for {shape.num_heads} in {plan.sizes.kv_dtype}"
+    if model.layers and model.layers[0].kv_heads != shape.num_kv_heads:
+        heads = f"KV as one latent in {plan.sizes.kv_dtype}"
+    layers = f"{shape.num_layers} layers"
+    if sliding := sum(shape.window_layers):
+        layers += f" ({sliding} of them see {shape.sliding_window} tokens)"
     parts = [
-        f"{_count(plan.model.num_parameters)} weights in {plan.sizes.weights_format}",
-        f"{shape.num_layers} layers",
-        f"KV of {shape.num_kv_heads} heads for {shape.num_heads} in {plan.sizes.kv_dtype}",
+        f"{_count(model.num_parameters)} weights in {plan.sizes.weights_format}",
+        layers,
+        heads,
     ]
-    lines = [f"{plan.model.name}: {', '.join(parts)}"]
+    lines = [f"{model.name} ({model.family}): {', '.join(parts)}"]
+    if model.vision is not None:
+        lines.append(f"an image takes {plan.tokens_per_image} tokens")
     if devices > 1:
         lines.append(
             f"one of {devices} devices that share each layer; a sessiond engine uses one device"
         )
     return Text("\n".join(lines))
+
+
+def _runner_line(plan: MemoryPlan) -> Text:
+    """Say whether this server can run the model, and through what."""
+    sizes = plan.sizes
+    if sizes.runner == "none":
+        return Text(f"runner: none, this server can't run it: {sizes.runner_reason}")
+    why = f" ({sizes.runner_reason})" if sizes.runner_reason else ""
+    return Text(f"runner: {sizes.runner}{why}")
 
 
 def _count(values: int) -> str:
@@ -68,17 +99,45 @@ def _bytes_table(plan: MemoryPlan) -> Table:
     return table
 
 
-def _verdict(plan: MemoryPlan, lengths: Sequence[int]) -> list[str]:
+def _verdict(page: PlanPage) -> list[str]:
+    plan = page.plan
     if plan.pool is None:
-        return [f"Nothing fits: {plan.refusal}"]
-    per_token = plan.sizes.kv_bytes_per_block / plan.block_size
+        return [f"Nothing fits: {plan.refusal}", *_ways_lines(page)]
+    per_token = f"{plan.kv_bytes_per_token / 1024:.1f} KiB each"
+    beyond = plan.kv_bytes_per_token_beyond_window
+    if plan.sizes.window_bytes_per_block:
+        per_token += f", {beyond / 1024:.1f} KiB beyond the window"
     blocks = (
         f"{plan.num_blocks} blocks of {plan.block_size} tokens: {plan.total_tokens} tokens, "
-        f"{per_token / 1024:.1f} KiB each"
+        f"{per_token}"
     )
     longest = f"longest context: {plan.pool.max_model_len} tokens"
-    lines = [blocks, f"sessions at once: {_sessions(plan, lengths)}", longest]
-    return [*lines, *_widest_line(plan)]
+    sessions = f"sessions at once: {_sessions(plan, page.lengths)}"
+    return [blocks, sessions, longest, *_widest_line(plan)]
+
+
+def _ways_lines(page: PlanPage) -> list[str]:
+    """What would fit, as flags, with the bytes of the weights."""
+    lines = _widest_line(page.plan)
+    for title, runs_here in (("would fit", True), ("would fit in other servers", False)):
+        ways = [
+            f"{_flags(placing)} ({format_bytes(plan.sizes.weights_bytes)}"
+            f"{' on each' if placing.devices > 1 else ''})"
+            for placing, plan in page.ways
+            if (plan.sizes.runner != "none") == runs_here
+        ]
+        if ways:
+            lines.append(f"{title}: {', '.join(ways)}")
+    return lines
+
+
+def _flags(placing: Placing) -> str:
+    given = []
+    if placing.weights_format is not None:
+        given.append(f"--weights-format {placing.weights_format}")
+    if placing.devices > 1:
+        given.append(f"--devices {placing.devices}")
+    return " ".join(given)
 
 
 def _widest_line(plan: MemoryPlan) -> list[str]:
@@ -117,16 +176,18 @@ def _load_lines(plan: MemoryPlan) -> list[str]:
     return [line]
 
 
-def plan_object(
-    plan: MemoryPlan, lengths: Sequence[int], devices: int, server: Mapping[str, Any] | None
-) -> dict[str, Any]:
+def plan_object(page: PlanPage, server: Mapping[str, Any] | None) -> dict[str, Any]:
     """Build the plan as JSON; all bytes are per device."""
+    plan = page.plan
     sizes = plan.sizes
     found: dict[str, Any] = {
         "model": plan.model.name,
         "parameters": plan.model.num_parameters,
         "device": sizes.device,
-        "devices": devices,
+        "devices": page.devices,
+        "family": plan.model.family,
+        "runner": sizes.runner,
+        "runner_reason": sizes.runner_reason or None,
         "weights_format": sizes.weights_format,
         "kv_dtype": sizes.kv_dtype,
         "memory_bytes": plan.memory.num_bytes,
@@ -145,13 +206,17 @@ def plan_object(
         "max_model_len": None if plan.pool is None else plan.pool.max_model_len,
         "gpu_memory_utilization": plan.utilization,
         "usable_bytes": plan.usable_bytes,
-        "sessions": {str(tokens): plan.sessions_of(tokens) for tokens in _lengths(plan, lengths)},
+        "sessions": {
+            str(tokens): plan.sessions_of(tokens) for tokens in _lengths(plan, page.lengths)
+        },
         "load": {
             "tokens": plan.load_tokens,
             "kv_bytes": plan.load_bytes,
             "needed_bytes": plan.needed_bytes,
         },
+        "tokens_per_image": plan.tokens_per_image,
         "refusal": plan.refusal or None,
+        "would_fit": [_way_object(*way) for way in page.ways],
     }
     if server is not None:
         found["server"] = {
@@ -159,6 +224,16 @@ def plan_object(
             "apart": comparison_line(plan, server)[1],
         }
     return found
+
+
+def _way_object(placing: Placing, plan: MemoryPlan) -> dict[str, Any]:
+    return {
+        "weights_format": placing.weights_format,
+        "devices": placing.devices,
+        "weights_bytes": plan.sizes.weights_bytes,
+        "total_tokens": plan.total_tokens,
+        "runner": plan.sizes.runner,
+    }
 
 
 def comparison_line(plan: MemoryPlan, server: Mapping[str, Any]) -> tuple[str, float]:

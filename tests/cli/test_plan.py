@@ -1,6 +1,7 @@
 """`sessiond plan`: pages for people, JSON for scripts, a server beside it, wrong use in words."""
 
 import json
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -8,6 +9,8 @@ from typer.testing import CliRunner
 from sessiond.__main__ import build_cli
 from tests.cli.test_commands import server
 from tests.planning.test_memory_plan import LLAVA, SEVEN_B
+
+CONFIGS = Path(__file__).parents[1] / "planning" / "configs"
 
 
 @pytest.fixture
@@ -30,7 +33,7 @@ def test_the_page_says_where_the_bytes_go_and_what_fits(model):
     result = on_card(model, "--text-tokens", "700")
     assert result.exit_code == 0, result.stderr
     for said in (
-        "seven: 6.74 billion weights in float16",
+        "seven (llama): 6.74 billion weights in float16",
         "- weights",
         "12.6 GiB",
         "15392 tokens, 512.0 KiB each",
@@ -80,6 +83,9 @@ def test_settings_of_the_environment_count(model, monkeypatch):
     ("words", "said"),
     [
         (["--device", "cuda"], "--memory must be bytes,"),
+        (["--device", "cuda", "--memory", "24"], "below 1000 with its unit (got 24)"),
+        (["--overhead", "2"], "--overhead must be bytes, or a number with KiB, MiB,"),
+        (["--image-size", "1024"], "--image-size must be WIDTHxHEIGHT in pixels, as in 1024x768"),
         (["--memory", "much"], "(got much)"),
         (["--overhead", "much"], "--overhead must be bytes,"),
         (["--weights-format", "q9"], "--weights-format must be one of float32, "),
@@ -121,3 +127,91 @@ def test_a_quantised_model_is_not_planned_as_if_it_were_not(tmp_path):
     assert "(got none): weights of" in silent.stderr
     assert "'gptq'" in silent.stderr
     assert on_card(str(tmp_path), "--weights-format", "gptq").exit_code == 0
+
+
+def of(name, memory, *words):
+    """What a plan of a known config on a GPU says: its page in one line, and its JSON."""
+    words = (
+        "--model",
+        str(CONFIGS / f"{name}.json"),
+        "--device",
+        "cuda",
+        "--memory",
+        memory,
+        *words,
+    )
+    return " ".join(plan(*words).stdout.split()), json.loads(plan(*words, "--json").stdout)
+
+
+def test_r03_m07_weights_that_exceed_the_gpu_are_named_with_what_would_fit():
+    page, found = of("qwen2.5-72b", "80GB")
+    assert "weights in bfloat16 take 135 GiB, which is more than the 67.1 GiB" in page
+    assert "would fit: --weights-format q6_k (55.5 GiB), --weights-format q4_1 (42.3 GiB)" in page
+    assert "would fit in other servers: --weights-format gptq (38.6 GiB)" in page
+    assert "--devices 4 (33.9 GiB on each)" in page
+    assert "kv_cache_memory" not in page
+    ways = {(way["weights_format"], way["devices"]): way for way in found["would_fit"]}
+    assert ways["q6_k", 1]["weights_bytes"] == pytest.approx(72.7e9 * 6.5625 / 8, rel=0.01)
+    assert ways[None, 4]["weights_bytes"] == pytest.approx(72.7e9 * 2 / 4, rel=0.01)
+    page, found = of("qwen2.5-72b", "80GB", "--weights-format", "q6_k")
+    assert (found["refusal"], found["runner"]) == (None, "torch")
+
+
+def test_r03_m07_a_larger_share_is_offered_where_it_is_enough():
+    page, _ = of("llama-3.1-8b", "17.8GB")
+    assert "Nothing fits" in page
+    page, _ = of("llama-3.1-8b", "18.7GB")
+    assert "--gpu-memory-utilization 0.88 leaves 2.0 GiB" in page
+
+
+@pytest.mark.parametrize(
+    ("name", "runner", "reason"),
+    [
+        ("llama-3.1-8b", "torch", "the device is a GPU"),
+        ("mistral-7b-v0.1", "torch", "the device is a GPU"),
+        ("gemma-2-27b", "none", "architectures must be a list with one of LlamaForCausalLM,"),
+        ("qwen2.5-vl-7b", "none", "(got ['Qwen2_5_VLForConditionalGeneration'])"),
+    ],
+)
+def test_r03_m07_the_report_names_the_runner(name, runner, reason):
+    page, found = of(name, "80GB")
+    assert found["runner"] == runner
+    assert reason in found["runner_reason"]
+    assert f"runner: {runner}" in page
+
+
+def test_r03_m07_the_native_kernels_are_named_on_a_cpu():
+    words = ("--model", str(CONFIGS / "llama-3.2-1b.json"), "--memory", "64GB", "--json")
+    found = json.loads(plan(*words).stdout)
+    assert (found["runner"], found["runner_reason"]) == ("native", None)
+    found = json.loads(plan(*words, "--dtype", "float32").stdout)
+    assert (found["runner"], found["runner_reason"][:13]) == ("torch", "dtype=float32")
+
+
+def test_r03_m07_sliding_layers_hold_no_more_than_their_window():
+    page, found = of("gemma-3-4b", "80GB", "--session-tokens", "131072", "--text-tokens", "131072")
+    assert "34 layers (29 of them see 1024 tokens)" in page
+    assert "136.0 KiB each, 20.0 KiB beyond the window" in page
+    whole = 131072 * 20 * 1024 + 1024 * 116 * 1024
+    assert found["load"]["kv_bytes"] == whole
+    assert found["sessions"] == {"131072": found["kv_bytes"] // whole}
+
+
+def test_r03_m07_images_take_as_many_tokens_as_their_size_makes():
+    assert of("qwen2.5-vl-7b", "80GB")[1]["tokens_per_image"] == 37 * 37
+    wide = of("qwen2.5-vl-7b", "80GB", "--image-size", "1120x560", "--images", "2")
+    assert wide[1]["tokens_per_image"] == 40 * 20
+    assert wide[1]["load"]["tokens"] == 2 * 40 * 20
+    assert of("gemma-3-4b", "80GB", "--image-size", "64x64")[1]["tokens_per_image"] == 256
+    assert of("smolvlm-256m", "80GB")[1]["tokens_per_image"] == 64
+
+
+def test_r03_m07_experts_alone_are_in_four_bits_in_mxfp4():
+    """gpt-oss-120b is published with about 65 GB."""
+    _, found = of("gpt-oss-120b", "141GB", "--weights-format", "mxfp4")
+    assert found["weights_bytes"] == pytest.approx(65.2e9, rel=0.005)
+
+
+def test_r03_m07_a_latent_is_not_divided_among_devices():
+    _, found = of("deepseek-v3", "141GB", "--devices", "32")
+    assert found["kv_bytes_per_token"] == (512 + 64) * 61 * 2

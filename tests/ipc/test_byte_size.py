@@ -18,7 +18,7 @@ def test_sizes_are_read(text, size):
     assert parse_bytes(text) == size
 
 
-@pytest.mark.parametrize("text", ["", "GiB", "-1", "2 G", "1e9", "2GiB please", "nan"])
+@pytest.mark.parametrize("text", ["", "24", "1", "GiB", "-1", "2 G", "1e9", "2GiB please", "nan"])
 def test_what_is_no_size_is_refused(text):
     with pytest.raises(ValueError, match="GiB"):
         parse_bytes(text)

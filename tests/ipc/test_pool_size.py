@@ -129,3 +129,15 @@ def test_whatever_is_planned_fits_in_memory_and_holds_its_longest_context(  # no
     assert 1 <= plan.max_model_len <= model_len
     if asked_len:
         assert plan.max_model_len == asked_len
+
+
+def test_r03_m07_a_share_that_the_weights_exceed_is_told_with_one_that_is_enough():
+    facts = measured(device="cuda", free_bytes=5 * GIB, weights_bytes=75 * GIB)
+    with pytest.raises(ConfigError, match=r"gpu_memory_utilization must be at least 0.95: weights"):
+        plan_pool(config(), facts)
+
+
+def test_r03_m07_weights_that_leave_no_room_are_told():
+    facts = measured(device="cuda", free_bytes=GIB // 8, weights_bytes=79 * GIB)
+    with pytest.raises(ConfigError, match=r"model must be a model that leaves room.*79.0 GiB"):
+        plan_pool(config(), facts)
