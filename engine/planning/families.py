@@ -186,12 +186,13 @@ def windows_of(text: TextFields) -> tuple[int | None, ...]:
     kinds = fields.list_of("layer_types", (_FULL, _SLIDING))
     if kinds is not None and len(kinds) != count:
         raise fields.wrong("layer_types", kinds, f"a list of num_hidden_layers={count}")
-    if family.windows.startswith("qwen") and not fields.flag("use_sliding_window", default=False):
-        window = None
-    if not family.windows or window is None:
+    is_qwen = family.windows.startswith("qwen")
+    if window is None or not fields.flag("use_sliding_window", default=not is_qwen):
         return (None,) * count
     if kinds is not None:
         return tuple(window if kind == _SLIDING else None for kind in kinds)
+    if not family.windows:
+        return (None,) * count
     return tuple(window if _slides(family, fields, layer) else None for layer in range(count))
 
 

@@ -61,8 +61,7 @@ class PlannedModel:
         shape = self.language
         if not self.layers:
             return num_parameters(shape)
-        tables = (1 if shape.tied_embeddings else 2) * shape.vocab_size * shape.hidden_size
-        return tables + layer_values(self.layers) + shape.hidden_size
+        return _values(shape, self.layers)
 
     @property
     def kv_values_per_token(self) -> int:
@@ -124,8 +123,9 @@ def _of_config(path: Path) -> PlannedModel:
     text, vision = TextFields(file), file.section("vision_config")
     layers = layers_of(text)
     served, refusal = _served(path)
-    is_plain = text.name in LLAMA_LIKE and vision is None
     language = served or _language(text, layers)
+    is_plain = text.name in LLAMA_LIKE and vision is None
+    is_plain = is_plain and num_parameters(language) == _values(language, layers)
     return PlannedModel(
         name=path.resolve().parent.name if path.name == "config.json" else path.stem,
         family=text.name,
@@ -136,6 +136,11 @@ def _of_config(path: Path) -> PlannedModel:
         stored_format=_stored_format(file, file.section("text_config")),
         quantized=_quantized(file, file.section("text_config")),
     )
+
+
+def _values(shape: DecoderShape, layers: Sequence[LayerShape]) -> int:
+    tables = (1 if shape.tied_embeddings else 2) * shape.vocab_size * shape.hidden_size
+    return tables + layer_values(layers) + shape.hidden_size
 
 
 def _served(path: Path) -> tuple[ModelSpec | None, str]:

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from engine.planning.device_sizes import Placing
+from engine.planning.families import FAMILIES
 from engine.planning.memory_plan import SPARE_BYTES, MemoryPlan
 from engine.system.byte_size import format_bytes
 
@@ -52,7 +53,8 @@ def _headline(plan: MemoryPlan, devices: int) -> Text:
         layers,
         heads,
     ]
-    lines = [f"{model.name} ({model.family}): {', '.join(parts)}"]
+    family = model.family if model.family in FAMILIES else f"{model.family}, counted as a Llama"
+    lines = [f"{model.name} ({family}): {', '.join(parts)}"]
     if model.vision is not None:
         lines.append(f"an image takes {plan.tokens_per_image} tokens")
     if devices > 1:
