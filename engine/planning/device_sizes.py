@@ -55,6 +55,7 @@ class Placing:
     weights_format: str | None = None
     lora_slots: int = 0
     lora_rank: int = 16
+    encoder_on_cpu: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +64,8 @@ class DeviceSizes:
 
     A model with full and sliding layers that this server does not run has the KV of its full layers
     in `kv_bytes_per_block`, and that of the sliding ones, up to their window, in
-    `window_bytes_per_block`. `runner` is what runs it here: native, torch or none.
+    `window_bytes_per_block`. With `encoder_on_cpu`, `vision_bytes` lie in main memory. `runner` is
+    what runs it here: native, torch or none.
     """
 
     device: str
@@ -75,6 +77,7 @@ class DeviceSizes:
     activation_bytes: int
     kv_bytes_per_block: int
     window_bytes_per_block: int = 0
+    encoder_on_cpu: bool = False
     runner: str = "torch"
     runner_reason: str = ""
 
@@ -94,6 +97,7 @@ def size_up(model: PlannedModel, config: EngineConfig, placing: Placing) -> Devi
         sizes = _native(model, shape, config, placing)
     else:
         sizes = _torch(model, shape, config, placing)
+    sizes = replace(sizes, encoder_on_cpu=placing.encoder_on_cpu)
     if reason := _why_not_here(model, placing):
         return replace(sizes, runner="none", runner_reason=reason)
     return replace(sizes, runner="torch" if on_torch else "native", runner_reason=on_torch or "")
@@ -320,7 +324,7 @@ def _part_of(shape: DecoderShape, devices: int) -> DecoderShape:
 def vision_activation_bytes(
     model: PlannedModel, images: int, pixels: tuple[int, int], sizes: DeviceSizes
 ) -> int:
-    """Bytes held while the images of one request are encoded, with values of 32 or 16 bits."""
+    """Bytes held while images are encoded together, with values of 32 or 16 bits."""
     if model.vision is None:
         return 0
     value_bytes = 4 if sizes.weights_format == "float32" else 2

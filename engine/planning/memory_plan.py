@@ -40,12 +40,16 @@ class DeviceMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """The context of one conversation. Its images, of `pixels` each, are encoded together."""
+    """The context of one conversation.
+
+    Its images, of `pixels` each, are encoded together, and those of `image_requests` at once.
+    """
 
     text_tokens: int = 0
     images: int = 0
     generated_tokens: int = 0
     pixels: tuple[int, int] = USUAL_IMAGE
+    image_requests: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +67,7 @@ class MemoryPlan:
     memory: DeviceMemory
     block_size: int
     vision_activation_bytes: int
+    encoder_host_bytes: int
     pool: PoolPlan | None
     refusal: str
     usable_bytes: int
@@ -158,7 +163,10 @@ def plan_memory(
         raise ConfigError("images", load.images, "0, as the model accepts no images")
     tokens_per_image = 0 if model.vision is None else model.vision.tokens(load.pixels)
     load_tokens = load.text_tokens + load.images * tokens_per_image + load.generated_tokens
-    encoding_bytes = vision_activation_bytes(model, load.images, load.pixels, sizes)
+    together = load.images * load.image_requests
+    encoding_bytes = vision_activation_bytes(model, together, load.pixels, sizes)
+    host_bytes = sizes.vision_bytes + encoding_bytes if sizes.encoder_on_cpu else 0
+    encoding_bytes = 0 if sizes.encoder_on_cpu else encoding_bytes
     window = model.language.sliding_window or 0
     reserved = window_bytes(window, model, sizes, config.block_size)
     measured = Measured(
@@ -180,6 +188,7 @@ def plan_memory(
         memory=memory,
         block_size=config.block_size,
         vision_activation_bytes=encoding_bytes,
+        encoder_host_bytes=host_bytes,
         pool=pool,
         refusal=refusal,
         usable_bytes=usable,
@@ -277,7 +286,8 @@ def _widest(
 
 
 def _weights(sizes: DeviceSizes) -> int:
-    return sizes.weights_bytes + sizes.vision_bytes + sizes.lora_bytes
+    vision = 0 if sizes.encoder_on_cpu else sizes.vision_bytes
+    return sizes.weights_bytes + vision + sizes.lora_bytes
 
 
 def _pool(config: EngineConfig, measured: Measured) -> tuple[PoolPlan | None, str]:

@@ -81,6 +81,12 @@ def plan(  # noqa: PLR0913, PLR0917 -- one per flag
             help="Size of an image in pixels, where the encoder accepts any size.",
         ),
     ] = "1024x1024",
+    image_requests: Annotated[
+        int, typer.Option(min=1, help="Number of requests whose images are encoded at once.")
+    ] = 1,
+    encoder_on_cpu: Annotated[
+        bool, typer.Option("--encoder-on-cpu", help="Keep the vision encoder in main memory.")
+    ] = False,
     generated_tokens: Annotated[
         int, typer.Option(min=0, help="Reply tokens of one conversation.")
     ] = 0,
@@ -117,6 +123,7 @@ def plan(  # noqa: PLR0913, PLR0917 -- one per flag
         images=images,
         generated_tokens=generated_tokens,
         pixels=_pixels(image_size),
+        image_requests=image_requests,
     )
     try:
         config = settings.engine_config()
@@ -126,6 +133,7 @@ def plan(  # noqa: PLR0913, PLR0917 -- one per flag
             weights_format=weights_format,
             lora_slots=lora_slots,
             lora_rank=lora_rank,
+            encoder_on_cpu=encoder_on_cpu and device == "cuda",
         )
         sizes = size_up(model, config, placing)
         planned = plan_memory(config, model, sizes, found, load)

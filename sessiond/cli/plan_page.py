@@ -57,6 +57,8 @@ def _headline(plan: MemoryPlan, devices: int) -> Text:
     lines = [f"{model.name} ({family}): {', '.join(parts)}"]
     if model.vision is not None:
         lines.append(f"an image takes {plan.tokens_per_image} tokens")
+    if plan.encoder_host_bytes:
+        lines.append(f"the encoder takes {format_bytes(plan.encoder_host_bytes)} of main memory")
     if devices > 1:
         lines.append(
             f"one of {devices} devices that share each layer; a sessiond engine uses one device"
@@ -82,21 +84,21 @@ def _bytes_table(plan: MemoryPlan) -> Table:
     table.add_column()
     table.add_column(justify="right", no_wrap=True)
     table.add_column(style="dim")
-    memory = plan.memory
+    memory, sizes = plan.memory, plan.sizes
     table.add_row("memory", format_bytes(memory.num_bytes), "free before the start")
     outside = memory.num_bytes - memory.overhead_bytes - plan.usable_bytes
     for name, size, note in (
-        ("weights", plan.sizes.weights_bytes, ""),
-        ("vision encoder", plan.sizes.vision_bytes, ""),
-        ("LoRA slots", plan.sizes.lora_bytes, ""),
-        ("activations", plan.sizes.activation_bytes, "of the largest step"),
+        ("weights", sizes.weights_bytes, ""),
+        ("vision encoder", 0 if sizes.encoder_on_cpu else sizes.vision_bytes, ""),
+        ("LoRA slots", sizes.lora_bytes, ""),
+        ("activations", sizes.activation_bytes, "of the largest step"),
         ("images", plan.vision_activation_bytes, "while they are encoded"),
         ("overhead", memory.overhead_bytes, "taken before the pool is sized"),
         ("unused", outside, f"beside --gpu-memory-utilization {plan.utilization}"),
     ):
         if size:
             table.add_row(f"- {name}", format_bytes(size), note)
-    note = plan.pool.reason if plan.pool is not None and plan.sizes.device == "cpu" else ""
+    note = plan.pool.reason if plan.pool is not None and sizes.device == "cpu" else ""
     table.add_row("KV", format_bytes(plan.kv_bytes), note)
     return table
 
@@ -194,10 +196,11 @@ def plan_object(page: PlanPage, server: Mapping[str, Any] | None) -> dict[str, A
         "kv_dtype": sizes.kv_dtype,
         "memory_bytes": plan.memory.num_bytes,
         "weights_bytes": sizes.weights_bytes,
-        "vision_bytes": sizes.vision_bytes,
+        "vision_bytes": 0 if sizes.encoder_on_cpu else sizes.vision_bytes,
         "lora_bytes": sizes.lora_bytes,
         "activation_bytes": sizes.activation_bytes,
         "vision_activation_bytes": plan.vision_activation_bytes,
+        "encoder_host_bytes": plan.encoder_host_bytes,
         "overhead_bytes": plan.memory.overhead_bytes,
         "kv_bytes": plan.kv_bytes,
         "kv_bytes_per_token": plan.kv_bytes_per_token,

@@ -215,3 +215,17 @@ def test_r03_m07_experts_alone_are_in_four_bits_in_mxfp4():
 def test_r03_m07_a_latent_is_not_divided_among_devices():
     _, found = of("deepseek-v3", "141GB", "--devices", "32")
     assert found["kv_bytes_per_token"] == (512 + 64) * 61 * 2
+
+
+def test_r03_m07_images_of_several_requests_and_an_encoder_in_main_memory():
+    words = ("--images", "4", "--text-tokens", "100")
+    one = of("llava-1.5-7b", "24GB", *words)[1]
+    three = of("llava-1.5-7b", "24GB", *words, "--image-requests", "3")[1]
+    assert three["vision_activation_bytes"] == 3 * one["vision_activation_bytes"] > 0
+    assert (three["load"]["tokens"], three["total_blocks"] < one["total_blocks"]) == (2404, True)
+    page, aside = of("llava-1.5-7b", "24GB", *words, "--encoder-on-cpu")
+    assert (aside["vision_bytes"], aside["vision_activation_bytes"]) == (0, 0)
+    assert aside["encoder_host_bytes"] == one["vision_bytes"] + one["vision_activation_bytes"]
+    freed = (aside["total_blocks"] - one["total_blocks"]) * 16 * one["kv_bytes_per_token"]
+    assert freed == pytest.approx(aside["encoder_host_bytes"], abs=2 * 8 * 2**20)
+    assert "the encoder takes" in page
