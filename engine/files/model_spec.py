@@ -20,7 +20,8 @@ class RopeSpec:
 class ModelSpec:
     """Shape of a Llama-family model. `sliding_window` is in tokens, None when attention is full.
 
-    `window_layers[i]` says whether layer i uses the window.
+    `window_layers[i]` says whether layer i uses the window. `attention_bias`: of q, k and v;
+    `output_bias`: of o.
     """
 
     name: str
@@ -42,3 +43,4 @@ class ModelSpec:
     qk_norm: bool
     sliding_window: int | None
     window_layers: tuple[bool, ...]
+    output_bias: bool = False

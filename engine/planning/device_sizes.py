@@ -315,6 +315,7 @@ def _part_of(shape: DecoderShape, devices: int) -> DecoderShape:
         max_position=shape.max_position,
         tied_embeddings=shape.tied_embeddings,
         attention_bias=shape.attention_bias,
+        output_bias=shape.output_bias,
         qk_norm=shape.qk_norm,
         sliding_window=shape.sliding_window,
         window_layers=tuple(shape.window_layers),

@@ -92,8 +92,14 @@ def _layer_bytes(shape: DecoderShape, layer: int, format_of: FormatOf) -> int:
     if shape.qk_norm:
         size += 2 * _padded_vector(shape.head_dim)
     if shape.attention_bias:
-        size += 4 * (-(-(queries + 2 * keys) // TILE_ROWS) * TILE_ROWS)
+        size += _bias_bytes(queries + 2 * keys)
+    if shape.output_bias:
+        size += _bias_bytes(hidden)
     return size
+
+
+def _bias_bytes(rows: int) -> int:
+    return 4 * (-(-rows // TILE_ROWS) * TILE_ROWS)
 
 
 def _padded_vector(values: int) -> int:

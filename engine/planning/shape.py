@@ -59,6 +59,11 @@ class DecoderShape(Protocol):
         ...
 
     @property
+    def output_bias(self) -> bool:
+        """Whether o has a bias."""
+        ...
+
+    @property
     def qk_norm(self) -> bool:
         """Whether q and k are normed."""
         ...
@@ -88,6 +93,7 @@ class LanguageShape:
     max_position: int
     tied_embeddings: bool = False
     attention_bias: bool = False
+    output_bias: bool = False
     qk_norm: bool = False
     sliding_window: int | None = None
     window_layers: tuple[bool, ...] = ()
@@ -132,6 +138,8 @@ def vector_values(shape: DecoderShape) -> int:
     layer = 2 * shape.hidden_size
     if shape.attention_bias:
         layer += (shape.num_heads + 2 * shape.num_kv_heads) * shape.head_dim
+    if shape.output_bias:
+        layer += shape.hidden_size
     if shape.qk_norm:
         layer += 2 * shape.head_dim
     return shape.num_layers * layer + shape.hidden_size

@@ -168,6 +168,7 @@ def _language(text: TextFields, layers: Sequence[LayerShape]) -> LanguageShape:
         max_position=text.size("max_position_embeddings"),
         tied_embeddings=text.is_tied,
         attention_bias=family.bias != "flag" or fields.flag("attention_bias", default=False),
+        output_bias=family.bias == "flag" and fields.flag("attention_bias", default=False),
         qk_norm=family.qk_norm == "head",
         sliding_window=max((each for each in windows if each), default=None),
         window_layers=tuple(each is not None for each in windows),

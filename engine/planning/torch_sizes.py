@@ -53,6 +53,8 @@ def _layer_tensors(
     yield from [shape.hidden_size * value_bytes] * 2
     if shape.attention_bias:
         yield (heads + shape.num_kv_heads) * shape.head_dim * value_bytes
+    if shape.output_bias:
+        yield shape.hidden_size * value_bytes
     if shape.qk_norm:
         yield heads * shape.head_dim * value_bytes
 

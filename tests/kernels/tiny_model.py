@@ -69,9 +69,11 @@ def _tensors(config, family, seed):
             prefix + "mlp.up_proj.weight": matrix(inner, hidden),
             prefix + "mlp.down_proj.weight": matrix(hidden, inner),
         }
-        if family == "qwen2":
+        if family == "qwen2" or config.get("attention_bias"):
             for name, size in (("q_proj", queries), ("k_proj", keys), ("v_proj", keys)):
                 tensors[f"{attention}{name}.bias"] = vector(size) - 1
+        if config.get("attention_bias"):
+            tensors[attention + "o_proj.bias"] = vector(hidden) - 1
         if family == "qwen3":
             tensors |= {
                 attention + "q_norm.weight": vector(dim),

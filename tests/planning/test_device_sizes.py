@@ -16,6 +16,7 @@ from engine.model.runner import prepare_model
 from engine.planning import native_sizes
 from engine.planning.device_sizes import Placing, size_up
 from engine.planning.shape_reader import read_planned_model
+from tests.kernels.tiny_model import write_tiny_model
 from tests.model import gguf_files
 from tests.model.gguf_files import weights, write
 
@@ -49,6 +50,15 @@ def test_native_sizes_are_exact(tmp_path, library_path, kind, architecture):
 def test_native_sizes_of_the_default_model_are_exact(library_path, changes):
     config = msgspec.structs.replace(CONFIG, **changes)
     assert_as_native(CATALOG[DEFAULT_MODEL].path(), library_path, config)
+
+
+@pytest.mark.parametrize("backend", ["native", "torch"])
+def test_biases_of_the_output_count(tmp_path, library_path, backend):
+    path = write_tiny_model(tmp_path / "tiny", attention_bias=True)
+    if backend == "native":
+        assert_as_native(path, library_path, CONFIG)
+    else:
+        assert_as_torch(path)
 
 
 def test_the_limits_are_those_of_the_kernels():
