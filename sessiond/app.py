@@ -11,7 +11,6 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Match, Route, WebSocketRoute
-from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from sessiond.api.access import Admittance
@@ -27,7 +26,6 @@ from sessiond.api.pool_api import PoolApi
 from sessiond.api.quota_api import QuotaApi
 from sessiond.api.refusal import error_response, plain_error_response
 from sessiond.api.request_head import RequestHead
-from sessiond.api.request_log import RequestLog
 from sessiond.api.rest import ResponsesApi
 from sessiond.api.security import HostOriginCheck, plain_origin
 from sessiond.api.sessions_api import SessionsApi
@@ -37,7 +35,7 @@ from sessiond.errors import RequestError
 from sessiond.store.errors import StoreError
 
 SOCKET_PATH = "/v1/responses"
-EXPOSED_HEADERS = ("Retry-After", "X-Request-Id", "X-Session-Id")
+EXPOSED_HEADERS = ("Retry-After", "X-Session-Id")
 
 
 def build_app(
@@ -45,13 +43,11 @@ def build_app(
     *,
     allowed_hosts: Iterable[str] = (),
     allowed_origins: Iterable[str] = (),
-    access_log: bool = False,
     traced: bool = False,
 ) -> Starlette:
     """Build the ASGI application. Its lifespan starts and stops the sessions, not the engine.
 
-    `access_log`: each answer is logged. `traced`: traces are exported, so trace headers of callers
-    are read.
+    `traced`: traces are exported, so trace headers of callers are read.
     """
 
     @asynccontextmanager
@@ -82,7 +78,6 @@ def build_app(
             *_admin_routes(gateway),
         ],
         middleware=[
-            Middleware(RequestLog, internal_error=_fault, access_log=access_log),
             *([Middleware(TraceParent)] if traced else []),
             *_middleware(gateway, allowed_hosts, allowed_origins),
         ],
@@ -91,6 +86,7 @@ def build_app(
             HTTPException: _not_routed,
             StoreError: _not_stored,
             ClientDisconnect: _gone,
+            Exception: _fault,
         },
         lifespan=lifespan,
     )
@@ -171,5 +167,5 @@ async def _gone(_: Request, error: Exception) -> Response:  # noqa: ARG001 -- St
     return Response(status_code=499)  # the client has disconnected
 
 
-async def _fault(scope: Scope, receive: Receive, send: Send) -> None:
-    await error_response(internal_error())(scope, receive, send)
+async def _fault(_: Request, error: Exception) -> Response:  # noqa: ARG001 -- logged by uvicorn
+    return error_response(internal_error())

@@ -136,7 +136,6 @@ def build_server(
         gateway,
         allowed_hosts=(*settings.allowed_hosts, settings.host),
         allowed_origins=settings.allowed_origins,
-        access_log=settings.access_log,
         traced=spans is not None,
     )
     return Server(app=app, gateway=gateway, store=store, spans=spans)

@@ -142,9 +142,6 @@ class Settings(BaseSettings):
         description="Origins of web pages that may use the server in addition to its own, such "
         "as https://chat.example.",
     )
-    access_log: bool = Field(
-        False, description="Log each answered request. Refused requests are always logged."
-    )
     auth: Literal["none", "keys"] = Field(
         "none",
         description="Authentication: `none` accepts every caller and serves on loopback only; "

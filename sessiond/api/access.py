@@ -14,7 +14,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from sessiond.api.auth import Authenticator, bearer_key, subprotocol_key, unknown_key
 from sessiond.api.key_watch import KeyWatch
 from sessiond.api.refusal import refuse_connection
-from sessiond.api.request_log import note_caller
 from sessiond.domain import Caller
 from sessiond.errors import RequestError
 
@@ -50,7 +49,6 @@ class Admittance:
             return
         try:
             caller = await self._auth.caller(_key(scope))
-            note_caller(caller)
             _check_role(scope["path"], caller)
         except RequestError as error:
             await refuse_connection(error, scope, receive, send)

@@ -7,7 +7,6 @@ from sessiond.api.protocol.events import ResponseEncoder, error_event
 from sessiond.api.protocol.requests import ResumeFrame
 from sessiond.api.protocol.resources import Json
 from sessiond.api.replay import ResponseEventEncoder, too_slow
-from sessiond.api.request_log import note_refusal
 from sessiond.domain import TurnError, TurnFinished, TurnUsage
 from sessiond.errors import RequestError
 from sessiond.sessions.bind import TurnBinder
@@ -57,12 +56,12 @@ class TurnJob:
         try:
             turn = await self._turns.run(self._bound)
         except RequestError as error:
-            await self._emit(refused_event(error, self._stream_id))
+            await self._emit(error_event(error, self._stream_id))
         except StoreError as error:
-            await self._emit(refused_event(database_error(error), self._stream_id))
+            await self._emit(error_event(database_error(error), self._stream_id))
         except Exception:
             logger.exception("turn %s could not be started", self.response_id)
-            await self._emit(refused_event(internal_error(), self._stream_id))
+            await self._emit(error_event(internal_error(), self._stream_id))
         else:
             await self._send_events(turn)
 
@@ -113,21 +112,15 @@ class ReplayJob:
                 for event in event_encoder.encode(entry):
                     await self._emit(event)
         except EntriesLostError:
-            await self._emit(refused_event(too_slow(), stream_id))
+            await self._emit(error_event(too_slow(), stream_id))
         except RequestError as error:
-            await self._emit(refused_event(error, stream_id))
+            await self._emit(error_event(error, stream_id))
         except Exception:
             logger.exception("response %s could not be replayed", self._frame.response_id)
-            await self._emit(refused_event(internal_error(), stream_id))
+            await self._emit(error_event(internal_error(), stream_id))
 
     async def abandon(self) -> None:
         """Nothing is held."""
-
-
-def refused_event(error: RequestError, stream_id: str | None) -> Json:
-    """Build the `error` event of a refused frame, and log the refusal."""
-    note_refusal(error)
-    return error_event(error, stream_id)
 
 
 def internal_error() -> RequestError:

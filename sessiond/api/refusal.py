@@ -5,7 +5,6 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from sessiond.api.protocol.resources import Json, request_error_object
-from sessiond.api.request_log import note_refusal, note_wrong_path
 from sessiond.errors import RequestError
 
 
@@ -19,9 +18,8 @@ def json_response(
 def error_response(error: RequestError) -> Response:
     """Build the response to a refused request: the inner error, with `Retry-After` if known.
 
-    A 401 names the authentication scheme (RFC 6750, section 3). The refusal is logged.
+    A 401 names the authentication scheme (RFC 6750, section 3).
     """
-    note_refusal(error)
     headers = dict(error.headers)
     if error.code == "invalid_api_key":
         headers["WWW-Authenticate"] = "Bearer"
@@ -31,8 +29,7 @@ def error_response(error: RequestError) -> Response:
 
 
 def plain_error_response(status: int, message: str, headers: dict[str, str]) -> Response:
-    """Build the response to an unknown path or a wrong method; it is logged."""
-    note_wrong_path(status)
+    """Build the response to an unknown path or a wrong method."""
     kind = "invalid_request_error" if status < 500 else "server_error"
     inner: Json = {"type": kind, "code": None, "param": None, "message": message}
     return json_response({"error": inner}, status, headers)

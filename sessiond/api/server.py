@@ -17,7 +17,6 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from sessiond.api.limits import MAX_HEAD_BYTES, GatewayLimits
-from sessiond.api.request_log import REQUEST_ID, new_request_id
 from sessiond.api.websocket_protocol import GatewayWebSocketProtocol
 
 ACCEPTED_AT_ONCE = 2
@@ -150,18 +149,6 @@ class GatewayHttpProtocol(H11Protocol):
         super().connection_lost(exc)
         self._stop_timeout()
         self.silent.remove(self.transport)
-
-    def send_400_response(self, msg: str) -> None:
-        """Answer what is not HTTP. The base class answers without an id."""
-        headers = [
-            (b"content-type", b"text/plain; charset=utf-8"),
-            (b"connection", b"close"),
-            (REQUEST_ID, new_request_id().encode()),
-        ]
-        start = h11.Response(status_code=400, headers=headers, reason=b"Bad Request")
-        for event in (start, h11.Data(data=msg.encode("ascii")), h11.EndOfMessage()):
-            self.transport.write(self.conn.send(event) or b"")
-        self.transport.close()
 
     def _start_timeout(self) -> None:
         self._timeout = self.loop.call_later(self.request_timeout_s, self.transport.abort)

@@ -16,18 +16,10 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from sessiond.api.access import Admission, admission_of
 from sessiond.api.auth import choose_subprotocol
 from sessiond.api.http import session_header
-from sessiond.api.jobs import (
-    EventJob,
-    Job,
-    ReplayJob,
-    TurnJob,
-    database_error,
-    internal_error,
-    refused_event,
-)
+from sessiond.api.jobs import EventJob, Job, ReplayJob, TurnJob, database_error, internal_error
 from sessiond.api.lanes import Lanes
 from sessiond.api.parts import Gateway
-from sessiond.api.protocol.events import session_closed_event, session_updated_event
+from sessiond.api.protocol.events import error_event, session_closed_event, session_updated_event
 from sessiond.api.protocol.json_text import parse_object
 from sessiond.api.protocol.requests import (
     CancelFrame,
@@ -197,7 +189,7 @@ class SocketConnection:
             await self._refuse(internal_error(), stream_id, lanes)
 
     async def _refuse(self, error: RequestError, stream_id: str | None, lanes: Lanes[Job]) -> None:
-        event = refused_event(error, stream_id)
+        event = error_event(error, stream_id)
         if lanes.has_room(stream_id):
             lanes.put(stream_id, EventJob(event, self._outbound.put))
         else:

@@ -24,11 +24,8 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from uvicorn.server import ServerState
 from websockets.exceptions import PayloadTooBig
 from websockets.frames import CTRL_OPCODES, Frame, Opcode
-from websockets.http11 import Response
 from websockets.protocol import State
 from websockets.server import ServerProtocol
-
-from sessiond.api.request_log import REQUEST_ID, new_request_id
 
 ABORT_AFTER_S = 1.0
 _MOST_CONTROL_BYTES = 125
@@ -47,13 +44,6 @@ class GatewayServerProtocol(ServerProtocol):
     def __init__(self, *, max_size: int, logger: logging.Logger) -> None:
         super().__init__(max_size=max_size + _MOST_CONTROL_BYTES, logger=logger)
         self._max_bytes = max_size
-
-    def send_response(self, response: Response) -> None:
-        """Answer a handshake; the application has put an id into its own answers."""
-        name = REQUEST_ID.decode()
-        if name not in response.headers:
-            response.headers[name] = new_request_id()
-        super().send_response(response)
 
     def recv_frame(self, frame: Frame) -> None:
         """Process a frame."""

@@ -23,7 +23,7 @@ from sessiond.cli.model import pull_with_progress
 from sessiond.sessions.transcript import TextFormat
 from sessiond.settings import Settings, service_variables
 
-_FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s%(request)s"
+_FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 # uvicorn logs this for every denied upgrade, although the response was complete
 _SPURIOUS = "ASGI callable returned without completing handshake."
 # below this level these libraries log frames, headers and rows
@@ -45,10 +45,7 @@ class KeylessFormatter(logging.Formatter):
 
 def configure_logs() -> None:
     """Log warnings of libraries and this program's info records to standard error."""
-    from sessiond.api.request_log import RequestIds
-
     handler = logging.StreamHandler()
-    handler.addFilter(RequestIds())
     handler.setFormatter(KeylessFormatter(_FORMAT))
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
     quiet_libraries()

@@ -81,11 +81,13 @@ def gateway_of(service, engine=None, **limits):
 
 
 @asynccontextmanager
-async def serving(gateway, *, allowed_hosts=(), **options):
+async def serving(gateway, *, allowed_hosts=(), allowed_origins=(), traced=False):
     """Serve until the block ends."""
     listener = bind("127.0.0.1", 0)
     port = listener.getsockname()[1]
-    app = build_app(gateway, allowed_hosts=allowed_hosts, **options)
+    app = build_app(
+        gateway, allowed_hosts=allowed_hosts, allowed_origins=allowed_origins, traced=traced
+    )
     server = ReadyServer(uvicorn_config(app, gateway.limits))
     task = asyncio.create_task(server.serve([listener]))
     ready = asyncio.create_task(server.ready.wait())

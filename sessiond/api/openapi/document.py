@@ -18,7 +18,6 @@ from sessiond.quota import RATE_HEADERS
 
 OPERATIONS = (*CONVERSATION_OPERATIONS, *SERVER_OPERATIONS)
 KEY = "key"
-_REQUEST_ID = "X-Request-Id"
 _ABOUT = """\
 Conversations with language models whose KV cache stays alive between turns. Responses, \
 conversations, items and models have the shapes of OpenAI's API; `sessiond` in a response, \
@@ -119,20 +118,20 @@ def _answer(one: Operation, name: str) -> Json:
     }
     content = {media_type: {"schema": schemas[media_type]} for media_type in one.media_types}
     built: Json = {"description": name, "content": content}
-    built["headers"] = _named_headers([_REQUEST_ID, *one.headers])
+    if one.headers:
+        built["headers"] = _named_headers(one.headers)
     return built
 
 
 def _refusal(status: int) -> Json:
     codes = [f"`{code}`" for code, one in STATUS.items() if one == status]
     content = {"application/json": {"schema": reference(_error_name(status))}}
-    names = [_REQUEST_ID]
+    refusal: Json = {"description": ", ".join(codes), "content": content}
     if status == 401:
-        names.append("WWW-Authenticate")
+        refusal["headers"] = _named_headers(["WWW-Authenticate"])
     if status in {429, 500, 503}:
-        names.append("Retry-After")
-    headers = _named_headers(names)
-    return {"description": ", ".join(codes), "content": content, "headers": headers}
+        refusal["headers"] = _named_headers(["Retry-After"])
+    return refusal
 
 
 def _error_name(status: int) -> str:
@@ -154,11 +153,6 @@ def _headers() -> Json:
         "Retry-After": {
             "schema": integer(1, 86_400),
             "description": "Seconds after which to retry, if a retry can succeed.",
-        },
-        _REQUEST_ID: {
-            "schema": {"type": "string", "pattern": "^[A-Za-z0-9._:-]{1,128}$"},
-            "description": "The client's `X-Request-Id`, or a new id. Log lines have it, too.",
-            "required": True,
         },
         "X-Session-Id": {
             "schema": STRING,
