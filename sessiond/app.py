@@ -11,7 +11,6 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Match, Route, WebSocketRoute
-from starlette.websockets import WebSocket
 
 from sessiond.api.access import Admittance
 from sessiond.api.admin import AdminApi
@@ -34,7 +33,6 @@ from sessiond.api.trace_parent import TraceParent
 from sessiond.errors import RequestError
 from sessiond.store.errors import StoreError
 
-SOCKET_PATH = "/v1/responses"
 EXPOSED_HEADERS = ("Retry-After", "X-Session-Id")
 
 
@@ -64,8 +62,7 @@ def build_app(
 
     return Starlette(
         routes=[
-            WebSocketRoute(SOCKET_PATH, SocketEndpoint(gateway).serve),
-            WebSocketRoute("/{path:path}", _refuse_socket),
+            WebSocketRoute("/v1/responses", SocketEndpoint(gateway).serve),
             *ResponsesApi(gateway).routes(),
             *ChatApi(gateway).routes(),
             *ConversationsApi(gateway).routes(),
@@ -136,11 +133,6 @@ async def _refused(_: Request, error: Exception) -> Response:
 
 async def _not_stored(_: Request, error: Exception) -> Response:
     return error_response(database_error(cast("StoreError", error)))
-
-
-async def _refuse_socket(websocket: WebSocket) -> None:
-    message = f"the path of a socket must be {SOCKET_PATH} (got {websocket.url.path[:100]})"
-    await websocket.send_denial_response(error_response(RequestError("not_found", message)))
 
 
 async def _not_routed(request: Request, error: Exception) -> Response:
