@@ -19,6 +19,7 @@ class TestCommitTwo:
     @pytest.fixture
     def pauses(self, monkeypatch):
         monkeypatch.setattr("sessiond.sessions.stream._COMMIT_PAUSES_S", (0.0, 0.0, None))
+        monkeypatch.setattr("sessiond.sessions.stream._RETRIES_S", 60.0)
 
     def failing(self, world, monkeypatch, name, times, *, after=False):
         real = getattr(world.store, name)

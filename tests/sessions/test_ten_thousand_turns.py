@@ -13,11 +13,11 @@ from tests.ipc.loops import INFO
 from tests.sessions.fake_engine import FakeEngine
 from tests.soak import SOAK
 
-TURNS = 10_000 if SOAK else 1_500
+TURNS = 10_000 if SOAK else 500
 FIRST = 50  # turns, after which each costs the same
 WINDOW = PolicyChoice(type="sliding_window", fidelity="shifted")
 
-pytestmark = [pytest.mark.second, pytest.mark.timeout(1800 if SOAK else 300)]
+pytestmark = [pytest.mark.second, pytest.mark.timeout(1800 if SOAK else 900)]
 
 
 class Statements:
