@@ -1,15 +1,19 @@
 """Peers that connect and say nothing: `python -m benchmarks.silent_peers`.
 
-A server with 64 file descriptors serves turns on one open socket, in turn with and without 500 such
-peers who come again whenever they are closed. Prints the turns per second of both, their ratio and
-the growth of the log.
+A server with 64 file descriptors serves turns on one open socket: alone, beside 500 such peers, and
+beside 500 who come again half a second after they are closed. The peers are a process of their own:
+in the client's they would slow the client down. Prints the turns per second, their ratios and the
+growth of the log.
 """
 
 import asyncio
 import contextlib
+import math
+import multiprocessing
 import statistics
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -20,6 +24,8 @@ from benchmarks.load_client import LoadClient
 from benchmarks.server_process import ServerProcess, running_server
 
 _FILES = 64
+_KINDS = {"stay": math.inf, "come again": 0.5}  # seconds until a peer that was closed comes again
+_ARRIVAL_S = 3.0
 
 
 async def turns_per_s(client: LoadClient, seconds: float) -> float:
@@ -34,8 +40,8 @@ async def turns_per_s(client: LoadClient, seconds: float) -> float:
     return turns / took_s
 
 
-async def silent_peer(port: int) -> None:
-    """Connect, read until the server closes, and come again."""
+async def silent_peer(port: int, again_s: float) -> None:
+    """Connect, read until the server closes, and come again after `again_s`."""
     while True:
         with contextlib.suppress(OSError):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -43,34 +49,58 @@ async def silent_peer(port: int) -> None:
                 await reader.read()
             finally:
                 writer.close()
-        await asyncio.sleep(0.5)
+        if math.isinf(again_s):
+            return
+        await asyncio.sleep(again_s)
 
 
-async def compare(server: ServerProcess, peers: int, seconds: float, pairs: int) -> list[float]:
-    """Rate with peers / rate without, once for each pair."""
+def crowd(port: int, peers: int, again_s: float) -> None:
+    """Keep so many silent peers until the process is ended."""
+
+    async def stay() -> None:
+        await asyncio.gather(*(silent_peer(port, again_s) for _ in range(peers)))
+        await asyncio.Event().wait()
+
+    asyncio.run(stay())
+
+
+@contextlib.contextmanager
+def beside(port: int, peers: int, again_s: float) -> Iterator[None]:
+    """A process of silent peers until the block ends."""
+    process = multiprocessing.get_context("spawn").Process(
+        target=crowd, args=(port, peers, again_s)
+    )
+    process.start()
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.join()
+
+
+async def compare(
+    server: ServerProcess, peers: int, seconds: float, rounds: int
+) -> dict[str, list[float]]:
+    """Rate beside peers / rate alone, by the kind of peers, once for each round."""
     port = int(server.url.rpartition(":")[2])
-    ratios = []
+    ratios: dict[str, list[float]] = {kind: [] for kind in _KINDS}
     async with LoadClient(server.url, temperature=0, max_output_tokens=8) as client:
         await turns_per_s(client, seconds / 2)  # warm up
-        for _ in range(pairs):
-            calm = await turns_per_s(client, seconds)
-            crowd = [asyncio.create_task(silent_peer(port)) for _ in range(peers)]
-            try:
-                await asyncio.sleep(1.0)
-                beside = await turns_per_s(client, seconds)
-            finally:
-                for one in crowd:
-                    one.cancel()
-                await asyncio.gather(*crowd, return_exceptions=True)
-            ratios.append(beside / calm)
-            Console().print(f"{calm:.1f} turns/s alone, {beside:.1f} beside {peers} silent peers")
+        for _ in range(rounds):
+            alone = await turns_per_s(client, seconds)
+            for kind, again_s in _KINDS.items():
+                with beside(port, peers, again_s):
+                    await asyncio.sleep(_ARRIVAL_S)
+                    rate = await turns_per_s(client, seconds)
+                ratios[kind].append(rate / alone)
+                Console().print(f"{alone:.1f} turns/s alone, {rate:.1f} beside {peers} who {kind}")
     return ratios
 
 
 def main(
     peers: Annotated[int, typer.Option(help="Silent peers.")] = 500,
-    seconds: Annotated[float, typer.Option(help="Duration of each half of a pair.")] = 10.0,
-    pairs: Annotated[int, typer.Option(help="Pairs.")] = 3,
+    seconds: Annotated[float, typer.Option(help="Duration of each part of a round.")] = 10.0,
+    rounds: Annotated[int, typer.Option(help="Rounds.")] = 3,
 ) -> None:
     """Measure turns on an open socket beside peers that say nothing."""
     with (
@@ -78,13 +108,15 @@ def main(
         running_server(Path(folder), files=_FILES) as server,
     ):
         logged, began_s = len(server.log), time.perf_counter()
-        ratios = asyncio.run(compare(server, peers, seconds, pairs))
+        ratios = asyncio.run(compare(server, peers, seconds, rounds))
         minutes = (time.perf_counter() - began_s) / 60
         grown = (len(server.log) - logged) / minutes
     console = Console()
-    console.print(
-        f"ratio {statistics.median(ratios):.2f} in the median ({min(ratios):.2f} at least)"
-    )
+    for kind, found in ratios.items():
+        console.print(
+            f"peers who {kind}: ratio {statistics.median(found):.2f} in the median "
+            f"({min(found):.2f} at least)"
+        )
     console.print(f"the log grew by {grown / 1000:.1f} kB a minute")
 
 
