@@ -311,9 +311,8 @@ class Planner:
                 return kept(layout, plan), "trimmed", ()
             case Summarize() as plan:
                 stored = replace(plan, keep_last=plan.keep_last - len(start.earlier))
-                if (
-                    start.earlier and stored.keep_last <= 0
-                ):  # turns of the input, which no summary can be written of
+                if start.earlier and stored.keep_last <= 0:
+                    # it would be written of turns of the input, which no engine has computed
                     return kept(layout, plan.fallback), "trimmed", ()
                 summary = await self._summaries.find(
                     start.live, start.before, stored, start.patience

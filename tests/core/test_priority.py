@@ -10,7 +10,9 @@ QUIET = {"idle_prefill": False, "num_speculative_tokens": 0}
 LOW, NORMAL, HIGH = range(3)
 
 
-def submit(engine: Engine, name: str, prompt: int, reply: int, priority: int) -> str:
+def submit(
+    engine: Engine, name: str, prompt: int = 20, reply: int = 40, priority: int = NORMAL
+) -> str:
     engine.open(name, salt=name.encode())
     return engine.submit(
         name,

@@ -1,9 +1,8 @@
 """`TurnWaiting`: what a queued or preempted turn waits for, and its place."""
 
-from engine.ipc.messages import Terms, TurnDegraded, TurnWaiting
+from engine.ipc.messages import TurnDegraded, TurnWaiting
+from tests.core.test_priority import QUIET, submit
 from tests.harness.loop import Engine
-
-QUIET = {"idle_prefill": False, "num_speculative_tokens": 0}
 
 
 def waits(engine: Engine, turn: str) -> list[tuple[str, int]]:
@@ -13,17 +12,6 @@ def waits(engine: Engine, turn: str) -> list[tuple[str, int]]:
 
 def degraded(engine: Engine, turn: str) -> list[TurnDegraded]:
     return [event for event in engine.events.get(turn, []) if isinstance(event, TurnDegraded)]
-
-
-def submit(engine: Engine, name: str, prompt: int = 20, reply: int = 40, priority: int = 1) -> str:
-    engine.open(name, salt=name.encode())
-    return engine.submit(
-        name,
-        [ord(name[-1])] * prompt,
-        max_output_tokens=reply,
-        stop_ids=[],
-        terms=Terms(priority=priority),
-    )
 
 
 def look(engine: Engine, after_s: float = 1.0) -> None:
