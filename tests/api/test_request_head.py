@@ -52,15 +52,15 @@ async def test_chunks_alone_keep_the_connection(port):
 @pytest.mark.parametrize(
     ("target", "status"),
     [
-        (b"http://localhost/health/live", b"200"),
-        (b"HTTP://127.0.0.1:8080/health/live?x=1", b"200"),
-        (b"http://localhost", b"404"),
-        (b"http://localhost?x=/health/live", b"404"),
-        (b"http://evil.example/health/live", b"403"),
-        (b"http://localhost@evil.example/health/live", b"403"),
-        (b"http:///health/live", b"403"),
-        (b"ftp://localhost/health/live", b"404"),
-        (b"/http://localhost/health/live", b"404"),
+        (b"http://localhost/openapi.json", b"200"),
+        (b"HTTP://127.0.0.1:8080/openapi.json?x=1", b"200"),
+        (b"http://localhost", b"307"),
+        (b"http://localhost?x=/openapi.json", b"307"),
+        (b"http://evil.example/openapi.json", b"403"),
+        (b"http://localhost@evil.example/openapi.json", b"403"),
+        (b"http:///openapi.json", b"403"),
+        (b"ftp://localhost/openapi.json", b"404"),
+        (b"/http://localhost/openapi.json", b"404"),
     ],
 )
 async def test_an_absolute_url_is_its_host_and_its_path(port, target, status):
@@ -69,6 +69,6 @@ async def test_an_absolute_url_is_its_host_and_its_path(port, target, status):
 
 
 async def test_the_host_of_an_absolute_url_counts_and_not_the_header(port):
-    request = b"GET http://localhost/health/live HTTP/1.1\r\nHost: evil.example\r\n"
+    request = b"GET http://localhost/openapi.json HTTP/1.1\r\nHost: evil.example\r\n"
     answer = await answers(port, request + b"Connection: close\r\n\r\n")
     assert answer.startswith(b"HTTP/1.1 200")
